@@ -1,0 +1,33 @@
+# make demo: set up, then the whole road in some minutes on two cores.    make test: set up, lint, all tests.
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
+
+.PHONY: demo test install lint
+
+demo: install
+	$(BIN)/python recipes/demo/run.py
+
+test: install lint
+	$(BIN)/python -m pytest -q --durations=10
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]}; 3.11 or newer is needed, set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	@echo "installing; some minutes on the first time"
+ifeq ($(HAS_GPU),0)
+	@# No GPU: a build without CUDA, from the configured index or else from PyTorch's own, which uv knows.
+	$(PIP) install "torch==$(TORCH)+cpu" 2>/dev/null \
+		|| ($(PIP) install uv && $(BIN)/uv pip install -q -p $(BIN)/python --torch-backend cpu "torch==$(TORCH)") \
+		|| $(PIP) install "torch==$(TORCH)"
+endif
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@

@@ -1,0 +1,248 @@
+"""The `hmm-datasets` command: thin, one function a subcommand.
+
+Whatever takes time to import is imported in the function that needs it, so that `--help` is quick. Bad input ends in
+one line and exit code 2; a check that found something wrong, in exit code 1.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .errors import InputError, one_line_errors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .hmm.model import HMM
+
+_CHUNK_TOKENS = 1 << 22
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        with one_line_errors():
+            return arguments.run(arguments)
+    except BrokenPipeError:
+        # The reader (head, less) had enough; what is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command and its subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="hmm-datasets", description="Hidden Markov models as data sets, and the runs trained on them."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = _add(commands, "sample", sample, "draw sequences from an HMM")
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command.add_argument("--num-sequences", type=int, default=1, metavar="N", help="default 1")
+    command.add_argument("--length", type=int, default=64, metavar="L", help="tokens a sequence, default 64")
+    command.add_argument("--seed", type=int, default=0, help="which stream, default 0")
+    command.add_argument("--first", type=int, default=0, metavar="I", help="index of the first sequence, default 0")
+    command.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=".npy, .bin (raw little-endian) or .txt (a line a sequence); by default text to stdout",
+    )
+
+    command = _add(commands, "score", score, "log-likelihood of sequences, in nats a token")
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command.add_argument("tokens", type=Path, metavar="FILE.npy", help="integers of shape (N, L)")
+
+    command = _add(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats a token")
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+
+    command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
+    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME")
+    command.add_argument("--repo-type", choices=("model", "dataset"), default="model", help="default model")
+    command.add_argument("--private", action="store_true", help="make the repository private")
+
+    command = _add(commands, "preflight", preflight, "check this machine before a run")
+    command.add_argument("output_dir", nargs="?", type=Path, default=Path("."), metavar="OUTPUT_DIR")
+
+    command = _add(commands, "checkpoints", checkpoints, "check the checkpoints of a run")
+    command.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
+
+    command = _add(commands, "watch", watch, "how a run is doing")
+    command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
+    command.add_argument("--follow", action="store_true", help="again and again, until the run is finished")
+    command.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --follow, default 10")
+    return parser
+
+
+def sample(arguments: argparse.Namespace) -> int:
+    """Draw sequences to a file or to stdout, a chunk at a time."""
+    import numpy as np
+
+    hmm = _load(arguments.hmm)
+    count, length, output = arguments.num_sequences, arguments.length, arguments.output
+    if count < 0 or length < 0:
+        raise InputError(f"--num-sequences {count} --length {length}; expected 0 or more of each")
+    if not 0 <= arguments.first < 1 << 64:
+        raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
+    if output is None:
+        for chunk in _chunks(hmm, arguments):
+            np.savetxt(sys.stdout, chunk, fmt="%d")
+        sys.stdout.flush()
+        return 0
+    if output.suffix not in (".npy", ".bin", ".txt"):
+        raise InputError(f"--output {output}: expected a name that ends in .npy, .bin or .txt")
+    from .files import atomic_file
+    from .hmm.sampling import smallest_unsigned
+
+    dtype = smallest_unsigned(hmm.num_symbols).newbyteorder("<")
+    with atomic_file(output) as temporary, temporary.open("wb") as file:
+        if output.suffix == ".npy":
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, length)}
+            np.lib.format.write_array_header_1_0(file, header)
+        for chunk in _chunks(hmm, arguments):
+            if output.suffix == ".txt":
+                np.savetxt(file, chunk, fmt="%d")
+            else:
+                file.write(chunk.astype(dtype, copy=False).tobytes())
+    print(f"{output}: {count:,} sequences of {length:,} tokens, {dtype.name}, HMM {hmm.fingerprint()}")
+    return 0
+
+
+def score(arguments: argparse.Namespace) -> int:
+    """Mean negative log-likelihood of the sequences in a file."""
+    import numpy as np
+    from tqdm import tqdm
+
+    hmm = _load(arguments.hmm)
+    path = arguments.tokens
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: not a whole .npy file of numbers ({error})") from None
+    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
+        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
+        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
+    count, length = tokens.shape
+    rows = max(1, _CHUNK_TOKENS // max(length, hmm.num_states))
+    total = np.empty(count)
+    with tqdm(total=tokens.size, unit="token", unit_scale=True, disable=None, delay=2) as bar:
+        for start in range(0, count, rows):
+            part = tokens[start : start + rows]
+            total[start : start + rows] = hmm.log_likelihood(np.asarray(part))
+            bar.update(part.size)
+    rates = -total / length
+    impossible = int(np.isinf(rates).sum())
+    error = ""
+    if count > 1 and impossible == 0:
+        error = f", standard error {rates.std(ddof=1) / np.sqrt(count):.6f}"
+    print(f"{rates.mean():.6f} nats a token{error}, over {count:,} sequences of {length:,} tokens")
+    if impossible > 0:
+        print(f"{impossible:,} of {count:,} sequences are impossible under this HMM")
+    return 0
+
+
+def entropy_rate(arguments: argparse.Namespace) -> int:
+    """The entropy rate and its standard error."""
+    import math
+
+    rate = _load(arguments.hmm).entropy_rate()
+    exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
+    print(f"{rate.value:.6f} nats a token ({rate.value / math.log(2):.6f} bits), {exact}")
+    return 0
+
+
+def push(arguments: argparse.Namespace) -> int:
+    """Push a folder to the Hub."""
+    from .hub.push import push_folder
+
+    result = push_folder(arguments.folder, arguments.repo_id, repo_type=arguments.repo_type, private=arguments.private)
+    print(f"{result.url} at {result.commit}: {result.files:,} files, {result.bytes:,} bytes")
+    return 0
+
+
+def preflight(arguments: argparse.Namespace) -> int:
+    """Check this machine; under a launcher rank 0 speaks, and every rank that has something wrong."""
+    from .ops.preflight import format_checks, run_checks
+
+    checks = run_checks(arguments.output_dir)
+    failed = [check for check in checks if not check.ok]
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0:
+        print(format_checks(checks), flush=True)
+    elif failed:
+        print(f"rank {rank}: {checks[0].detail}\n{format_checks(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+def checkpoints(arguments: argparse.Namespace) -> int:
+    """Check every checkpoint; fails where none can be resumed from."""
+    from .ops.checkpoints import LARGE_RATIO, list_checkpoints
+
+    reports = list_checkpoints(arguments.output_dir)
+    for report in reports:
+        ratio = report.size_ratio
+        size = f"{report.total_bytes:,} bytes" + ("" if ratio is None else f", {ratio:.1f} a byte of weights")
+        print(f"{'ok  ' if report.ok else 'TORN'}  {report.folder.name}  {size}")
+        if ratio is not None and ratio > LARGE_RATIO:
+            print("      large: something seems stored more than once (torch.save of a view saves its whole storage)")
+        for problem in report.problems:
+            print(f"      {problem}")
+    good = next((report for report in reports if report.ok), None)
+    print("no checkpoint to resume from" if good is None else f"resume from {good.folder}")
+    return 1 if good is None else 0
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Show how a run is doing; fails where it stalled or lost its numbers."""
+    from .ops.watch import follow, format_status, read_status
+
+    if not arguments.follow:
+        status = read_status(arguments.path)
+        print(format_status(status))
+        return 0 if status.ok else 1
+    if not arguments.every > 0:
+        raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
+    for status in follow(arguments.path, every=arguments.every):
+        print(format_status(status), end="\n\n", flush=True)
+    return 0 if status.ok else 1
+
+
+def _add(commands, name: str, run, text: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command.set_defaults(run=run)
+    return command
+
+
+def _load(name_or_path: str) -> "HMM":
+    from .hmm.model import HMM
+
+    return HMM.from_pretrained(name_or_path)
+
+
+def _chunks(hmm: "HMM", arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
+    from tqdm import tqdm
+
+    count, length = arguments.num_sequences, arguments.length
+    rows = max(1, _CHUNK_TOKENS // max(length, 1))
+    with contextlib.closing(tqdm(total=count * length, unit="token", unit_scale=True, disable=None, delay=2)) as bar:
+        # The first draw, of nothing, refuses a bad seed before anything is written.
+        for start in range(0, max(count, 1), rows):
+            chunk = hmm.sample(min(rows, count - start), length, arguments.seed, (arguments.first + start) % (1 << 64))
+            yield chunk
+            bar.update(chunk.size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What trainers read: the `datasets` builder, map-style views, mixtures."""

@@ -1,0 +1,206 @@
+"""`datasets.load_dataset("hmm", ...)`: sequences of an HMM as a Hugging Face data set, streamed or prepared.
+
+```python
+import hmm_datasets
+from datasets import load_dataset
+
+stream = load_dataset("hmm", data_dir="outputs/hmm", length=100, split="train", streaming=True)
+table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
+```
+
+`data_dir` is a folder written by `HMM.save_pretrained`; `data_files` names its `model.safetensors` anywhere `datasets`
+reads from. Streaming stores nothing; a stream's `state_dict` is one index, so resuming takes constant time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from datasets.builder import Key
+from datasets.iterable_dataset import _BaseExamplesIterable
+
+from ..errors import InputError
+from ..hmm.model import HMM, WEIGHTS_NAME
+from ..hmm.sampling import smallest_unsigned
+from .views import ENDLESS, TEST_FIRST
+
+_BLOCK = 256  # sequences drawn at once; a stream that stops early wastes no more than this
+
+
+@dataclass
+class HMMBuilderConfig(datasets.BuilderConfig):
+    """Settings of the data set, given to `load_dataset` by name.
+
+    Args:
+        length (`int`, *optional*, defaults to 100): symbols a sequence.
+        num_sequences (`int`, *optional*): sequences of the split `train`; needed unless streaming, endless by default.
+        num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, the same stream at
+            indices from `2**63` on, which `train` never reaches.
+        seed (`int`, *optional*, defaults to 0): which stream.
+        bos (`bool`, *optional*, defaults to `False`): put a beginning token of id `E` in front.
+        num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
+            loader workers, else `datasets` draws every sequence on every rank and drops the others'.
+    """
+
+    length: int = 100
+    num_sequences: int | None = None
+    num_test_sequences: int = 0
+    seed: int = 0
+    bos: bool = False
+    num_shards: int = 48
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, least in (("length", 1), ("num_test_sequences", 0), ("seed", 0), ("num_shards", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        if self.seed >= 1 << 64:
+            raise InputError(f"seed is {self.seed}; expected an integer in [0, 2**64)")
+        if self.num_sequences is not None and self.num_sequences < 1:
+            raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None: endless")
+
+
+class HMMBuilder(datasets.ArrowBasedBuilder):
+    """Builder of the column `input_ids`: lists of the smallest unsigned type that holds the vocabulary."""
+
+    BUILDER_CONFIG_CLASS = HMMBuilderConfig
+
+    def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
+        # In a folder with names like train.log or test/, `datasets` finds those alone.
+        weights = None if data_dir is None else Path(data_dir).expanduser() / WEIGHTS_NAME
+        if weights is not None and weights.is_file() and not _weights_among(data_files):
+            data_files = str(weights.resolve())
+        super().__init__(*args, data_dir=data_dir, data_files=data_files, **settings)
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(description="Sequences drawn from a hidden Markov model.")
+
+    def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
+        hmm = self._load()
+        config = self.config
+        if config.num_sequences is None and not dl_manager.is_streaming:
+            raise InputError("an endless data set does not fit a disk; pass num_sequences=, or streaming=True")
+        dtype = smallest_unsigned(hmm.num_symbols + config.bos)
+        self.info.features = datasets.Features({"input_ids": datasets.List(datasets.Value(str(dtype)))})
+        splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
+        if config.num_test_sequences > 0:
+            splits.append((datasets.Split.TEST, TEST_FIRST, config.num_test_sequences))
+        return [
+            datasets.SplitGenerator(
+                name=name,
+                gen_kwargs={
+                    "sequences": HMMExamples(
+                        hmm, config.length, config.seed, first, count, 1, config.bos, config.num_shards
+                    )
+                },
+            )
+            for name, first, count in splits
+        ]
+
+    def _generate_tables(self, sequences: "HMMExamples") -> Iterator[tuple[Key, pa.Table]]:
+        for block, table in enumerate(sequences.tables()):
+            yield Key(0, block), table
+
+    def _get_examples_iterable_for_split(self, split_generator) -> "HMMExamples":
+        return split_generator.gen_kwargs["sequences"]
+
+    def _load(self) -> HMM:
+        weights = _weights_among(self.config.data_files)
+        highest = min((path.count("/") for path in weights), default=0)
+        weights = [path for path in weights if path.count("/") == highest]
+        if len(weights) > 1:
+            raise InputError(
+                f"{weights[0]} and {weights[1]}: which? Expected one {WEIGHTS_NAME}; name its folder with data_dir="
+            )
+        if not weights:
+            raise InputError(
+                f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; expected data_dir=, a folder written by "
+                "HMM.save_pretrained, or data_files=, that file in it"
+            )
+        # A streaming manager would hand back the address as it is; the small file is read whole all the same.
+        return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
+
+
+def _weights_among(data_files: Any) -> list[str]:
+    lists = data_files.values() if isinstance(data_files, Mapping) else [data_files or []]
+    files = [str(path) for paths in lists for path in ([paths] if isinstance(paths, str) else paths)]
+    return [path for path in files if path.split("/")[-1] == WEIGHTS_NAME]
+
+
+class HMMExamples(_BaseExamplesIterable):
+    """Sequences `first, first + step, ...` of a stream, as `datasets` iterates them; its state is the next place.
+
+    Sharding takes every `n`-th sequence, so that `W` ranks reading in step see the sequences in their order.
+    """
+
+    _sleep_on_threads_shutdown = False
+
+    def __init__(self, hmm: HMM, length: int, seed: int, first: int, count: int, step: int, bos: bool, shards: int):
+        super().__init__()
+        self.hmm = hmm
+        self.length = length
+        self.seed = seed
+        self.first = first
+        self.count = count
+        self.step = step
+        self.bos = bos
+        self.shards = shards
+
+    def _init_state_dict(self) -> dict:
+        self._state_dict = {"next": 0, "type": type(self).__name__}
+        return self._state_dict
+
+    def __iter__(self) -> Iterator[tuple[int, dict]]:
+        place = self._state_dict["next"] if self._state_dict else 0
+        while place < self.count:
+            for row in self._draw(place, min(_BLOCK, self.count - place)):
+                place += 1
+                if self._state_dict:
+                    self._state_dict["next"] = place
+                yield self.first + self.step * (place - 1), {"input_ids": row.tolist()}
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The same rows as Arrow tables of a few megabytes."""
+        rows = max(1, min(1 << 16, (1 << 22) // self.length))
+        for place in range(0, self.count, rows):
+            tokens = self._draw(place, min(rows, self.count - place))
+            offsets = np.arange(0, tokens.size + 1, tokens.shape[1], dtype=np.int32)
+            yield pa.table({"input_ids": pa.ListArray.from_arrays(offsets, tokens.ravel())})
+
+    def _draw(self, place: int, count: int) -> np.ndarray:
+        hmm, length = self.hmm, self.length
+        first = self.first + self.step * place
+        tokens = np.empty((count, length + self.bos), dtype=smallest_unsigned(hmm.num_symbols + self.bos))
+        tokens[:, : int(self.bos)] = hmm.num_symbols
+        hmm.sample(count, length, seed=self.seed, first=first, step=self.step, out=tokens[:, int(self.bos) :])
+        return tokens
+
+    def shuffle_data_sources(self, generator: np.random.Generator) -> "HMMExamples":
+        """Sequences are independent draws: their order is as good as any, and is kept."""
+        return self
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "HMMExamples":
+        """Every `num_shards`-th sequence, from `index` on."""
+        count = max(0, -(-(self.count - index) // num_shards))
+        return HMMExamples(
+            self.hmm,
+            self.length,
+            self.seed,
+            self.first + self.step * index,
+            count,
+            self.step * num_shards,
+            self.bos,
+            max(1, self.shards // num_shards),
+        )
+
+    def reshard_data_sources(self) -> "HMMExamples":
+        return self
+
+    @property
+    def num_shards(self) -> int:
+        """Shards left to hand out."""
+        return min(self.shards, max(1, self.count))

@@ -1,0 +1,45 @@
+"""Makes `datasets.load_dataset("hmm", ...)` known, without importing `datasets` before the user does.
+
+`datasets` no longer runs loading scripts; what it loads by a bare name stands in a table of packaged modules. The
+builder is entered there: at once if `datasets` is imported already, otherwise right after it is, by a finder that
+steps aside as soon as its work is done.
+"""
+
+import importlib.abc
+import importlib.util
+import sys
+
+_TABLE_MODULE = "datasets.packaged_modules"
+_BUILDERS = {"hmm": "hmm_datasets.data.builder"}
+
+
+def register() -> None:
+    """Enter the builders in the table of `datasets`, now or when it is imported. Calling it twice does no harm."""
+    if _TABLE_MODULE in sys.modules:
+        _enter(sys.modules[_TABLE_MODULE])
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+def _enter(table_module) -> None:
+    from ..hmm.format import FORMAT_VERSION
+
+    for name, module in _BUILDERS.items():
+        # The second entry is part of the cache key: data of another format version are prepared anew.
+        table_module._PACKAGED_DATASETS_MODULES[name] = (module, f"hmm-datasets-format-{FORMAT_VERSION}")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path, target=None):
+        if fullname != _TABLE_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        run_module = spec.loader.exec_module
+
+        def exec_module(module):
+            run_module(module)
+            _enter(module)
+
+        spec.loader.exec_module = exec_module
+        return spec

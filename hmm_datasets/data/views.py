@@ -1,0 +1,130 @@
+"""Map-style views: `view[i]` is computed when asked for, so nothing is stored and any place is reached at once.
+
+A view is as long as one likes; an index is all the state there is. Read in order (`train_sampling_strategy=
+"sequential"` in the Trainer) a run of global batch `G` sees examples `[t G, (t + 1) G)` at optimizer step `t`, on any
+number of processes, and a resumed one goes on at the next.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import UInt
+from torch.utils.data import Dataset
+
+from ..errors import InputError
+from ..text.shards import TokenStream, TokenWindows
+
+ENDLESS = 1 << 40
+"""Length of a view that should never end: 10^12 sequences."""
+
+TEST_FIRST = 1 << 63
+"""Held-out sequences are those from here on: the same seed, indices that training never reaches."""
+
+
+class Source(Protocol):
+    """What draws sequences by index: an [`~hmm_datasets.HMM`] or a family of them."""
+
+    @property
+    def num_symbols(self) -> int: ...
+
+    def sample(
+        self, num_sequences: int, length: int, seed: int = 0, first: int = 0
+    ) -> UInt[np.ndarray, "num_sequences length"]: ...
+
+
+class HMMSequences(Dataset):
+    """Sequences of an HMM as a map-style data set for language models.
+
+    Row `i` is sequence `first + i` of the stream `seed`: `input_ids` and `labels`, int64 tensors of shape `(L,)`, or
+    `(L + 1,)` with a beginning token of id `E` in front (its label is itself: models shift inside, so that it is
+    never predicted, and the first symbol is predicted from it).
+
+    Args:
+        source ([`Source`]): an [`~hmm_datasets.HMM`] or a family.
+        length (`int`): `L`, symbols a sequence.
+        seed (`int`, *optional*, defaults to 0): which stream.
+        num_sequences (`int`, *optional*, defaults to `2**40`): length of the view.
+        first (`int`, *optional*, defaults to 0): index of row 0.
+        bos (`bool`, *optional*, defaults to `True`): put the beginning token in front.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> view = HMMSequences(processes.golden_mean(), length=6)
+    >>> view[10**9]["input_ids"].shape, view.vocab_size
+    (torch.Size([7]), 3)
+
+    ```
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        length: int,
+        *,
+        seed: int = 0,
+        num_sequences: int = ENDLESS,
+        first: int = 0,
+        bos: bool = True,
+    ):
+        if length < 1 or num_sequences < 1:
+            raise InputError(f"length is {length}, num_sequences {num_sequences}; expected both positive")
+        if not (0 <= seed < 1 << 64 and 0 <= first <= (1 << 64) - num_sequences):
+            raise InputError(
+                f"seed is {seed}, first {first}; expected seed and first + num_sequences - 1 in [0, 2**64)"
+            )
+        self.source = source
+        self.length = length
+        self.seed = seed
+        self.num_sequences = num_sequences
+        self.first = first
+        self.bos_token_id = source.num_symbols if bos else None
+
+    @property
+    def vocab_size(self) -> int:
+        """`V`: the symbols, and the beginning token if there is one."""
+        return self.source.num_symbols + (self.bos_token_id is not None)
+
+    def __len__(self) -> int:
+        return self.num_sequences
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+        """The rows of a whole batch; neighbouring indices are drawn in one call."""
+        tokens = torch.empty(len(indices), self.length + (self.bos_token_id is not None), dtype=torch.int64)
+        if self.bos_token_id is not None:
+            tokens[:, 0] = self.bos_token_id
+        for place, index, count in _runs(indices, len(self)):
+            drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + index)
+            tokens[place : place + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
+        return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+def repeated_windows(stream: TokenStream, length: int, num_rows: int, *, seed: int = 0) -> TokenWindows:
+    """Shuffled windows of a token stream, over as many epochs as `num_rows` rows take, each in an order of its own.
+
+    Args:
+        stream ([`~hmm_datasets.text.shards.TokenStream`]): the tokens.
+        length (`int`): tokens a window.
+        num_rows (`int`): rows that will be read.
+        seed (`int`, *optional*, defaults to 0): of the orders.
+    """
+    epochs = -(-num_rows // len(TokenWindows(stream, length)))
+    return TokenWindows(stream, length, seed=seed, epochs=max(1, epochs))
+
+
+def _runs(indices: Sequence[int], length: int) -> list[tuple[int, int, int]]:
+    """Cut indices into runs of neighbours: place in the batch, first index, count."""
+    runs: list[tuple[int, int, int]] = []
+    for place, index in enumerate(map(operator.index, indices)):
+        if not 0 <= index < length:
+            raise IndexError(f"index {index} is outside a view of {length} rows")
+        if runs and index == runs[-1][1] + runs[-1][2]:
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+        else:
+            runs.append((place, index, 1))
+    return runs

@@ -1,0 +1,1 @@
+"""Hidden Markov models: what they are, drawing from them, inference, and learning."""

@@ -1,0 +1,359 @@
+"""An HMM as a transformers causal language model: the best model there is of its own sequences.
+
+The forward pass is the scaled filter of `hmm_datasets.hmm.inference`; the cache is the belief, `H` numbers a sequence
+whatever its length; the logits are the log-probabilities of the next token. So everything that takes a causal model
+(generation, evaluation harnesses, the Trainer's evaluation) takes the optimum too. A pass costs `O(B T H^2)` time in
+`T` steps one after the other, and `O(B T V)` memory for the logits.
+
+Importing this module registers the classes: afterwards `AutoModelForCausalLM.from_pretrained` loads any folder
+written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`].
+
+Token ids: symbols are `0 .. E-1`; a beginning-of-sequence token, where there is one, is `E`. It makes the belief
+`start` again, wherever it stands, and is never predicted. Logits at place `p` are the law of the token at `p + 1`. A
+row without it starts from `start` too, but then the law of its first token appears in no logits.
+
+The tables, and with them the logits, are float64 always: in bfloat16 rows no longer sum to one, which is another HMM
+without a word. Casts leave them as they are; tables that do not match the fingerprint in `config.json` are refused.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ..errors import InputError
+from .checks import as_tokens
+from .inference import Parameters, forward_filter, next_token_probs
+from .model import FORMAT_VERSION, HMM
+
+LOGIT_OF_ZERO = torch.finfo(torch.float32).min
+"""The logit of a token of probability zero.
+
+Finite, so that `p log p` is 0 rather than NaN (entropies, divergences, label smoothing), and so that beams and
+processors can add to it; still finite in float32, to which generation casts; and `softmax` gives exactly 0 for it.
+"""
+
+
+class HMMConfig(PreTrainedConfig):
+    """Sizes of an HMM, and the token that begins a sequence.
+
+    Args:
+        num_states (`int`, *optional*, defaults to 1): `H`.
+        num_symbols (`int`, *optional*, defaults to 2): `E`.
+        edge_emitting (`bool`, *optional*, defaults to `False`): whether symbols sit on edges.
+        vocabulary (`list[str]`, *optional*): a name for every symbol.
+        fingerprint (`str`, *optional*): that of the tables; checked on loading.
+        bos_token_id (`int`, *optional*): `num_symbols`, or `None` for no such token.
+        pad_token_id (`int`, *optional*): any id; what `attention_mask` hides is never read.
+
+    Raises:
+        `InputError`: another `bos_token_id`, or a folder written by another version of the format.
+
+    ```python
+    >>> HMMConfig(num_states=3, num_symbols=4, bos_token_id=4).vocab_size
+    5
+
+    ```
+    """
+
+    model_type = "hmm"
+    # What some tools ask of any language model's config.
+    attribute_map = {"hidden_size": "num_states"}  # noqa: RUF012
+
+    num_states: int = 1
+    num_symbols: int = 2
+    edge_emitting: bool = False
+    vocabulary: list[str] | None = None
+    fingerprint: str | None = None
+    format_version: int = FORMAT_VERSION
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    use_cache: bool = True
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any):
+        super().__post_init__(**kwargs)
+        if self.format_version != FORMAT_VERSION:
+            raise InputError(f"format_version is {self.format_version}; this package reads {FORMAT_VERSION}")
+        if self.bos_token_id not in (None, self.num_symbols):
+            raise InputError(
+                f"bos_token_id is {self.bos_token_id}; expected {self.num_symbols}, the id after the symbols, or None"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """`V`: the symbols, and the beginning-of-sequence token where there is one."""
+        return self.num_symbols + (self.bos_token_id is not None)
+
+
+class BeliefCache(Cache):
+    """The belief after the tokens read so far: all an HMM remembers.
+
+    Args:
+        belief (`torch.Tensor` of shape `(B, H)`): `P(state before the next token | tokens so far)`.
+        length (`int`): places read so far, padding among them.
+    """
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, belief: Float[Tensor, "B H"], length: int):
+        super().__init__(layers=[])
+        self.belief = belief
+        self.length = length
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    def reorder_cache(self, beam_idx: Int[Tensor, "B"]) -> None:
+        self.belief = self.belief.index_select(0, beam_idx.to(self.belief.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.belief = self.belief.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.belief = self.belief[indices]
+
+    def crop(self, *_: Any) -> None:
+        raise InputError("the belief of an HMM cannot be taken back; run the model again without the cache")
+
+
+class HMMForCausalLM(PreTrainedModel, GenerationMixin):
+    """The filter of an HMM behind the interface of a causal language model.
+
+    Made from an [`~hmm_datasets.hmm.model.HMM`] by [`from_hmm`], or loaded by `from_pretrained`; made from a config
+    alone, all its laws are uniform. The tables take no gradient, since a step of an optimizer would leave rows that
+    are no laws: use [`~hmm_datasets.hmm.fitting.fit_hmm`] to learn them.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> model = HMMForCausalLM.from_hmm(processes.golden_mean(), bos_token_id=2)
+    >>> model(torch.tensor([[2, 0]])).logits.softmax(-1)[0, 1].tolist()
+    [0.0, 1.0, 0.0]
+
+    ```
+    """
+
+    config_class = HMMConfig
+    main_input_name = "input_ids"
+    # A belief cannot be rolled back, so assisted generation refuses such a model, as it does recurrent ones.
+    _is_stateful = True
+    _no_split_modules = []  # noqa: RUF012
+
+    def __init__(self, config: HMMConfig):
+        config.dtype = torch.float64
+        super().__init__(config)
+        states, symbols = config.num_states, config.num_symbols
+        self.start = _uniform(states)
+        if config.edge_emitting:
+            self.edges = _uniform(symbols, states, states, ways=symbols * states)
+        else:
+            self.transition = _uniform(states, states)
+            self.emission = _uniform(states, symbols)
+        self.post_init()
+
+    @classmethod
+    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> "HMMForCausalLM":
+        """The causal language model of `hmm`.
+
+        Args:
+            hmm ([`~hmm_datasets.hmm.model.HMM`]): the law.
+            bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
+        """
+        config = HMMConfig(
+            num_states=hmm.num_states,
+            num_symbols=hmm.num_symbols,
+            edge_emitting=hmm.edges is not None,
+            vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
+            fingerprint=hmm.fingerprint(),
+            bos_token_id=bos_token_id,
+        )
+        model = cls(config)
+        for name, table in hmm.tables().items():
+            getattr(model, name).data.copy_(torch.tensor(table))
+        return model
+
+    def to_hmm(self) -> HMM:
+        """The HMM whose filter this is; `InputError` where a table is no distribution."""
+        tables = {name: table.detach().cpu().numpy() for name, table in self.named_parameters()}
+        return HMM(**tables, vocabulary=self.config.vocabulary)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any):
+        """As in transformers; tables stay float64 whatever `dtype` asks for.
+
+        Raises:
+            `InputError`: tables that are no distributions, or not those `config.json` speaks of.
+        """
+        result = super().from_pretrained(*args, **kwargs)
+        model = result[0] if isinstance(result, tuple) else result
+        model.requires_grad_(False)
+        model.config.dtype = torch.float64
+        # A bos_token_id given by keyword, to a folder without one, does not reach the generation config by itself.
+        if model.generation_config.bos_token_id is None:
+            model.generation_config.bos_token_id = model.config.bos_token_id
+        found, expected = model.to_hmm().fingerprint(), model.config.fingerprint
+        if expected is not None and found != expected:
+            raise InputError(
+                f"{model.config.name_or_path}: tables have fingerprint {found}, config.json expects {expected}; "
+                "the two files are of different HMMs, or the tables were stored in lower precision"
+            )
+        return result
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too."""
+        self.config.fingerprint = self.to_hmm().fingerprint()
+        super().save_pretrained(save_directory, **kwargs)
+
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, but drawing is from all tokens unless `top_k` is given, not from the 50 likeliest."""
+        settings = generation_config or self.generation_config
+        if settings.top_k is None and kwargs.get("do_sample", settings.do_sample):
+            kwargs.setdefault("top_k", 0)
+        return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Int[Tensor, "B S"] | None = None,
+        position_ids: Int[Tensor, "B T"] | None = None,
+        past_key_values: Cache | None = None,
+        labels: Int[Tensor, "B T"] | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple:
+        """Read tokens; say what comes next.
+
+        Args:
+            input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`; what the mask hides may be anything.
+            attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*):
+                0 where there is padding, which does not move the belief; of `S >= T` columns the last `T` count.
+            position_ids (`torch.Tensor` of shape `(B, T)`, *optional*):
+                A 0 after the first column begins another sequence in the row, from `start`.
+            past_key_values ([`BeliefCache`], *optional*): what an earlier call returned.
+            labels (`torch.Tensor` of shape `(B, T)`, *optional*):
+                Tokens as in `input_ids`, shifted here; -100 counts for nothing.
+            use_cache (`bool`, *optional*): whether to return the belief.
+            output_hidden_states (`bool`, *optional*): whether to return the beliefs at all places.
+            logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0): only the last so many, or those
+                places; 0 for all.
+            num_items_in_batch (`int`, *optional*): divide the summed loss by this instead of the count of labels.
+
+        Returns:
+            `CausalLMOutputWithPast`: `logits` (B, T, V), float64, log-probabilities ([`LOGIT_OF_ZERO`] for zero, and
+            for all tokens where the row so far is impossible); `loss`, mean nats a label, infinite where a label is
+            impossible; `past_key_values`; `hidden_states`, one tensor (B, T, H), the beliefs after each token.
+
+        Raises:
+            `InputError`: a token outside the vocabulary, or a mask or cache that does not fit.
+        """
+        config = self.config
+        batch, length = input_ids.shape
+        reads = _reads(attention_mask, input_ids)
+        begins = torch.zeros_like(reads)
+        if position_ids is not None:
+            begins[:, 1:] = position_ids.expand(batch, -1)[:, 1:] == 0
+        if config.bos_token_id is not None:
+            is_bos = input_ids == config.bos_token_id
+            begins = begins | is_bos
+        else:
+            is_bos = torch.zeros_like(reads)
+        begins, moves = begins & reads, reads & ~is_bos
+        symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
+        parameters = self._parameters_of_hmm()
+        belief, past = self._belief(past_key_values, batch)
+
+        beliefs = belief.new_empty(batch, length, config.num_states)
+        for t in range(length):
+            belief = torch.where(begins[:, t, None], parameters.start, belief)
+            belief = forward_filter(parameters, symbols[:, t : t + 1], moves[:, t].long(), belief).beliefs[:, 1]
+            beliefs[:, t] = belief
+
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        loss = None
+        if labels is not None:
+            loss = _loss(next_token_probs(parameters, beliefs[:, :-1]), labels[:, 1:], num_items_in_batch)
+        log_probs = next_token_probs(parameters, beliefs[:, keep]).log()
+        # New columns hold the token that begins a sequence, which no belief predicts.
+        logits = nn.functional.pad(log_probs, (0, config.vocab_size - config.num_symbols), value=-torch.inf)
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits.clamp(min=LOGIT_OF_ZERO),
+            past_key_values=BeliefCache(belief, past + length) if use_cache or use_cache is None else None,
+            hidden_states=(beliefs,) if wanted else None,
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def _parameters_of_hmm(self) -> Parameters:
+        if not self.config.edge_emitting:
+            return Parameters(self.start, self.transition, self.emission)
+        return Parameters(self.start, self.edges.sum(0), self.edges.sum(2).T, self.edges)
+
+    def _belief(self, cache: Cache | None, batch: int) -> tuple[Tensor, int]:
+        if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
+            return self.start.expand(batch, -1), 0
+        if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.num_states):
+            found = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
+            raise InputError(
+                f"past_key_values holds {found}; expected a BeliefCache of shape {(batch, self.config.num_states)}"
+            )
+        return cache.belief, cache.length
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        # Keys and values are nothing to an HMM: the first forward pass makes the cache.
+        return False
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # Tables are made in `__init__`; those a file lacks must not be filled with noise.
+        pass
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "HMMForCausalLM":
+        def move_only(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(move_only, recurse)
+
+
+def _uniform(*shape: int, ways: int | None = None) -> nn.Parameter:
+    return nn.Parameter(torch.full(shape, 1 / (ways or shape[-1]), dtype=torch.float64), requires_grad=False)
+
+
+def _reads(attention_mask: Tensor | None, input_ids: Tensor) -> Tensor:
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    batch, length = input_ids.shape
+    if attention_mask.ndim != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < length:
+        raise InputError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; expected ({batch}, {length}) or more columns"
+        )
+    return attention_mask[:, attention_mask.shape[1] - length :] != 0
+
+
+def _loss(law: Float[Tensor, "B T E"], labels: Int[Tensor, "B T"], count: int | Tensor | None) -> Float[Tensor, ""]:
+    counts = labels != -100
+    wrong = counts & ((labels < 0) | (labels > law.shape[-1]))
+    if bool(wrong.any()):
+        raise InputError(f"labels hold {labels[wrong][0].item()}; expected tokens in the vocabulary, or -100")
+    # One column more, of probability zero, for the token that begins a sequence.
+    probability = nn.functional.pad(law, (0, 1)).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    nats = -torch.where(counts, probability, 1.0).log().sum()
+    return nats / (counts.sum() if count is None else count)
+
+
+AutoConfig.register("hmm", HMMConfig, exist_ok=True)
+AutoModelForCausalLM.register(HMMConfig, HMMForCausalLM, exist_ok=True)

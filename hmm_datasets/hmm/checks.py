@@ -1,0 +1,107 @@
+"""Checks of what goes into an HMM: tables that are distributions, tokens that are symbols.
+
+Each raises [`~hmm_datasets.errors.InputError`] with the name and index of what is wrong.
+"""
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_REFUSE = 1e-5  # what a row of 500 float32 probabilities can be off by, with room
+_RESCALE = 1e-9  # rows nearer to one than this are kept bit for bit, so that saving and loading change nothing
+
+
+def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
+    """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
+
+    Places beyond a row's length may hold anything, and come back as 0.
+    """
+    import torch
+
+    if not isinstance(tokens, torch.Tensor):
+        try:
+            array = np.asarray(tokens)
+        except ValueError:
+            raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
+        if array.dtype.kind not in "iu" and array.size > 0:
+            raise InputError(f"tokens have type {array.dtype}; expected integers")
+        tokens = torch.from_numpy(array.astype(np.int64))
+    elif tokens.is_floating_point() or tokens.is_complex():
+        raise InputError(f"tokens have type {tokens.dtype}; expected integers")
+    if tokens.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (B, T)")
+    tokens = tokens.long()
+    if lengths is not None:
+        lengths = lengths if torch.is_tensor(lengths) else torch.as_tensor(np.asarray(lengths))
+        if lengths.shape != tokens.shape[:1] or (lengths.is_floating_point() and lengths.numel() > 0):
+            raise InputError(
+                f"lengths are {lengths.dtype} of shape {tuple(lengths.shape)}; expected integers, one for each of "
+                f"the {len(tokens)} rows"
+            )
+        lengths = lengths.to(tokens.device).long()
+        wrong = ((lengths < 0) | (lengths > tokens.shape[1])).nonzero()
+        if len(wrong) > 0:
+            row = int(wrong[0])
+            raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
+        beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
+        tokens = tokens.masked_fill(beyond, 0)
+    wrong = ((tokens < 0) | (tokens >= num_symbols)).nonzero()
+    if len(wrong) > 0:
+        row, place = wrong[0].tolist()
+        raise InputError(
+            f"tokens[{row}, {place}] is {tokens[row, place].item()}; the symbols of this HMM are 0..{num_symbols - 1}"
+        )
+    return tokens, lengths
+
+
+def array(name: str, values: Any, ndim: int) -> np.ndarray:
+    """`values` as a float64 table with `ndim` axes, none empty."""
+    try:
+        table = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not an array of numbers with {ndim} axes") from None
+    if table.ndim != ndim or 0 in table.shape:
+        raise InputError(f"{name} has shape {table.shape}; expected {ndim} axes, none empty")
+    return table
+
+
+def integer(name: str, value: Any, least: int, exponent: int) -> int:
+    """`value` as an integer in `[least, 2**exponent)`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < 1 << exponent:
+        raise InputError(f"{name} is {value}; expected an integer in [{least}, 2**{exponent})")
+    return number
+
+
+def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
+    """`values` as an array of finite numbers, 0 or more."""
+    table = array(name, values, ndim)
+    bad = np.argwhere(~(np.isfinite(table) & (table >= 0)))
+    if len(bad) > 0:
+        index = tuple(bad[0].tolist())
+        place = ", ".join(map(str, index))
+        raise InputError(f"{name}[{place}] is {table[index]}; expected a probability")
+    return table
+
+
+def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
+    """`values` as laws over the last axis; rescaled where `normalize`, or where off by rounding alone."""
+    table = probabilities(name, values, ndim)
+    totals = table.sum(axis=-1, keepdims=True)
+    off = np.abs(totals - 1)
+    if (normalize and (totals == 0).any()) or (not normalize and (off > _REFUSE).any()):
+        row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))
+        # The rows of edges are its slices by the state left.
+        place = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
+        remedy = "give it mass" if normalize else "pass normalize=True to rescale rows"
+        raise InputError(f"{name}{place} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
+    return np.where(off > _RESCALE, table / totals, table)

@@ -1,0 +1,178 @@
+"""HMMs from and to pomegranate and hmmlearn.
+
+Both libraries keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
+Two things differ. pomegranate computes in float32, and its models may end: each state has a probability of ending
+(`ends`), and a row of `edges` plus its end sums to one, so that the length of a sequence has a law. An [`HMM`] has no
+ends: it is a law of sequences of any given length. Edge-emitting HMMs have no counterpart in either library.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import InputError
+from .model import HMM
+
+if TYPE_CHECKING:
+    from hmmlearn.hmm import CategoricalHMM
+    from pomegranate.hmm import DenseHMM, SparseHMM
+
+_TOLERANCE = 1e-5  # float32 rows of a few hundred entries
+
+
+def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> HMM:
+    """The HMM of a pomegranate (1.x) model with `Categorical` emissions.
+
+    A `fit` of pomegranate learns end probabilities, about one over the mean length, which an [`HMM`] cannot hold.
+    Ends that take nothing from the rows of `edges` (each row sums to one without them) and are equal for all states
+    are no law of lengths but a constant factor of every probability, such as pomegranate gives to a model made
+    without `ends`; they are left out in either mode, and `log_probability` differs by the logarithm of that constant.
+
+    Args:
+        model (`pomegranate.hmm.DenseHMM` or `pomegranate.hmm.SparseHMM`): a fitted model, or one made from tables.
+        ends (`str`, *optional*, defaults to `"refuse"`):
+            What to do with a model that has end probabilities. `"refuse"` raises. `"drop"` leaves them out and
+            rescales the rows of `edges` to sum to one: the law of the lengths is lost, and the law of the tokens
+            becomes that of sequences which at each step are known to go on.
+
+    Returns:
+        [`HMM`] in float64; no vocabulary.
+
+    Raises:
+        `InputError`: pomegranate is missing, the model is of another kind or not fitted, or it has ends.
+    """
+    pomegranate = _import("pomegranate")
+    if ends not in ("refuse", "drop"):
+        raise InputError(f'ends is {ends!r}; expected "refuse" or "drop"')
+    if not isinstance(model, (pomegranate.hmm.DenseHMM, pomegranate.hmm.SparseHMM)):
+        raise InputError(f"model is a {type(model).__name__}; expected a pomegranate DenseHMM or SparseHMM")
+    emission = np.stack([_categorical(place, node) for place, node in enumerate(model.distributions or [])] or [[]])
+    states = len(emission)
+    if model.edges is None or emission.size == 0:
+        raise InputError("the pomegranate model has no distributions or no edges yet; fit it first")
+    if isinstance(model, pomegranate.hmm.SparseHMM):
+        if not hasattr(model, "_edge_keymap"):
+            raise InputError("the pomegranate SparseHMM holds no table of edges yet; fit it first")
+        transition = np.zeros((states, states))
+        for (origin, target), place in model._edge_keymap.items():
+            transition[origin, target] = np.exp(_numpy(model._edge_log_probs)[place])
+    else:
+        transition = np.exp(_numpy(model.edges))
+    start = np.full(states, 1 / states) if model.starts is None else np.exp(_numpy(model.starts))
+    stop = np.zeros(states) if model.ends is None else np.exp(_numpy(model.ends))
+    whole = np.abs(transition.sum(axis=1) - 1).max() <= _TOLERANCE
+    constant = np.ptp(stop) <= _TOLERANCE * stop.max()
+    if stop.max() > 0 and not (whole and constant) and ends == "refuse":
+        raise InputError(
+            f"the pomegranate model has end probabilities (ends up to {stop.max():.3g}), which an HMM cannot hold; "
+            'pass ends="drop" to leave them out and rescale the rows of edges'
+        )
+    return HMM(start=start, transition=transition, emission=emission, normalize=ends == "drop")
+
+
+def to_pomegranate(hmm: HMM) -> "DenseHMM":
+    """A pomegranate `DenseHMM` with the tables of `hmm` in float32.
+
+    Its `ends` are all one: a sequence may end anywhere at no cost. Then `log_probability`, `predict_proba` and
+    `viterbi` are those of `hmm`. With ends of zero, which look more natural, pomegranate gives every sequence
+    probability zero and NaN as posteriors. Its `sample` refuses such a model, since rows and ends sum to two; draw
+    from the [`HMM`] instead. A `fit` replaces the ends by learned ones.
+
+    Returns:
+        `pomegranate.hmm.DenseHMM`: takes tokens as integers of shape `(B, T, 1)`.
+
+    Raises:
+        `InputError`: pomegranate is missing, or `hmm` is edge-emitting.
+    """
+    pomegranate = _import("pomegranate")
+    _state_emitting(hmm, "pomegranate")
+    import torch
+
+    def table(values: np.ndarray) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32)
+
+    return pomegranate.hmm.DenseHMM(
+        [pomegranate.distributions.Categorical(probs=table(row[None])) for row in hmm.emission],
+        edges=table(hmm.transition),
+        starts=table(hmm.start),
+        ends=torch.ones(hmm.num_states),
+    )
+
+
+def from_hmmlearn(model: "CategoricalHMM") -> HMM:
+    """The HMM of a fitted hmmlearn `CategoricalHMM`.
+
+    Returns:
+        [`HMM`]: the same tables; no vocabulary.
+
+    Raises:
+        `InputError`: hmmlearn is missing, the model is of another kind, or it is not fitted.
+    """
+    hmmlearn = _import("hmmlearn")
+    if not isinstance(model, hmmlearn.hmm.CategoricalHMM):
+        raise InputError(f"model is a {type(model).__name__}; expected an hmmlearn CategoricalHMM")
+    missing = [n for n in ("startprob_", "transmat_", "emissionprob_") if not hasattr(model, n)]
+    if missing:
+        raise InputError(f"the hmmlearn model has no {missing[0]}; fit it first")
+    return HMM(start=model.startprob_, transition=model.transmat_, emission=model.emissionprob_)
+
+
+def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
+    """An hmmlearn `CategoricalHMM` with the tables of `hmm`; its `fit` goes on from them.
+
+    Returns:
+        `hmmlearn.hmm.CategoricalHMM`: takes tokens as integers of shape `(B * T, 1)` with `lengths`.
+
+    Raises:
+        `InputError`: hmmlearn is missing, or `hmm` is edge-emitting.
+    """
+    hmmlearn = _import("hmmlearn")
+    _state_emitting(hmm, "hmmlearn")
+    model = hmmlearn.hmm.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols, init_params="")
+    model.startprob_ = hmm.start.copy()
+    model.transmat_ = hmm.transition.copy()
+    model.emissionprob_ = hmm.emission.copy()
+    return model
+
+
+def _import(package: str) -> Any:
+    try:
+        if package == "pomegranate":
+            import pomegranate
+            import pomegranate.distributions
+            import pomegranate.hmm
+
+            return pomegranate
+        import hmmlearn
+        import hmmlearn.hmm
+
+        return hmmlearn
+    except ImportError as error:
+        raise InputError(
+            f'{package} cannot be imported ({error}); install it with: pip install "hmm-datasets[{package}]"'
+        ) from None
+
+
+def _categorical(place: int, node: Any) -> Float[np.ndarray, "E"]:
+    from pomegranate.distributions import Categorical
+
+    if not isinstance(node, Categorical):
+        raise InputError(f"distributions[{place}] is a {type(node).__name__}; expected pomegranate's Categorical")
+    if node.probs is None:
+        raise InputError(f"distributions[{place}] has no probabilities yet; fit the model first")
+    if node.probs.shape[0] != 1:
+        raise InputError(f"distributions[{place}] emits {node.probs.shape[0]} features a step; expected 1")
+    return _numpy(node.probs)[0]
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
+
+
+def _state_emitting(hmm: HMM, package: str) -> None:
+    if hmm.edges is not None:
+        raise InputError(
+            f"{hmm} cannot be held by {package}, whose HMMs emit from states alone; "
+            "make it of transition= and emission= first"
+        )

@@ -1,0 +1,146 @@
+"""Named processes of the literature, with what is known of them.
+
+Where symbols sit on edges the process is held exactly so, and its states are those of the source. All start in their
+stationary law. In `T^(x)` the row is the state left, the column the state entered.
+"""
+
+import numpy as np
+
+from ..errors import InputError
+from .model import HMM
+
+
+def mess3(x: float = 0.15, a: float = 0.6) -> HMM:
+    """Three states, three symbols, beliefs that fill a fractal (Marzen and Crutchfield, Entropy 19, 2017; the
+    process of Shai et al., "Transformers represent belief state geometry in their residual stream", 2024, eq. 6).
+
+    `T^(k)[i, j]` is `P(go from i to j)` times `P(emit k | enter j)`: the chain stays with probability `1 - 2x` and
+    moves to either other state with `x`; a state entered shows its own symbol with probability `a`, each other one
+    with `(1 - a) / 2`.
+
+    Args:
+        x (`float`, *optional*, defaults to 0.15): probability of each move, in `[0, 1/2]`.
+        a (`float`, *optional*, defaults to 0.6): clarity of the symbols, in `[0, 1]`.
+    """
+    _probability("x", x, upper=0.5)
+    _probability("a", a)
+    chain = np.full((3, 3), x) + np.eye(3) * (1 - 3 * x)
+    shown = np.full((3, 3), (1 - a) / 2) + np.eye(3) * (a - (1 - a) / 2)
+    return HMM(edges=np.einsum("ij,jk->kij", chain, shown))
+
+
+def rrxor() -> HMM:
+    """Random-random-XOR: two fair bits, then their exclusive or, over and over (Crutchfield and Feldman, Chaos 13,
+    2003; the presentation of Shai et al. 2024). States: S (start of a triple), 0 and 1 (one bit seen), T (the XOR is
+    1), F (it is 0).
+
+    Unifilar; two bits of entropy every three symbols: the entropy rate is `(2/3) ln 2` nats.
+
+    ```python
+    >>> round(rrxor().entropy_rate().value, 4)
+    0.4621
+
+    ```
+    """
+    start, zero, one, true, false = range(5)
+    edges = np.zeros((2, 5, 5))
+    edges[0, start, zero] = edges[1, start, one] = 0.5
+    edges[0, zero, false] = edges[1, zero, true] = 0.5
+    edges[0, one, true] = edges[1, one, false] = 0.5
+    edges[1, true, start] = edges[0, false, start] = 1.0
+    return HMM(edges=edges)
+
+
+def golden_mean(p: float = 0.5) -> HMM:
+    """No two zeros in a row (a subshift of finite type; Crutchfield and Feldman 2003). In state A: a 1 with
+    probability `p`, else a 0 and on to B, which always emits 1.
+
+    Unifilar: the entropy rate is `h(p) / (2 - p)` nats, `h` the binary entropy.
+    """
+    _probability("p", p)
+    edges = np.zeros((2, 2, 2))
+    edges[1, 0, 0] = p
+    edges[0, 0, 1] = 1 - p
+    edges[1, 1, 0] = 1.0
+    return HMM(edges=edges)
+
+
+def even(p: float = 0.5) -> HMM:
+    """Blocks of ones of even length, parted by zeros (a sofic shift of infinite order; Crutchfield and Feldman 2003).
+    In state A: a 0 with probability `p`, else a 1 and on to B, which always emits 1.
+
+    Unifilar: the entropy rate is `h(p) / (2 - p)` nats, `h` the binary entropy.
+    """
+    _probability("p", p)
+    edges = np.zeros((2, 2, 2))
+    edges[0, 0, 0] = p
+    edges[1, 0, 1] = 1 - p
+    edges[1, 1, 0] = 1.0
+    return HMM(edges=edges)
+
+
+def zero_one_random() -> HMM:
+    """A zero, a one, a fair bit, over and over (Z1R of Shai et al. 2024). The entropy rate is `ln(2) / 3` nats."""
+    edges = np.zeros((2, 3, 3))
+    edges[0, 0, 1] = 1.0
+    edges[1, 1, 2] = 1.0
+    edges[0, 2, 0] = edges[1, 2, 0] = 0.5
+    return HMM(edges=edges)
+
+
+def simple_nonunifilar(p: float = 0.5, q: float = 0.5) -> HMM:
+    """The simple nonunifilar source (Crutchfield, Chaos 4, 1994; Marzen and Crutchfield 2015): state A emits 1 and
+    stays with probability `1 - p`, else moves to B, also on a 1; B emits 1 and stays with `1 - q`, else emits 0 and
+    returns to A. Only a 0 tells the state."""
+    _probability("p", p)
+    _probability("q", q)
+    edges = np.zeros((2, 2, 2))
+    edges[1, 0, 0] = 1 - p
+    edges[1, 0, 1] = p
+    edges[1, 1, 1] = 1 - q
+    edges[0, 1, 0] = q
+    return HMM(edges=edges)
+
+
+def dishonest_casino() -> HMM:
+    """A fair die and a loaded one that shows six half the time (Durbin, Eddy, Krogh and Mitchison, Biological
+    Sequence Analysis, 1998, section 3.2). Symbols 0 .. 5 are the faces 1 .. 6; it begins with the fair die."""
+    loaded = np.full(6, 0.1)
+    loaded[5] = 0.5
+    return HMM(
+        start=[1.0, 0.0],
+        transition=[[0.95, 0.05], [0.10, 0.90]],
+        emission=[np.full(6, 1 / 6), loaded],
+    )
+
+
+def umbrella() -> HMM:
+    """Rain or none, umbrella or none (Russell and Norvig, Artificial Intelligence, figure 14.2): state 0 is rain,
+    symbol 1 an umbrella."""
+    return HMM(start=[0.5, 0.5], transition=[[0.7, 0.3], [0.3, 0.7]], emission=[[0.1, 0.9], [0.8, 0.2]])
+
+
+def random(num_states: int, num_symbols: int, *, alpha: float = 1.0, seed: int = 0) -> HMM:
+    """Rows of both tables drawn from a symmetric Dirichlet of concentration `alpha`.
+
+    Args:
+        num_states (`int`): `H`.
+        num_symbols (`int`): `E`.
+        alpha (`float`, *optional*, defaults to 1.0): below 1 rows are peaked, above 1 flat.
+        seed (`int`, *optional*, defaults to 0): seed of NumPy's PCG64.
+    """
+    if num_states < 1 or num_symbols < 1 or alpha <= 0:
+        raise InputError(
+            f"random HMM of {num_states} states, {num_symbols} symbols, alpha {alpha}; expected all positive"
+        )
+    generator = np.random.default_rng(seed)
+    return HMM(
+        transition=generator.dirichlet(np.full(num_states, alpha), num_states),
+        emission=generator.dirichlet(np.full(num_symbols, alpha), num_states),
+        normalize=True,
+    )
+
+
+def _probability(name: str, value: float, upper: float = 1.0) -> None:
+    if not 0 <= value <= upper:
+        raise InputError(f"{name} is {value}; expected a number in [0, {upper:g}]")

@@ -1,0 +1,282 @@
+"""Cards: the README of a model, an HMM or a data set on the Hub, filled from facts.
+
+A template says what is told, `model_cards/{kind}.md`; this module checks the facts, makes the front matter by which
+the Hub files the card, and writes it. A fact that is missing, unknown to the template or not finite is an error,
+since a hole in a card is not seen by those who read it.
+"""
+
+import math
+import os
+import re
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ..errors import InputError
+from ..files import atomic_file
+
+if TYPE_CHECKING:
+    from huggingface_hub import DatasetCardData, ModelCardData
+
+__all__ = ["CardKind", "template_path", "write_card"]
+
+CardKind = Literal["model", "hmm", "dataset"]
+
+# Every fact a template may ask for, with the types it may have. Those that may be left out stand in _OPTIONAL.
+_TYPES: dict[str, dict[str, tuple[type, ...]]] = {
+    "model": {
+        "name": (str,),
+        "summary": (str,),
+        "license": (str,),
+        "data": (str,),
+        "parameters": (int,),
+        "tokens": (int,),
+        "global_batch": (int,),
+        "length": (int,),
+        "learning_rate": (float,),
+        "precision": (str,),
+        "command": (str,),
+        "versions": (dict,),
+        "metrics": (list,),
+        "floor": (dict, NoneType),
+        "base_model": (str, NoneType),
+        "datasets": (list,),
+        "repo_id": (str, NoneType),
+        "limits": (list,),
+    },
+    "hmm": {
+        "name": (str,),
+        "num_states": (int,),
+        "num_symbols": (int,),
+        "corpus": (str, NoneType),
+        "license": (str,),
+        "log_likelihood_train": (float, NoneType),
+        "log_likelihood_test": (float, NoneType),
+        "entropy_rate": (float,),
+        "entropy_rate_standard_error": (float,),
+        "command": (str,),
+        "summary": (str, NoneType),
+        "versions": (dict,),
+        "datasets": (list,),
+        "repo_id": (str, NoneType),
+        "limits": (list,),
+    },
+    "dataset": {
+        "name": (str,),
+        "hmm": (str,),
+        "seed": (int,),
+        "num_sequences": (int, NoneType),
+        "length": (int,),
+        "format": (int, str),
+        "hash": (str,),
+        "license": (str,),
+        "summary": (str, NoneType),
+        "entropy_rate": (float, NoneType),
+        "entropy_rate_standard_error": (float, NoneType),
+        "sample": (dict, NoneType),
+        "repo_id": (str, NoneType),
+        "limits": (list,),
+    },
+}
+_OPTIONAL: dict[str, dict[str, Any]] = {
+    "model": {"base_model": None, "datasets": [], "repo_id": None, "limits": []},
+    "hmm": {"summary": None, "versions": {}, "datasets": [], "repo_id": None, "limits": []},
+    "dataset": {
+        "summary": None,
+        "entropy_rate": None,
+        "entropy_rate_standard_error": None,
+        "sample": None,
+        "repo_id": None,
+        "limits": [],
+    },
+}
+_METRIC = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
+_SAMPLE = {"path": (str,), "sequences": (int,)}
+_TAGS = {
+    "model": ["hmm-datasets"],
+    "hmm": ["hmm-datasets", "hidden-markov-model"],
+    "dataset": ["hmm-datasets", "hidden-markov-model", "synthetic"],
+}
+
+
+def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any]) -> Path:
+    """Fill the card of its kind and write it as `README.md`, in place of one that is there.
+
+    Facts of a `"model"`:
+        - `name`, `summary`, `precision` (`str`); `license` (`str`): an identifier of the Hub, as `"apache-2.0"`;
+        - `data` (`str`): the corpus or HMM it was trained on, in words; `command` (`str`): what made it;
+        - `parameters`, `tokens` (trained on), `length` (tokens), `global_batch` (sequences) (`int`);
+        - `learning_rate` (`float`): the highest; `versions` (`dict`): package to version;
+        - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, where None stands for "not
+          estimated" and 0 for "exact"; `floor` (`dict` like a metric, or None): the best value possible;
+        - may be left out: `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`),
+          `limits` (`list[str]`, added to the section of that name).
+
+    Facts of an `"hmm"`:
+        - `name`, `license`, `command` (`str`); `num_states`, `num_symbols` (`int`);
+        - `corpus` (`str`): what it was fitted on, None for a process that was given and not fitted;
+        - `log_likelihood_train`, `log_likelihood_test` (`float`, nats a token, 0 or less; None if not measured);
+        - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats a token; an error of 0 means exact);
+        - may be left out: `summary`, `versions`, `datasets`, `repo_id`, `limits`.
+
+    Facts of a `"dataset"`, a repository of an HMM's two files from which the sequences are computed:
+        - `name`, `license` (`str`); `hmm` (`str`): what it is drawn from; `seed`, `length` (`int`);
+        - `num_sequences` (`int`, or None for endless); `format` (`int` or `str`): version of the stream;
+        - `hash` (`str`): `HMM.fingerprint()`;
+        - may be left out: `summary`, `entropy_rate`, `entropy_rate_standard_error`, `sample` (`dict` of `path` and
+          `sequences`: a Parquet file of the first of them), `repo_id`, `limits`.
+
+    Args:
+        kind (`str`): `"model"`, `"hmm"` or `"dataset"`.
+        folder (`str` or `os.PathLike`): An existing folder.
+        facts (`dict`): The facts above.
+
+    Returns:
+        `Path`: The file written.
+
+    Raises:
+        [`InputError`]: If the folder or a fact is missing, a fact is unknown, of another type, empty or not finite.
+
+    Example:
+
+    ```python
+    >>> write_card("dataset", ".", {"name": "Mess3", "seed": 0})
+    Traceback (most recent call last):
+    ...
+    hmm_datasets.errors.InputError: facts of a dataset card: missing: hmm, num_sequences, length, format, hash, license
+
+    ```
+    """
+    from huggingface_hub import DatasetCard, ModelCard
+    from jinja2 import Environment, StrictUndefined
+
+    if kind not in get_args(CardKind):
+        raise InputError(f"kind is {kind!r}, expected one of {', '.join(get_args(CardKind))}")
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder to write a card into")
+    facts = _checked(kind, facts)
+    data = _dataset_data(facts) if kind == "dataset" else _model_data(kind, facts)
+    template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
+    card_class = DatasetCard if kind == "dataset" else ModelCard
+    card = card_class(template.render(card_data=data.to_yaml(), **facts))
+    path = folder / "README.md"
+    with atomic_file(path) as temporary:
+        temporary.write_text(str(card).rstrip("\n") + "\n", encoding="utf-8")
+    return path
+
+
+def template_path(kind: CardKind) -> Path:
+    """The template of a kind: beside this module in an installed package, at the top of a checkout."""
+    here = Path(__file__).parent
+    for folder in (here / "model_cards", here.parents[1] / "model_cards"):
+        if (folder / f"{kind}.md").is_file():
+            return folder / f"{kind}.md"
+    raise InputError(f"{here / 'model_cards' / f'{kind}.md'}: no such template; install hmm-datasets again")
+
+
+def _checked(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
+    types, optional, where = _TYPES[kind], _OPTIONAL[kind], f"facts of a {kind} card"
+    if unknown := sorted(facts.keys() - types.keys()):
+        raise InputError(f"{where}: unknown: {', '.join(unknown)}; expected: {', '.join(types)}")
+    if missing := [name for name in types if name not in facts and name not in optional]:
+        raise InputError(f"{where}: missing: {', '.join(missing)}")
+    facts = {**optional, **facts}
+    for name, value in facts.items():
+        _check(f"{where}: {name}", value, types[name])
+    if re.search(r"\s", facts["license"]):
+        raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
+    for name in ("datasets", "limits"):
+        for place, value in enumerate(facts.get(name, [])):
+            _check(f"{where}: {name}[{place}]", value, (str,))
+    for place, metric in enumerate(facts.get("metrics", [])):
+        _check_entry(f"{where}: metrics[{place}]", metric, _METRIC)
+    if facts.get("floor") is not None:
+        _check_entry(f"{where}: floor", facts["floor"], _METRIC)
+    if facts.get("sample") is not None:
+        _check_entry(f"{where}: sample", facts["sample"], _SAMPLE)
+    for name in ("log_likelihood_train", "log_likelihood_test"):
+        if (facts.get(name) or 0) > 0:
+            raise InputError(f"{where}: {name} is {facts[name]}, expected 0 or less; change the sign of a loss")
+    return facts
+
+
+def _check_entry(where: str, entry: Any, types: dict[str, tuple[type, ...]]) -> None:
+    _check(where, entry, (dict,))
+    for name, allowed in types.items():
+        if name not in entry:
+            raise InputError(f"{where}: missing: {name}")
+        _check(f"{where}.{name}", entry[name], allowed)
+
+
+def _check(where: str, value: Any, types: tuple[type, ...]) -> None:
+    # NumPy's numbers and whole numbers for floats are welcome, but True is no number.
+    allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in types)
+    if not isinstance(value, allowed) or isinstance(value, bool):
+        expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in types)
+        raise InputError(f"{where} is {value!r}, expected {expected}")
+    if isinstance(value, str) and not value.strip():
+        raise InputError(f"{where} is empty")
+    if isinstance(value, Real) and not math.isfinite(value):
+        raise InputError(f"{where} is {value}, expected a finite number")
+    if isinstance(value, Integral) and value < 0 and int in types:
+        raise InputError(f"{where} is {value}, expected 0 or more")
+
+
+def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
+    from huggingface_hub import EvalResult, ModelCardData
+
+    hub_name = next(iter(facts["datasets"]), None)
+    results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=hub_name or "custom",
+            dataset_name=hub_name or facts["data"].strip().splitlines()[0][:80],
+            metric_type=re.sub(r"[^a-z0-9]+", "_", metric["name"].lower()).strip("_"),
+            metric_name=f"{metric['name']} ({metric['unit']})",
+            metric_value=float(metric["value"]),
+            metric_args=_error_of(metric),
+        )
+        for metric in facts.get("metrics", [])
+    ]
+    return ModelCardData(
+        license=facts["license"].lower(),
+        library_name="transformers" if kind == "model" else "hmm-datasets",
+        pipeline_tag="text-generation" if kind == "model" else None,
+        tags=_TAGS[kind],
+        base_model=facts.get("base_model"),
+        datasets=facts["datasets"] or None,
+        model_name=facts["name"] if results else None,
+        eval_results=results or None,
+    )
+
+
+def _error_of(metric: dict[str, Any]) -> dict[str, float] | None:
+    error = metric["standard_error"]
+    return None if error is None else {"standard_error": float(error)}
+
+
+def _dataset_data(facts: dict[str, Any]) -> "DatasetCardData":
+    from huggingface_hub import DatasetCardData
+
+    more = {}
+    if facts["sample"] is not None:
+        more["configs"] = [{"config_name": "sample", "data_files": facts["sample"]["path"]}]
+    return DatasetCardData(
+        license=facts["license"].lower(),
+        pretty_name=facts["name"],
+        tags=_TAGS["dataset"],
+        task_categories=["text-generation"],
+        size_categories=[_size_category(facts["num_sequences"])],
+        **more,
+    )
+
+
+def _size_category(num_sequences: int | None) -> str:
+    """The Hub's name for the power of ten."""
+    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
+    if num_sequences is None or num_sequences >= 10**12:
+        return "n>1T"
+    power = len(str(num_sequences)) - 4  # 0 from 1,000 on
+    return "n<1K" if power < 0 else f"{names[power]}<n<{names[power + 1]}"

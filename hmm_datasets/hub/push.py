@@ -1,0 +1,439 @@
+"""Pushing a folder to the Hub: the data first, then one commit, then a look at what arrived.
+
+huggingface_hub retries the upload of a file by itself, but neither the creation of a repository nor the commit, and
+its `upload_folder` may spread a folder over several commits, between which a reader sees half of it. Here:
+
+1. the repository is created unless it exists, and the head of its main branch is read;
+2. the files are uploaded, which changes nothing that a reader sees;
+3. one commit is made on top of that head. If it is refused or its reply is lost, steps 2 and 3 are done again from
+   the new head. What the Hub has by then is not sent again and is left out of the commit, so a commit whose reply
+   was lost is found "unchanged" and not made twice;
+4. the files of the commit are listed and compared with the folder.
+
+Cost: each file is read twice (hash and upload) where the Hub stores it by Git LFS, once where by Xet; memory does not
+grow with the size of large files. A second run of an interrupted push uploads only what is missing.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+__all__ = ["DEFAULT_IGNORE", "PushResult", "how_to_push", "push_folder", "reachable"]
+
+RepoType = Literal["model", "dataset"]
+Result = TypeVar("Result")
+
+# Hidden files are marks and leftovers of tools; checkpoints hold optimizer states of many times the model's size.
+DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*")
+
+_TRIES = 6
+_LONGEST_PAUSE = 60.0
+# A file of this many bytes is uploaded, and tried again, by itself; smaller ones in groups.
+_LARGE_FILE = 8 * 2**20
+_GROUP = 256
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What a push left on the Hub.
+
+    Args:
+        repo_id (`str`): Namespace and name, as `"USER/NAME"`.
+        url (`str`): Address of the repository.
+        commit (`str`): The commit that holds the folder, 40 hexadecimal digits. It is the former head if the folder
+            was there already.
+        files (`int`): Number of files pushed or found unchanged.
+        bytes (`int`): Their total size.
+    """
+
+    repo_id: str
+    url: str
+    commit: str
+    files: int
+    bytes: int
+
+
+def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
+    """Tell whether something answers at the Hub's address.
+
+    Args:
+        endpoint (`str`, *optional*, defaults to `HF_ENDPOINT` or `"https://huggingface.co"`):
+            Address of the Hub.
+        timeout (`float`, *optional*, defaults to `3.0`):
+            Seconds to wait in all, the name lookup included.
+
+    Returns:
+        `bool`: True for any HTTP answer below 500. False for an error, for silence, and with `HF_HUB_OFFLINE=1`.
+
+    Raises:
+        [`InputError`]: If `endpoint` is no http address.
+
+    Example:
+
+    ```python
+    >>> reachable("http://127.0.0.1:9", timeout=2.0)
+    False
+
+    ```
+    """
+    import httpx2
+    from huggingface_hub.utils import get_session
+
+    url = _endpoint(endpoint)
+    statuses = []
+
+    def ask() -> None:
+        with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, OSError):
+            statuses.append(get_session().head(url, timeout=timeout).status_code)
+
+    # A thread, because no HTTP timeout covers the name lookup, which waits long where a resolver is silent.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return bool(statuses) and statuses[0] < 500
+
+
+def how_to_push(
+    folder: str | os.PathLike,
+    repo_id: str = "USER/NAME",
+    *,
+    repo_type: RepoType = "model",
+    private: bool = False,
+    endpoint: str | None = None,
+) -> str:
+    """Say in one line how to push a folder later, for a machine that does not reach the Hub.
+
+    Args:
+        folder (`str` or `os.PathLike`): The folder.
+        repo_id (`str`, *optional*, defaults to `"USER/NAME"`): Where it should go.
+        repo_type (`str`, *optional*, defaults to `"model"`): `"model"` or `"dataset"`.
+        private (`bool`, *optional*, defaults to `False`): Whether to ask for a private repository.
+        endpoint (`str`, *optional*): Address of the Hub that did not answer.
+
+    Returns:
+        `str`: One line.
+
+    Example:
+
+    ```python
+    >>> print(how_to_push("outputs/mess3", "me/mess3", repo_type="dataset", endpoint="https://huggingface.co"))
+    https://huggingface.co does not answer; where it does, and with HF_TOKEN set: hmm-datasets push outputs/mess3 me/mess3 --repo-type dataset
+
+    ```
+    """  # noqa: E501
+    words = ["hmm-datasets", "push", os.fspath(folder), repo_id]
+    if repo_type != "model":
+        words += ["--repo-type", repo_type]
+    if private:
+        words.append("--private")
+    return f"{_endpoint(endpoint)} does not answer; where it does, and with HF_TOKEN set: {shlex.join(words)}"
+
+
+def push_folder(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    repo_type: RepoType = "model",
+    private: bool = False,
+    message: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    ignore: Sequence[str] = DEFAULT_IGNORE,
+) -> PushResult:
+    """Push the files of a folder to a repository of the Hub, in one commit, and check that they arrived.
+
+    The repository is created if it is missing. Files there that the folder lacks are kept. Nothing is committed if
+    the repository holds the folder already. Links to files are followed, links to folders are not.
+
+    Args:
+        folder (`str` or `os.PathLike`):
+            The folder to push.
+        repo_id (`str`):
+            `"USER/NAME"`, or `"NAME"` for the token's own user.
+        repo_type (`str`, *optional*, defaults to `"model"`):
+            `"model"` (for HMMs too) or `"dataset"`.
+        private (`bool`, *optional*, defaults to `False`):
+            Create the repository private; refuse to push if it exists and is public.
+        message (`str`, *optional*):
+            The commit's message.
+        token (`str`, *optional*):
+            A token with write access. By default the one huggingface_hub finds (`HF_TOKEN`, or a login).
+        endpoint (`str`, *optional*):
+            Address of the Hub, by default `HF_ENDPOINT` or `"https://huggingface.co"`.
+        ignore (`Sequence[str]`, *optional*, defaults to `DEFAULT_IGNORE`):
+            Patterns (as in `fnmatch`, where `*` matches `/` too) of paths to leave out. By default hidden files,
+            Python caches and checkpoints. `.git` and `.cache` folders are always left out.
+
+    Returns:
+        [`PushResult`]: Repository, address, commit, number of files and bytes.
+
+    Raises:
+        [`InputError`]: If the folder is missing or has no files, the repository's name is malformed, there is no
+            token or the Hub refuses it, the card is invalid, the Hub fails for longer than the retries last (about
+            half a minute), or what arrived is not what was sent.
+
+    Example:
+
+    ```python
+    >>> from hmm_datasets.hub import push_folder
+    >>> push_folder("outputs/mess3", "me/mess3-38M")  # doctest: +SKIP
+
+    ```
+    """
+    from huggingface_hub import HfApi
+
+    from .. import __version__
+
+    paths = _files_to_push(folder, ignore)
+    if "README.md" in paths:
+        _check_front_matter(paths["README.md"])
+    _check_repo(repo_id, repo_type)
+    push = _Push(
+        api=HfApi(endpoint=_endpoint(endpoint), token=_token(token), library_name="hmm-datasets"),
+        repo_id=repo_id,
+        repo_type=repo_type,
+        private=private,
+        message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
+        paths=paths,
+    )
+    return push.run()
+
+
+@dataclass
+class _Push:
+    """One push: the settings, and the steps of the module's docstring."""
+
+    api: "HfApi"
+    repo_id: str
+    repo_type: RepoType
+    private: bool
+    message: str
+    paths: dict[str, Path]
+
+    def run(self) -> PushResult:
+        url = self._retried("create the repository", self._create)
+        self.repo_id = url.repo_id
+        commit, operations = self._retried("commit", self._commit)
+        self._compare(commit, operations)
+        size = sum(operation.upload_info.size for operation in operations)
+        return PushResult(self.repo_id, str(url), commit, len(operations), size)
+
+    def _create(self):
+        return self.api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
+
+    def _commit(self) -> tuple[str, list["CommitOperationAdd"]]:
+        from huggingface_hub import CommitOperationAdd
+
+        # The head comes first: what changes on the Hub from here on makes the commit fail and start again.
+        head = self.api.repo_info(self.repo_id, repo_type=self.repo_type)
+        if self.private and head.private is False:
+            raise InputError(
+                f"{self.repo_id} exists and is public, and a private push was asked for: make it private in its "
+                "settings, or choose another name"
+            )
+        operations = [CommitOperationAdd(path, file) for path, file in self.paths.items()]
+        for group in _groups(operations):
+            self._retried(f"upload {group[0].path_in_repo}", lambda group=group: self._upload(group), tries=3)
+        info = self.api.create_commit(
+            self.repo_id,
+            operations,
+            commit_message=self.message,
+            repo_type=self.repo_type,
+            parent_commit=head.sha,
+        )
+        return info.oid, operations
+
+    def _upload(self, group: list["CommitOperationAdd"]) -> None:
+        self.api.preupload_lfs_files(self.repo_id, group, repo_type=self.repo_type, free_memory=False)
+
+    def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
+        arrived = self._retried("list the files", lambda: self._listing(commit))
+        for operation in operations:
+            path, info = operation.path_in_repo, operation.upload_info
+            where = f"{self.repo_id}: {path} at commit {commit[:8]}"
+            if path not in arrived:
+                raise InputError(f"{where} is missing; a .gitignore in the repository may leave it out")
+            size, local_size = arrived[path].size, self.paths[path].stat().st_size
+            lfs = arrived[path].lfs
+            if size != local_size:
+                raise InputError(
+                    f"{where} has {size} bytes, the local file {local_size}: did it change meanwhile? Push again"
+                )
+            if lfs is not None and info.is_hashed and lfs.sha256 != info.sha256.hex():
+                raise InputError(f"{where} has sha256 {lfs.sha256}, the local file {info.sha256.hex()}: push again")
+
+    def _listing(self, commit: str) -> dict:
+        from huggingface_hub.hf_api import RepoFile
+
+        entries = self.api.list_repo_tree(self.repo_id, repo_type=self.repo_type, revision=commit, recursive=True)
+        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+
+    def _retried(self, what: str, action: Callable[[], Result], tries: int = _TRIES) -> Result:
+        """Do `action`, again after faults that pass; end in one line after `tries` of them or one that does not."""
+        for number in range(1, tries + 1):
+            try:
+                return action()
+            except InputError:
+                raise
+            except Exception as error:
+                if not _passes(error):
+                    told = self._told(what, error)
+                    if told is None:
+                        raise
+                    raise told from error
+                if number == tries:
+                    raise InputError(
+                        f"{self.api.endpoint}: could not {what} for {self.repo_id} in {tries} tries, last: "
+                        f"{_reason(error)}; push again later, what is uploaded is not sent twice"
+                    ) from error
+                time.sleep(_pause(number, error))
+        raise ValueError(f"tries is {tries}, expected 1 or more")
+
+    def _told(self, what: str, error: Exception) -> InputError | None:
+        """The line for an error that trying again does not mend, or None for one that is no user's to mend."""
+        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+        for cause in _causes(error):
+            if isinstance(cause, OfflineModeIsEnabled):
+                return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
+            if isinstance(cause, HfHubHTTPError):
+                status = cause.response.status_code
+                mend = {
+                    401: "; set HF_TOKEN to a token with write access, or run `hf auth login`",
+                    403: f"; use a token that may write to {self.repo_id}, or another namespace",
+                }.get(status, "")
+                return InputError(f"{self.api.endpoint} refused to {what} for {self.repo_id}: {_reason(cause)}{mend}")
+            if isinstance(cause, ValueError):
+                return InputError(f"cannot {what} for {self.repo_id}: {cause}")
+        return None
+
+
+def _files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
+    from huggingface_hub.utils import filter_repo_objects
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise InputError(f"{folder}: expected a folder to push, found {found}")
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
+    kept = filter_repo_objects(files, ignore_patterns=ignore)
+    chosen = {path: files[path] for path in kept if not {".git", ".cache"} & set(path.split("/"))}
+    if not chosen:
+        raise InputError(
+            f"{folder}: no files to push ({len(files)} found, all left out by ignore={ignore})"
+            if files
+            else f"{folder}: no files to push, the folder is empty"
+        )
+    return chosen
+
+
+def _check_front_matter(card: Path) -> None:
+    """The Hub looks at the card at the commit, after all uploads: what can be seen here is better told now."""
+    import yaml
+    from huggingface_hub import metadata_load
+
+    try:
+        metadata_load(card)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{card}: the front matter between --- and --- is not a YAML mapping: {error}") from None
+
+
+def _check_repo(repo_id: str, repo_type: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if repo_type not in ("model", "dataset"):
+        raise InputError(f"repo_type is {repo_type!r}, expected 'model' or 'dataset'")
+    try:
+        validate_repo_id(repo_id or "")
+    except HFValidationError as error:
+        raise InputError(f"repo_id {repo_id!r} is no name of a repository, expected USER/NAME: {error}") from None
+
+
+def _token(token: str | None) -> str:
+    from huggingface_hub import get_token
+
+    token = token or get_token()
+    if not token:
+        raise InputError(
+            "no token for the Hub: set HF_TOKEN to a token with write access, or run `hf auth login` "
+            "(tokens are made at https://huggingface.co/settings/tokens)"
+        )
+    return token
+
+
+def _endpoint(endpoint: str | None) -> str:
+    from huggingface_hub import constants
+
+    endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+    if not endpoint.startswith(("http://", "https://")):
+        raise InputError(f"endpoint is {endpoint!r}, expected an address such as https://huggingface.co")
+    return endpoint
+
+
+def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOperationAdd"]]:
+    small = [operation for operation in operations if operation.upload_info.size < _LARGE_FILE]
+    for first in range(0, len(small), _GROUP):
+        yield small[first : first + _GROUP]
+    for operation in operations:
+        if operation.upload_info.size >= _LARGE_FILE:
+            yield [operation]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error may be gone on the next try: transport, overload, or a commit made by someone else."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    for cause in _causes(error):
+        if isinstance(cause, OfflineModeIsEnabled | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
+            return False
+        if isinstance(cause, HfHubHTTPError):
+            status = cause.response.status_code
+            return status in (408, 409, 412, 429) or status >= 500
+        # A JSON error is a gateway's page of HTML: the library reads some replies before it looks at their status.
+        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError | json.JSONDecodeError):
+            return True
+    return False
+
+
+def _reason(error: Exception) -> str:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for cause in _causes(error):
+        if isinstance(cause, HfHubHTTPError):
+            return f"{cause.response.status_code} {cause.server_message or cause.response.reason_phrase}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _pause(number: int, error: Exception) -> float:
+    """Seconds before the next try: what the server asked for, else 1, 2, 4, ... shortened by chance.
+
+    Chance keeps pushes that collided from colliding again. It is the system's, so that the user's seeded stream of
+    random numbers is left alone.
+    """
+    for cause in _causes(error):
+        asked = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
+        if asked.isdigit():
+            return min(float(asked), _LONGEST_PAUSE)
+    return min(2.0 ** (number - 1), _LONGEST_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)

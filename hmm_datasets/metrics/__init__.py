@@ -1,0 +1,21 @@
+"""Measures of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
+
+from pathlib import Path
+
+from ..errors import InputError
+
+NAMES = ("bayes_gap", "bits_per_byte", "predictor_kl", "token_cross_entropy")
+
+
+def metric_path(name: str) -> str:
+    """The folder of a metric, for `evaluate.load`.
+
+    ```python
+    >>> Path(metric_path("bayes_gap")).name
+    'bayes_gap'
+
+    ```
+    """
+    if name not in NAMES:
+        raise InputError(f"metric {name!r} is unknown; expected one of {', '.join(NAMES)}")
+    return str(Path(__file__).parent / name)

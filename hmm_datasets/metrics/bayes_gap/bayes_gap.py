@@ -1,0 +1,61 @@
+"""Nats a token above the exact optimum."""
+
+import datasets
+import evaluate
+import numpy as np
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.metrics.clustered import as_table, clustered_mean
+
+_DESCRIPTION = """\
+How far a model is from the best any model can do: the mean of log P(token | past) under the true law less the model's,
+in nats. Its expectation is the mean KL divergence of the model's next-token law from the true one, hence never
+negative; pairing the two on the same tokens takes out most of the noise of the tokens themselves.
+"""
+
+_INPUTS = """\
+Args:
+    predictions: list of N lists of T floats, natural logarithms of the probabilities that the model gave to the tokens
+        that came.
+    references: the same under the true law (of an HMM: its filter).
+
+Returns:
+    bayes_gap: nats a token, model less optimum.
+    standard_error: of bayes_gap, clustered by sequence.
+    model, optimum: cross-entropies on these tokens, nats a token.
+    by_position: list of T floats, the gap at every position.
+    by_position_error: their standard errors.
+
+Example:
+    >>> metric = evaluate.load(metric_path("bayes_gap"))
+    >>> metric.compute(predictions=[[-1.0, -2.0], [-1.0, -3.0]], references=[[-1.0, -1.5], [-0.5, -3.0]])["bayes_gap"]
+    0.25
+"""
+
+
+class BayesGap(evaluate.Metric):
+    """The metric module; see its description and inputs."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        row = datasets.Sequence(datasets.Value("float64"))
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=datasets.Features({"predictions": row, "references": row}),
+        )
+
+    def _compute(self, predictions, references) -> dict:
+        model, optimum = as_table("predictions", predictions), as_table("references", references)
+        if model.shape != optimum.shape:
+            raise InputError(f"predictions have shape {model.shape}, references {optimum.shape}; expected the same")
+        with np.errstate(invalid="ignore"):  # two impossible tokens: NaN, which `clustered_mean` refuses
+            gap = clustered_mean(optimum - model)
+        return {
+            "bayes_gap": gap.mean,
+            "standard_error": gap.standard_error,
+            "model": float(-model.mean()),
+            "optimum": float(-optimum.mean()),
+            "by_position": gap.by_position.tolist(),
+            "by_position_error": gap.by_position_error.tolist(),
+        }

@@ -1,0 +1,64 @@
+"""Divergence of a model's next-token law from a predictor's, at every position."""
+
+import datasets
+import evaluate
+import numpy as np
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.metrics.clustered import as_table, clustered_mean
+
+_DESCRIPTION = """\
+KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p
+(uniform, unigram, bigram, Bayes-optimal). It is 0 where the model predicts as the predictor does, so that the smallest
+of several names what the model has learnt to be.
+"""
+
+_INPUTS = """\
+Args:
+    predictions: list of N arrays (T, V), natural logarithms of the model's next-token laws; V may exceed E (special
+        tokens), and what the model gives to the others counts against it.
+    references: list of N arrays (T, E), the predictor's probabilities.
+
+Returns:
+    kl: nats a token.
+    standard_error: of kl, clustered by sequence.
+    by_position: list of T floats, nats.
+    by_position_error: their standard errors.
+
+Example:
+    >>> metric = evaluate.load(metric_path("predictor_kl"))
+    >>> half = np.log([[[0.5, 0.5]]])
+    >>> round(metric.compute(predictions=half, references=[[[1.0, 0.0]]])["kl"], 4)
+    0.6931
+"""
+
+
+class PredictorKL(evaluate.Metric):
+    """The metric module; see its description and inputs."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        table = datasets.Sequence(datasets.Sequence(datasets.Value("float64")))
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=datasets.Features({"predictions": table, "references": table}),
+        )
+
+    def _compute(self, predictions, references) -> dict:
+        log_model, law = as_table("predictions", predictions, 3), as_table("references", references, 3)
+        if log_model.shape[:2] != law.shape[:2] or log_model.shape[2] < law.shape[2]:
+            raise InputError(
+                f"predictions have shape {log_model.shape}, references {law.shape}; expected (N, T, V) and (N, T, E), "
+                "E at most V"
+            )
+        log_model = log_model[..., : law.shape[-1]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = np.where(law > 0, law * (np.log(law) - log_model), 0.0)
+        result = clustered_mean(terms.sum(axis=-1))
+        return {
+            "kl": result.mean,
+            "standard_error": result.standard_error,
+            "by_position": result.by_position.tolist(),
+            "by_position_error": result.by_position_error.tolist(),
+        }

@@ -1,0 +1,1 @@
+"""Before, during and after a run: checks of the machine, its progress, its checkpoints."""

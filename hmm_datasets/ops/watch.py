@@ -1,0 +1,243 @@
+"""How a run is doing, told from the rows of its `history.jsonl` alone.
+
+The rate is the median over the latest intervals between rows, which one slow evaluation or a restart does not move.
+A run has stalled when no row came for several such intervals. A spike is a loss that rises above the median of the
+few before it by much more than losses did lately, in median absolute deviations (Hampel, Journal of the American
+Statistical Association 69, 1974): neither the fall of the loss nor earlier spikes hide it. One reading costs a pass
+over the file.
+"""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import read_jsonl
+
+HISTORY_NAME = "history.jsonl"
+
+_NEAR = 9  # rows whose median is the level a spike rises from
+_FEW = 5  # rows without which nothing is said
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """When to call a run stalled, and a loss a spike.
+
+    Args:
+        stall_intervals (`float`, *optional*, defaults to 10.0): median intervals without a row.
+        spike_deviations (`float`, *optional*, defaults to 8.0): robust standard deviations above the median.
+        window (`int`, *optional*, defaults to 50): rows before, for the rate and for what is usual.
+    """
+
+    stall_intervals: float = 10.0
+    spike_deviations: float = 8.0
+    window: int = 50
+
+    def __post_init__(self):
+        for name in ("stall_intervals", "spike_deviations"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a positive number")
+        if self.window < 5:
+            raise InputError(f"window is {self.window}; expected 5 rows or more")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run is doing.
+
+    Attributes:
+        step (`int`): the latest.
+        max_steps (`int`, *optional*): where it ends, if the rows say so.
+        loss (`float`, *optional*): the latest, in nats a token.
+        tokens (`int`, *optional*): consumed so far.
+        steps_per_second (`float`, *optional*): over the latest rows.
+        tokens_per_second (`float`, *optional*): over the latest rows.
+        seconds_left (`float`, *optional*): to `max_steps` at that rate.
+        seconds_silent (`float`): since the latest row.
+        host (`str`, *optional*): who wrote it.
+        stalled (`bool`): silent for longer than is usual, and not finished.
+        not_finite (`tuple` of rows): steps whose loss is NaN or infinite, with their hosts.
+        spikes (`tuple` of rows): steps whose loss stands out, with their hosts.
+    """
+
+    step: int
+    max_steps: int | None
+    loss: float | None
+    tokens: int | None
+    steps_per_second: float | None
+    tokens_per_second: float | None
+    seconds_left: float | None
+    seconds_silent: float
+    host: str | None
+    stalled: bool
+    not_finite: tuple[tuple[int, float, str | None], ...]
+    spikes: tuple[tuple[int, float, str | None], ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self.max_steps is not None and self.step >= self.max_steps
+
+    @property
+    def ok(self) -> bool:
+        """Whether it neither stalled nor lost its numbers; a spike alone is no failure."""
+        return not self.stalled and not self.not_finite
+
+
+def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, now: float | None = None) -> RunStatus:
+    """Read how a run is doing.
+
+    Args:
+        path (path): `history.jsonl`, or the folder that holds it.
+        settings ([`WatchSettings`], *optional*): what counts as stalled and as a spike.
+        now (`float`, *optional*): the present as a Unix time; the clock's by default.
+
+    Returns:
+        [`RunStatus`].
+
+    Raises:
+        `InputError`: no such file, a line that is not JSON, or no row with `step` and `time`.
+    """
+    path = Path(path)
+    path = path / HISTORY_NAME if path.is_dir() else path
+    rows = [row for row in read_jsonl(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
+    if not rows:
+        raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
+    return summarize(rows, settings or WatchSettings(), time.time() if now is None else now)
+
+
+def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -> RunStatus:
+    """How a run is doing, from rows with `step`, `time` and, some of them, `loss`, `tokens`, `max_steps`, `host`.
+
+    ```python
+    >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
+    >>> status = summarize(rows, WatchSettings(), now=55.0)
+    >>> status.steps_per_second, status.seconds_left, status.stalled
+    (0.1, 40.0, False)
+
+    ```
+    """
+    last = rows[-1]
+    # Rows of one step (training and evaluation) are one beat; steps that went back mark a restart.
+    beats = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
+    pairs = [(a, b) for a, b in pairwise(beats) if b["step"] > a["step"] and b["time"] > a["time"]]
+    pairs = pairs[-settings.window :]
+    steps_per_second = _median([(b["step"] - a["step"]) / (b["time"] - a["time"]) for a, b in pairs])
+    counted = [(a, b) for a, b in pairs if _is_number(a.get("tokens")) and _is_number(b.get("tokens"))]
+    tokens_per_second = _median([(b["tokens"] - a["tokens"]) / (b["time"] - a["time"]) for a, b in counted])
+    interval = _median([b["time"] - a["time"] for a, b in pairs])
+    max_steps = next((int(r["max_steps"]) for r in reversed(rows) if _is_number(r.get("max_steps"))), None)
+    if max_steps is not None and max_steps <= 0:
+        max_steps = None
+    left = None
+    if max_steps is not None and steps_per_second is not None:
+        left = max(max_steps - last["step"], 0) / steps_per_second
+    silent = max(now - last["time"], 0.0)
+    finished = max_steps is not None and last["step"] >= max_steps
+    losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
+    return RunStatus(
+        step=int(last["step"]),
+        max_steps=max_steps,
+        loss=losses[-1][1] if losses else None,
+        tokens=next((int(r["tokens"]) for r in reversed(rows) if _is_number(r.get("tokens"))), None),
+        steps_per_second=steps_per_second,
+        tokens_per_second=tokens_per_second,
+        seconds_left=left,
+        seconds_silent=silent,
+        host=last.get("host"),
+        stalled=not finished and interval is not None and silent > settings.stall_intervals * interval,
+        not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
+        spikes=tuple(_spikes(losses, settings)),
+    )
+
+
+def format_status(status: RunStatus) -> str:
+    """A status as a table of two columns."""
+    of = "" if status.max_steps is None else f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})"
+    rows = [
+        ("step", f"{status.step:,}{of}"),
+        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats a token"),
+        ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
+        ("rate", _rate(status)),
+        ("time left", "finished" if status.finished else _duration(status.seconds_left)),
+        ("last row", f"{_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
+        ("stalled", "YES" if status.stalled else "no"),
+        ("NaN or infinite", _list(status.not_finite)),
+        ("spikes", _list(status.spikes)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def follow(path: str | os.PathLike, settings: WatchSettings | None = None, every: float = 10.0) -> Iterator[RunStatus]:
+    """Yield the status now and then every so many seconds, until the run is finished."""
+    while True:
+        status = read_status(path, settings)
+        yield status
+        if status.finished:
+            return
+        time.sleep(every)
+
+
+def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings) -> Iterator[tuple]:
+    finite = [row for row in losses if math.isfinite(row[1])]
+    rises: list[float] = []
+    for place, row in enumerate(finite):
+        before = [loss for _, loss, _ in finite[max(place - _NEAR, 0) : place]]
+        if len(before) < _FEW:
+            continue
+        level = statistics.median(before)
+        rise = row[1] - level
+        usual = rises[-settings.window :]
+        rises.append(rise)
+        if len(usual) < _FEW:
+            continue
+        centre = statistics.median(usual)
+        # 1.4826 times the median deviation is the standard deviation of a normal law. The floor is for losses that
+        # hardly move, where any change would be many deviations.
+        deviation = max(1.4826 * statistics.median(abs(r - centre) for r in usual), 0.005 * abs(level))
+        if rise - centre > settings.spike_deviations * deviation:
+            yield row
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_loss(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _rate(status: RunStatus) -> str:
+    if status.steps_per_second is None:
+        return "unknown until there are two rows"
+    tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens a second"
+    return f"{status.steps_per_second:.3g} steps a second{tokens}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    hours, rest = divmod(round(seconds), 3600)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days} d ' if days else ''}{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:
+    if not rows:
+        return "none"
+    told = ", ".join(
+        f"{loss:.4g} at step {step:,}" + (f" on {host}" if host else "") for step, loss, host in rows[-3:]
+    )
+    return told if len(rows) <= 3 else f"{len(rows)}, the latest: {told}"

@@ -1,0 +1,1 @@
+"""Text: corpora by name, the word-level pipeline for HMMs, BPE tokenizers, and token shards on disk."""

@@ -1,0 +1,1 @@
+"""What recipes share: settings, order, accounting, model sizes, evaluation during training."""

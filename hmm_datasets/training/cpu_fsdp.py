@@ -1,0 +1,38 @@
+"""FSDP2 on processes without a GPU.
+
+accelerate 1.15 turns to FSDP only where it sees GPUs: on gloo it trains under plain DDP instead, and says nothing.
+`torch.distributed.fsdp.fully_shard` itself runs on gloo, so all that is missing is that accelerate's state says FSDP.
+With this, what a cluster runs under FSDP2 can be tried, and is tested, on a laptop.
+"""
+
+import os
+
+
+def enable() -> None:
+    """Let accelerate use FSDP2 over gloo, where a launcher asked for FSDP and there is no GPU; else do nothing.
+
+    Call it before the first `Accelerator` or `TrainingArguments` is made.
+    """
+    import torch
+
+    wanted = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if not wanted or torch.accelerator.is_available() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return
+
+    from accelerate.state import AcceleratorState, DistributedType, PartialState
+
+    initialize = AcceleratorState.__init__
+    if getattr(initialize, "_shards_on_cpu", False):
+        return
+
+    def initialize_and_shard(self, *args, fsdp_plugin=None, **kwargs):
+        initialize(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    initialize_and_shard._shards_on_cpu = True
+    AcceleratorState.__init__ = initialize_and_shard

@@ -1,0 +1,122 @@
+"""Llama-style models by size: depth and width, heads of 64, feed-forward width 8/3 of the model's.
+
+| preset | layers | width | parameters without embeddings |
+|---|---|---|---|
+| 1m | 4 | 128 | 0.8 million |
+| 3m | 4 | 256 | 3.1 million |
+| 10m | 6 | 384 | 10.6 million |
+| 38m | 8 | 640 | 39.2 million |
+| 135m | 12 | 960 | 133 million |
+| 500m | 24 | 1280 | 473 million |
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Depth and width of a model."""
+
+    layers: int
+    width: int
+
+
+PRESETS = {
+    "1m": Shape(4, 128),
+    "3m": Shape(4, 256),
+    "10m": Shape(6, 384),
+    "38m": Shape(8, 640),
+    "135m": Shape(12, 960),
+    "500m": Shape(24, 1280),
+}
+
+
+def llama_config(
+    preset: str,
+    *,
+    vocab_size: int,
+    max_length: int,
+    bos_token_id: int | None = None,
+    eos_token_id: int | None = None,
+    pad_token_id: int | None = None,
+    tie_embeddings: bool = False,
+) -> "LlamaConfig":
+    """The configuration of a preset.
+
+    Args:
+        preset (`str`): a name of the table above.
+        vocab_size (`int`): `V`.
+        max_length (`int`): longest row of tokens.
+        bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
+        tie_embeddings (`bool`, *optional*, defaults to `False`): share input and output embeddings.
+
+    Raises:
+        `InputError`: no such preset.
+
+    ```python
+    >>> llama_config("1m", vocab_size=101, max_length=65).num_attention_heads
+    2
+
+    ```
+    """
+    from transformers import LlamaConfig
+
+    if preset not in PRESETS:
+        raise InputError(f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
+    shape = PRESETS[preset]
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=shape.width,
+        intermediate_size=_multiple_of_32(8 * shape.width / 3),
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.width // 64,
+        num_key_value_heads=shape.width // 64,
+        max_position_embeddings=max_length,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
+        tie_word_embeddings=tie_embeddings,
+        use_cache=False,
+    )
+
+
+def count_parameters(model: "PreTrainedModel") -> dict[str, int]:
+    """Parameters of a model: `total`, and `body`, those without input and output embeddings (shared ones once)."""
+    total = sum(map(parameter_size, model.parameters()))
+    embeddings = {
+        id(module.weight): parameter_size(module.weight)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings())
+        if module is not None
+    }
+    return {"total": total, "body": total - sum(embeddings.values())}
+
+
+def _multiple_of_32(value: float) -> int:
+    return 32 * round(value / 32)
+
+
+def parameter_size(parameter: "torch.nn.Parameter") -> int:
+    """Elements of a whole parameter, also one that DeepSpeed's ZeRO 3 has parted: it is empty, its size beside it."""
+    return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
+    """`auto_class.from_pretrained(name_or_path)`, and one line where there is nothing to load.
+
+    Raises:
+        `InputError`: neither a folder that holds what is asked for, nor a repository on the Hub.
+    """
+    try:
+        return auto_class.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither a folder nor on the Hub "
+            f"({str(error).splitlines()[0]})"
+        ) from None

@@ -1,0 +1,38 @@
+"""When to evaluate: at steps that lie evenly on a logarithmic axis, as learning does."""
+
+import math
+
+from transformers import TrainerCallback
+
+
+class GeometricPace(TrainerCallback):
+    """Asks for an evaluation at step 1 and so many times while the step doubles.
+
+    Args:
+        per_doubling (`int`): evaluations from step `n` to `2 n`.
+    """
+
+    def __init__(self, per_doubling: int):
+        self.per_doubling = per_doubling
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Ask, if this step is due."""
+        if is_due(state.global_step, self.per_doubling):
+            control.should_evaluate = True
+
+
+def is_due(step: int, per_doubling: int) -> bool:
+    """Whether an evaluation falls on `step`.
+
+    ```python
+    >>> [step for step in range(1, 40) if is_due(step, 2)]
+    [1, 2, 3, 4, 6, 8, 12, 16, 23, 32]
+
+    ```
+    """
+    return step == 1 or _place(step, per_doubling) > _place(step - 1, per_doubling)
+
+
+def _place(step: int, per_doubling: int) -> int:
+    # A hair more, so that a power of two does not fall short of itself.
+    return math.floor(per_doubling * math.log2(step) + 1e-9)

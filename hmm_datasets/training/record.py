@@ -1,0 +1,125 @@
+"""What a run was: settings, versions, command and commit, written beside its outputs; and its history, row by row."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..errors import InputError
+from ..files import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+
+RECORD_NAME = "run.json"
+HISTORY_NAME = "history.jsonl"
+_PACKAGES = ("hmm-datasets", "torch", "transformers", "accelerate", "datasets", "tokenizers", "trl", "deepspeed")
+
+
+def write_record(output_dir: str | os.PathLike, settings: dict[str, Any], data: dict[str, Any]) -> dict:
+    """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
+
+    Args:
+        output_dir (path): folder of the run.
+        settings (`dict`): every setting as resolved.
+        data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
+
+    Raises:
+        `InputError`: the folder holds a run on other data; it names what differs.
+    """
+    check_data(output_dir, data)
+    record = {
+        "data": data,
+        "settings": settings,
+        "versions": versions(),
+        "python": platform.python_version(),
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "host": socket.gethostname(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "commit": git_commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    if os.environ.get("RANK", "0") == "0":
+        write_json(Path(output_dir) / RECORD_NAME, record)
+    return record
+
+
+def check_data(output_dir: str | os.PathLike, data: dict[str, Any]) -> None:
+    """Compare what the data are with what an earlier run in this folder wrote down.
+
+    Raises:
+        `InputError`: the folder holds a run on other data; it names what differs.
+    """
+    path = Path(output_dir) / RECORD_NAME
+    if not path.exists():
+        return
+    data = json.loads(json.dumps(data))  # as it will be read again: a tuple comes back as a list
+    before = read_json(path)["data"]
+    for name in sorted(before.keys() | data.keys()):
+        if before.get(name) != data.get(name):
+            raise InputError(
+                f"{path}: a run with data.{name} {before.get(name)!r}, this one has {data.get(name)!r}; "
+                "choose another output_dir"
+            )
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages a result depends on."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the working tree, with `+` after it where files differ from it; `None` outside a repository."""
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=folder, capture_output=True, text=True, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+class History(TrainerCallback):
+    """Writes every log row of rank 0 to `history.jsonl`: step, tokens, seconds, host, and what the Trainer logs.
+
+    A resumed run drops the rows of steps it is about to repeat, so that a step stands there once.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike):
+        self.path = Path(output_dir) / HISTORY_NAME
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Forget the rows after the checkpoint the run goes on from."""
+        if not state.is_world_process_zero or not self.path.exists():
+            return
+        rows = [row for row in read_jsonl(self.path) if row["step"] <= state.global_step and state.global_step > 0]
+        write_jsonl(self.path, rows)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Append the row."""
+        if not state.is_world_process_zero or not logs:
+            return
+        row = {
+            "step": state.global_step,
+            "max_steps": state.max_steps,
+            "tokens": state.num_input_tokens_seen,
+            "time": time.time(),
+            "host": socket.gethostname(),
+        }
+        append_jsonl(self.path, row | {k: v for k, v in logs.items() if k not in ("epoch", "num_input_tokens_seen")})

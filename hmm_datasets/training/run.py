@@ -1,0 +1,118 @@
+"""A training run from its first line to its last: record, resume, train, evaluate, save, account."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers.utils.logging import disable_progress_bar
+
+from ..errors import InputError
+from ..files import read_json, write_json
+from ..ops.checkpoints import newest_good
+from .models import count_parameters
+from .pace import GeometricPace
+from .progress import ProgressLine
+from .record import History, check_data, write_record
+from .sharding import holdings
+
+SUMMARY_NAME = "summary.json"
+
+
+def train_and_save(
+    trainer: Trainer, *, settings: dict[str, Any], data: dict[str, Any], row_length: int | None = None
+) -> dict[str, Any]:
+    """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
+
+    Writes to `trainer.args.output_dir`: `run.json`, `history.jsonl`, `checkpoint-N/`, the model, and at the end
+    `summary.json`.
+
+    Args:
+        trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
+            [`~hmm_datasets.training.settings.GlobalBatch`].
+        settings (`dict`): the recipe's own settings, for the record.
+        data (`dict`): what fixes the examples and their order, for the record.
+        row_length (`int`, *optional*): tokens a row where all rows have the same; the tokens consumed are then
+            checked against the plan.
+
+    Returns:
+        `dict`: the summary: steps, tokens, seconds, parameters, evaluation.
+
+    Raises:
+        `InputError`: the folder holds another run, or the tokens consumed are not those planned.
+    """
+    args = trainer.args
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    check_data(args.output_dir, data)
+    finished = _finished(args)
+    if finished is not None:
+        if trainer.is_world_process_zero():
+            print(f"{args.output_dir}: finished before, at step {finished['steps']}; nothing to do")
+        return finished
+    write_record(args.output_dir, {**settings, **args.to_dict()}, data)
+    if getattr(args, "evaluations_per_doubling", 0) > 0:
+        trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
+    trainer.add_callback(History(args.output_dir))
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressLine())
+    disable_progress_bar()
+    checkpoint = _checkpoint_to_resume(args) if args.resume else None
+    # Read now: by the end the checkpoint may have made room for newer ones.
+    before = 0 if checkpoint is None else read_json(checkpoint / "trainer_state.json")["num_input_tokens_seen"]
+    began = time.time()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    seconds = time.time() - began
+    evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
+
+    tokens = trainer.state.num_input_tokens_seen
+    planned = None if row_length is None else trainer.state.global_step * args.global_batch_size * row_length
+    if planned is not None and tokens != planned:
+        raise InputError(
+            f"{args.output_dir}: {trainer.state.global_step} steps consumed {tokens:,} tokens, the plan says "
+            f"{planned:,}; the checkpoint it went on from is of another global batch or length"
+        )
+    trainer.model.config.use_cache = True
+    trainer.save_model(args.output_dir)
+    summary = {
+        "steps": trainer.state.global_step,
+        "budget": _budget(args),
+        "tokens": tokens,
+        "global_batch_size": args.global_batch_size,
+        "world_size": args.world_size,
+        "learning_rate": args.learning_rate,
+        "seconds": round(seconds, 1),
+        "tokens_per_second": round((tokens - before) / seconds),
+        "resumed_from": None if checkpoint is None else checkpoint.name,
+        "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
+        "distributed_type": str(trainer.accelerator.distributed_type.value),
+        "holdings": holdings(trainer),
+        "evaluation": {k.removeprefix("eval_"): v for k, v in evaluation.items() if isinstance(v, int | float)},
+    }
+    if trainer.is_world_process_zero():
+        write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
+    trainer.accelerator.wait_for_everyone()
+    return summary
+
+
+def _budget(args) -> dict[str, float]:
+    return {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
+
+
+def _finished(args) -> dict[str, Any] | None:
+    """The summary of a run in `output_dir` that spent this budget."""
+    path = Path(args.output_dir) / SUMMARY_NAME
+    if not args.resume or not path.exists():
+        return None
+    summary = read_json(path)
+    return summary if summary["budget"] == _budget(args) else None
+
+
+def _checkpoint_to_resume(args) -> Path | None:
+    """The newest whole checkpoint with steps left; the Trainer takes one more step where it finds none left."""
+
+    def has_steps_left(folder: Path) -> bool:
+        state = read_json(folder / "trainer_state.json")
+        return state["global_step"] < (args.max_steps if args.max_steps > 0 else state["max_steps"])
+
+    return newest_good(args.output_dir, has_steps_left)

@@ -1,0 +1,51 @@
+"""Push folders of an experiment to the Hub that HF_ENDPOINT names (huggingface.co by default), a commit each.
+
+    python recipes/push.py --config recipes/demo/push.yaml [--namespace me ...]
+
+Where the Hub does not answer, or there is no token, one line says how to push later, and nothing fails.
+"""
+
+from dataclasses import dataclass, field
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.recipe import run
+
+
+@dataclass
+class PushSettings:
+    """What to push, where."""
+
+    folders: list[str] = field(metadata={"help": "Folders, each with its README.md."})
+    names: list[str] = field(metadata={"help": "Names of the repositories, one a folder."})
+    types: list[str] = field(metadata={"help": "model or dataset, one a folder."})
+    namespace: str | None = field(
+        default=None, metadata={"help": "User or organization; the token's user by default."}
+    )
+    private: bool = field(default=False, metadata={"help": "Create private repositories."})
+
+    def __post_init__(self):
+        if not len(self.folders) == len(self.names) == len(self.types) > 0:
+            raise InputError(
+                f"{len(self.folders)} folders, {len(self.names)} names, {len(self.types)} types; expected as many, "
+                "one at least"
+            )
+
+
+def main(settings: PushSettings) -> None:
+    """Push every folder, or say how."""
+    from huggingface_hub import HfApi, get_token
+
+    from hmm_datasets.hub.push import how_to_push, push_folder, reachable
+
+    if not reachable() or get_token() is None:
+        where = f"{settings.namespace or 'USER'}/{settings.names[0]}"
+        print(f"not pushed: {how_to_push(settings.folders[0], where, repo_type=settings.types[0])}")
+        return
+    namespace = settings.namespace or HfApi().whoami()["name"]
+    for folder, name, kind in zip(settings.folders, settings.names, settings.types, strict=True):
+        result = push_folder(folder, f"{namespace}/{name}", repo_type=kind, private=settings.private)
+        print(f"pushed {folder}: {result.url} ({result.files} files, {result.bytes:,} bytes)")
+
+
+if __name__ == "__main__":
+    run(main, PushSettings)

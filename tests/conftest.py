@@ -1,0 +1,49 @@
+"""Keeps the tests off the network and out of the user's Hugging Face folders, and starts launchers for them.
+
+The environment is set before any test imports a library that reads it. `datasets` and `evaluate` otherwise report
+every load to a server and wait for its answer.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_home = tempfile.mkdtemp(prefix="hmm-datasets-tests-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+os.environ |= {"HF_HOME": _home, "HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_HUB_CACHE"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def child_environment() -> dict[str, str]:
+    """The environment of a child process that imports this package."""
+    root = str(Path(__file__).parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def launch(child_environment):
+    """Run a launcher (`python -m MODULE ARGUMENTS`) to its end; return what `subprocess.run` would."""
+
+    def launch(module: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=child_environment, **streams) as process:
+            try:
+                output, errors = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                # On SIGTERM a launcher ends its workers; killed, it would leave them behind.
+                process.terminate()
+                output, errors = process.communicate()
+                pytest.fail(f"{command} did not end in {timeout} s:\n{output}\n{errors}")
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    return launch

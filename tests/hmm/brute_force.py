@@ -1,0 +1,98 @@
+"""Everything that can be asked of a tiny HMM, from its definition: the sum over all paths, in plain Python.
+
+A path of `T` tokens is `T + 1` states, one before each token and one after the last: `H ** (T + 1)` of them.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from hmm_datasets.hmm.model import HMM
+
+
+def edge(hmm: HMM, symbol: int, state: int, after: int) -> float:
+    """`P(emit symbol, go to after | in state)`."""
+    if hmm.edges is None:
+        return float(hmm.emission[state, symbol] * hmm.transition[state, after])
+    return float(hmm.edges[symbol, state, after])
+
+
+def path_probabilities(hmm: HMM, tokens) -> dict[tuple[int, ...], float]:
+    """`P(path, tokens)` of every path."""
+    result = {}
+    for path in itertools.product(range(hmm.num_states), repeat=len(tokens) + 1):
+        probability = float(hmm.start[path[0]])
+        for symbol, state, after in zip(tokens, path[:-1], path[1:], strict=True):
+            probability *= edge(hmm, symbol, state, after)
+        result[path] = probability
+    return result
+
+
+def likelihood(hmm: HMM, tokens) -> float:
+    return sum(path_probabilities(hmm, tokens).values())
+
+
+def log_likelihood(hmm: HMM, tokens) -> float:
+    probability = likelihood(hmm, tokens)
+    return math.log(probability) if probability > 0 else -math.inf
+
+
+def state_law(hmm: HMM, tokens, place: int) -> np.ndarray:
+    """Law of the state before token `place`, given all the tokens; zeros where they are impossible."""
+    law = np.zeros(hmm.num_states)
+    for path, probability in path_probabilities(hmm, tokens).items():
+        law[path[place]] += probability
+    return law / law.sum() if law.sum() > 0 else law
+
+
+def beliefs(hmm: HMM, tokens) -> np.ndarray:
+    return np.stack([state_law(hmm, tokens[:t], t) for t in range(len(tokens) + 1)])
+
+
+def posteriors(hmm: HMM, tokens) -> np.ndarray:
+    return np.array([state_law(hmm, tokens, t) for t in range(len(tokens))]).reshape(len(tokens), hmm.num_states)
+
+
+def next_token_probs(hmm: HMM, tokens) -> np.ndarray:
+    """`P(x_0 .. x_t) / P(x_0 .. x_{t-1})`, for every symbol and `t = 0 .. T`."""
+    rows = []
+    for t in range(len(tokens) + 1):
+        past = likelihood(hmm, tokens[:t])
+        rows.append([likelihood(hmm, [*tokens[:t], x]) / past if past > 0 else 0.0 for x in range(hmm.num_symbols)])
+    return np.array(rows)
+
+
+def emitting_path_probabilities(hmm: HMM, tokens) -> dict[tuple[int, ...], float]:
+    """`P(states that emit the tokens, tokens)`: the state after the last token summed out."""
+    result: dict[tuple[int, ...], float] = {}
+    for path, probability in path_probabilities(hmm, tokens).items():
+        result[path[:-1]] = result.get(path[:-1], 0.0) + probability
+    return result
+
+
+def expected_counts(hmm: HMM, rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Expected counts of first states, of moves between the states that emit, and of (state, symbol)."""
+    start = np.zeros(hmm.num_states)
+    moves = np.zeros((hmm.num_states, hmm.num_states))
+    emitted = np.zeros((hmm.num_states, hmm.num_symbols))
+    for tokens in rows:
+        paths = emitting_path_probabilities(hmm, tokens)
+        total = sum(paths.values())
+        for path, probability in paths.items():
+            start[path[0]] += probability / total
+            for here, after in itertools.pairwise(path):
+                moves[here, after] += probability / total
+            for here, symbol in zip(path, tokens, strict=True):
+                emitted[here, symbol] += probability / total
+    return start, moves, emitted
+
+
+def random_edges(num_states: int, num_symbols: int, seed: int, zeros: float = 0.0) -> HMM:
+    """An edge-emitting HMM that is not unifilar; `zeros` is the share of edges that are missing."""
+    generator = np.random.default_rng(seed)
+    rows = generator.dirichlet(np.ones(num_symbols * num_states), num_states)
+    rows[generator.random(rows.shape) < zeros] = 0
+    rows[:, 0] += 1e-3
+    edges = rows.reshape(num_states, num_symbols, num_states).transpose(1, 0, 2)
+    return HMM(start=generator.dirichlet(np.ones(num_states)), edges=edges, normalize=True)

@@ -1,0 +1,143 @@
+import itertools
+import re
+
+import brute_force
+import numpy as np
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+
+NAMED = {
+    "mess3": processes.mess3(),
+    "rrxor": processes.rrxor(),
+    "golden_mean": processes.golden_mean(),
+    "even": processes.even(),
+    "zero_one_random": processes.zero_one_random(),
+    "simple_nonunifilar": processes.simple_nonunifilar(),
+}
+
+
+@pytest.mark.parametrize(("x", "a"), [(0.15, 0.6), (0.05, 0.85), (0.5, 0.1)])
+def test_mess3_has_the_matrices_of_the_literature(x, a):
+    α, β, y = a, (1 - a) / 2, 1 - 2 * x
+    expected = [
+        [[α * y, β * x, β * x], [α * x, β * y, β * x], [α * x, β * x, β * y]],
+        [[β * y, α * x, β * x], [β * x, α * y, β * x], [β * x, α * x, β * y]],
+        [[β * y, β * x, α * x], [β * x, β * y, α * x], [β * x, β * x, α * y]],
+    ]
+    hmm = processes.mess3(x, a)
+    np.testing.assert_allclose(hmm.edges, expected, rtol=0, atol=3e-16)
+    np.testing.assert_allclose(hmm.start, np.full(3, 1 / 3), atol=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_process_starts_in_its_stationary_law(name):
+    hmm = NAMED[name]
+    np.testing.assert_allclose(hmm.start @ hmm.transition, hmm.start, atol=1e-14)
+    laws = hmm.next_token_probs(hmm.sample(1, 0))[0, 0]
+    later = sum(
+        brute_force.likelihood(hmm, word) * np.eye(hmm.num_symbols)[word[-1]]
+        for word in itertools.product(range(hmm.num_symbols), repeat=3)
+    )
+    np.testing.assert_allclose(later, laws, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name not in ("mess3", "simple_nonunifilar")])
+def test_symbol_and_state_tell_the_next_state_where_they_should(name):
+    assert NAMED[name].is_unifilar()
+
+
+def text(hmm, seed=0) -> list[str]:
+    return ["".join(map(str, row)) for row in hmm.sample(200, 300, seed=seed)]
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2])
+def test_even_closes_no_odd_block_of_ones(p):
+    rows = text(processes.even(p))
+    blocks = [len(block) for row in rows for block in re.findall(r"(?<=0)1+(?=0)", row)]
+    assert len(blocks) > 1000
+    assert all(length % 2 == 0 for length in blocks)
+    assert len(set(blocks)) > 3
+
+
+@pytest.mark.parametrize("p", [0.5, 0.8])
+def test_golden_mean_has_no_two_zeros_in_a_row(p):
+    rows = text(processes.golden_mean(p))
+    assert all("00" not in row for row in rows)
+    assert any("0110" in row for row in rows)
+    # State A with probability 1 / (2 - p), then a 0 with 1 - p.
+    share = np.mean([row.count("0") / len(row) for row in rows])
+    assert share == pytest.approx((1 - p) / (2 - p), abs=0.01)
+
+
+def test_every_third_bit_of_rrxor_is_the_xor_of_the_two_before():
+    hmm = processes.rrxor()
+    tokens = hmm.sample(300, 60, seed=1).astype(int)
+    third = tokens[:, 2:] == tokens[:, 1:-1] ^ tokens[:, :-2]
+    phases = np.stack([third[:, phase::3].all(1) for phase in range(3)])
+    np.testing.assert_array_equal(phases.sum(0), 1)
+    # Starting stationary, each of the three phases comes in a third of the sequences (4 standard errors).
+    assert np.abs(phases.mean(1) - 1 / 3).max() < 4 * np.sqrt(2 / 9 / 300)
+    from_start = np.eye(5)[0]
+    assert (processes.HMM(edges=hmm.edges, start=from_start).sample(50, 3, seed=1) @ [1, 1, 1] % 2 == 0).all()
+
+
+def test_zero_one_random_is_a_zero_a_one_and_a_fair_bit():
+    tokens = processes.zero_one_random().sample(300, 60, seed=2)
+    places = [((tokens[:, p::3] == 0).all(1) & (tokens[:, (p + 1) % 3 :: 3][:, :19] == 1).all(1)) for p in range(3)]
+    assert np.stack(places).any(0).all()
+    law = [brute_force.likelihood(processes.zero_one_random(), word) for word in [(0, 0), (0, 1), (1, 0), (1, 1)]]
+    # Phases 01, 1?, ?0 with a third each.
+    np.testing.assert_allclose(law, np.array([1 / 2, 1, 1 / 2 + 1 / 2, 1 / 2]) / 3, atol=1e-15)
+
+
+def test_only_a_zero_of_the_simple_nonunifilar_source_tells_the_state():
+    hmm = processes.simple_nonunifilar(0.3, 0.6)
+    assert not hmm.is_unifilar()
+    beliefs = hmm.beliefs([[1, 1, 0, 1]])[0]
+    np.testing.assert_allclose(beliefs[3], [1, 0], atol=1e-15)
+    np.testing.assert_allclose(beliefs[4], [0.7, 0.3], atol=1e-15)
+    assert ((beliefs[:3] > 0) & (beliefs[:3] < 1)).all()
+    assert hmm.transition.tolist() == [[0.7, 0.3], [0.6, 0.4]]
+
+
+def test_the_casino_and_the_umbrella_have_the_numbers_of_their_books():
+    casino = processes.dishonest_casino()
+    assert casino.start.tolist() == [1, 0]
+    assert casino.transition.tolist() == [[0.95, 0.05], [0.1, 0.9]]
+    np.testing.assert_allclose(casino.emission[0], 1 / 6)
+    assert casino.emission[1].tolist() == [0.1] * 5 + [0.5]
+    # Russell and Norvig, section 14.2.1: the filter gives 0.818 and 0.883 on two umbrellas, the smoother 0.883 for
+    # day 1. Their chain moves before the first umbrella, and from a fair start that changes nothing.
+    umbrella = processes.umbrella()
+    posteriors = [umbrella.posteriors([[1] * days])[0] for days in (1, 2)]
+    assert posteriors[0][0, 0] == pytest.approx(0.818, abs=5e-4)
+    assert posteriors[1][1, 0] == pytest.approx(0.883, abs=5e-4)
+    assert posteriors[1][0, 0] == pytest.approx(0.883, abs=5e-4)
+
+
+def test_random_hmms_repeat_by_seed_and_are_flatter_for_a_larger_alpha():
+    assert processes.random(5, 6, seed=1) == processes.random(5, 6, seed=1)
+    assert processes.random(5, 6, seed=1) != processes.random(5, 6, seed=2)
+    peaks = [processes.random(20, 20, alpha=alpha).emission.max(1).mean() for alpha in (0.05, 1.0, 50.0)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert processes.random(4, 9, seed=3).emission.shape == (4, 9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: processes.mess3(x=0.6), "x is 0.6; expected a number in [0, 0.5]"),
+        (lambda: processes.mess3(a=-0.1), "a is -0.1; expected a number in [0, 1]"),
+        (lambda: processes.golden_mean(1.5), "p is 1.5"),
+        (lambda: processes.even(float("nan")), "p is nan"),
+        (lambda: processes.simple_nonunifilar(q=2), "q is 2; expected a number in [0, 1]"),
+        (lambda: processes.random(0, 3), "random HMM of 0 states, 3 symbols, alpha 1.0; expected all positive"),
+        (lambda: processes.random(2, 3, alpha=0), "alpha 0; expected all positive"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(make, message):
+    with pytest.raises(InputError) as caught:
+        make()
+    assert message in str(caught.value)

@@ -1,0 +1,89 @@
+"""A local Hub in a process of its own, and child processes that talk to it with the real client.
+
+The client reads its endpoint from the environment when it is imported, and keeps a cache: so all that pushes or
+pulls runs in a child process with a fresh environment and home.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class LocalHub:
+    """The server's address, and what tests ask of it."""
+
+    def __init__(self, root: Path, *options: str):
+        self.root = root
+        command = [sys.executable, str(Path(__file__).with_name("local_hub.py")), "--port", "0", "--root", str(root)]
+        # The server ends with its standard input, so that it does not outlive a killed test run.
+        self.process = subprocess.Popen(
+            [*command, "--stop-with-stdin", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.endpoint = self.process.stdout.readline().strip().removeprefix("HF_ENDPOINT=")
+        self.token = self.process.stdout.readline().strip().removeprefix("HF_TOKEN=")
+
+    def stop(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+        self.process.stdout.close()
+
+    def environment(self, home: Path, **changes: str | None) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        environment = {
+            **kept,
+            "HF_ENDPOINT": self.endpoint,
+            "HF_TOKEN": self.token,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            **changes,
+        }
+        return {name: value for name, value in environment.items() if value is not None}
+
+    def child(self, code: str, home: Path, *arguments: object, **changes: str | None):
+        """Run `code` in a fresh process, its `arguments` in `sys.argv`; return the JSON it prints last."""
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            env=self.environment(home, **changes),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"child failed:\n{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def get(self, path: str):
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(self.endpoint + path, headers=headers)
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    def titles(self, repo: str, kind: str = "models") -> list[str]:
+        """Titles of the commits of main, newest first; the last is the one that a new repository has."""
+        return [row["title"] for row in self.get(f"/api/{kind}/{repo}/commits/main")]
+
+    def order_fault(self, **fault: object) -> None:
+        request = urllib.request.Request(self.endpoint + "/faults", json.dumps(fault).encode())
+        urllib.request.urlopen(request).close()
+
+    def requests(self) -> list[dict]:
+        return [json.loads(line) for line in (self.root / "requests.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def local_hub(tmp_path_factory):
+    hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20))
+    yield hub
+    hub.stop()

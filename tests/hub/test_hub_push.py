@@ -1,0 +1,427 @@
+"""The real client against the local Hub: what is pushed is there, once, whole, whatever fails on the way."""
+
+import json
+import os
+import shlex
+import socket
+import time
+import urllib.error
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hub.push import how_to_push, push_folder, reachable
+
+PUSH = """
+    import dataclasses, json, sys
+    import os
+    from huggingface_hub import constants
+    assert constants.ENDPOINT == os.environ["HF_ENDPOINT"]
+    from hmm_datasets.errors import InputError
+    from hmm_datasets.hub import push_folder
+    folder, repo_id, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    try:
+        print(json.dumps(dataclasses.asdict(push_folder(folder, repo_id, **options))))
+    except InputError as error:
+        print(json.dumps({"error": str(error)}))
+"""
+
+PULL = """
+    import json, sys
+    from huggingface_hub import snapshot_download
+    print(json.dumps(snapshot_download(sys.argv[1], repo_type=sys.argv[2])))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small file, one in a subfolder, a binary one that goes to storage whole and one that goes there in parts."""
+    folder = tmp_path / "a run"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A run\n", encoding="utf-8")
+    (folder / "deep" / "er" / "config.json").write_text('{"states": 3}\n')
+    (folder / "empty.txt").touch()
+    (folder / "small.safetensors").write_bytes(bytes(range(256)) * 4)
+    (folder / "large.safetensors").write_bytes(bytes(range(256)) * 10_000)
+    return folder
+
+
+@pytest.fixture
+def push(local_hub, tmp_path):
+    def run(folder, repo_id, *, environment=None, **options):
+        home = tmp_path / "home"
+        return local_hub.child(PUSH, home, folder, repo_id, json.dumps(options), **(environment or {}))
+
+    return run
+
+
+def contents(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("repo_type", ["model", "dataset"])
+def test_a_pushed_folder_comes_back_byte_for_byte(local_hub, push, folder, tmp_path, repo_type):
+    pushed = push(folder, f"tester/whole-{repo_type}", repo_type=repo_type)
+    pulled = local_hub.child(PULL, tmp_path / "other home", f"tester/whole-{repo_type}", repo_type)
+    found = contents(Path(pulled))
+    assert found.pop(".gitattributes")
+    assert found == contents(folder)
+    assert pushed["files"] == 5
+    assert pushed["bytes"] == sum(map(len, found.values()))
+    prefix = "datasets/" if repo_type == "dataset" else ""
+    assert pushed["url"] == f"{local_hub.endpoint}/{prefix}tester/whole-{repo_type}"
+    assert pulled.endswith(pushed["commit"])
+
+
+@pytest.mark.skipif(
+    "HMM_DATASETS_SMOKE_REPO" not in os.environ, reason="set HMM_DATASETS_SMOKE_REPO=USER/NAME by hand"
+)
+def test_the_real_hub_takes_and_gives_back_a_folder(folder, tmp_path):
+    """By hand, with HF_TOKEN set: writes to that private repository of the public Hub, by Xet."""
+    from huggingface_hub import snapshot_download
+
+    pushed = push_folder(folder, os.environ["HMM_DATASETS_SMOKE_REPO"], private=True)
+    pulled = Path(snapshot_download(pushed.repo_id, revision=pushed.commit, cache_dir=tmp_path / "cache"))
+    assert contents(folder).items() <= contents(pulled).items()
+    assert push_folder(folder, pushed.repo_id, private=True).commit == pushed.commit
+
+
+@pytest.mark.launch
+def test_pushing_again_makes_no_commit_and_pushing_a_change_makes_one(local_hub, push, folder):
+    first = push(folder, "tester/again")
+    second = push(folder, "tester/again")
+    assert second == first
+    assert len(local_hub.titles("tester/again")) == 2
+    (folder / "small.safetensors").write_bytes(b"other")
+    third = push(folder, "tester/again", message="a better run")
+    assert third["commit"] != first["commit"]
+    assert local_hub.titles("tester/again")[0] == "a better run"
+
+
+@pytest.mark.launch
+def test_files_of_the_repository_that_the_folder_lacks_are_kept(local_hub, push, folder):
+    push(folder, "tester/kept")
+    (folder / "empty.txt").rename(folder / "also empty.txt")
+    push(folder, "tester/kept")
+    found = {entry["path"] for entry in local_hub.get("/api/models/tester/kept/tree/main?recursive=true")}
+    assert {"empty.txt", "also empty.txt"} <= found
+
+
+@pytest.mark.launch
+def test_hidden_files_and_checkpoints_stay_at_home(local_hub, push, folder):
+    for left_out in (".README.md.x1", "deep/.lock", "checkpoint-100/optimizer.pt", ".git/HEAD", "deep/.cache/x"):
+        (folder / left_out).parent.mkdir(parents=True, exist_ok=True)
+        (folder / left_out).write_text("no")
+    push(folder, "tester/tidy")
+    found = {entry["path"] for entry in local_hub.get("/api/models/tester/tidy/tree/main?recursive=true")}
+    assert not [
+        path for path in found if path != ".gitattributes" and ("/." in path or path.startswith((".", "check")))
+    ]
+    push(folder, "tester/chosen", ignore="*.safetensors")
+    found = {entry["path"] for entry in local_hub.get("/api/models/tester/chosen/tree/main?recursive=true")}
+    assert "checkpoint-100/optimizer.pt" in found
+    assert not {"small.safetensors", ".git/HEAD", "deep/.cache/x"} & found
+
+
+@pytest.mark.launch
+def test_more_files_than_a_page_of_the_listing_are_all_checked(local_hub, push, folder):
+    for number in range(120):
+        (folder / f"{number:03}.txt").write_text(str(number))
+    assert push(folder, "tester/many")["files"] == 125
+    pages = [row for row in local_hub.requests() if "tester/many/tree" in row["path"]]
+    assert len(pages) == 3
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("refused", {"path": "refused/commit", "status": 503}),
+        ("raced", {"path": "raced/commit", "status": 412}),
+        ("limited", {"path": "limited/commit", "status": 429}),
+        ("cut", {"path": "cut/commit", "action": "drop"}),
+        ("lost", {"path": "lost/commit", "action": "drop_reply"}),
+        ("gateway", {"path": "validate-yaml", "status": 502, "body": "<html>bad gateway</html>"}),
+        ("uncreated", {"path": "repos/create", "status": 500}),
+        ("unanswered", {"path": "repos/create", "action": "drop_reply"}),
+    ],
+)
+def test_a_fault_on_the_way_ends_in_exactly_one_commit(local_hub, push, folder, name, fault):
+    local_hub.order_fault(method="POST", **fault)
+    pushed = push(folder, f"tester/{name}")
+    assert [row["fault"] for row in local_hub.requests() if "fault" in row][-1] == fault.get("action", "status")
+    assert len(local_hub.titles(f"tester/{name}")) == 2
+    assert local_hub.get(f"/api/models/tester/{name}")["sha"] == pushed["commit"]
+
+
+@pytest.mark.launch
+def test_what_is_uploaded_is_not_sent_again_when_the_commit_is_tried_again(local_hub, push, folder):
+    (folder / "large.safetensors").write_bytes(b"once" * 400_000)
+    before = len(local_hub.requests())
+    local_hub.order_fault(method="POST", path="sparing/commit", times=2)
+    push(folder, "tester/sparing")
+    rows = local_hub.requests()[before:]
+    assert len([row for row in rows if "/sparing/commit/" in row["path"]]) == 3
+    assert len([row for row in rows if row["method"] == "PUT" and row["server"] == "storage"]) == 2
+
+
+@pytest.mark.launch
+def test_a_commit_names_the_head_it_was_made_for(local_hub, push, folder):
+    """So that the Hub refuses it when another commit, or an earlier try that was slow, came in between."""
+    first = push(folder, "tester/parents")["commit"]
+    (folder / "empty.txt").write_text("no more")
+    push(folder, "tester/parents")
+    initial = local_hub.get("/api/models/tester/parents/commits/main")[-1]["id"]
+    assert [row["parent"] for row in local_hub.requests() if "tester/parents/commit/" in row["path"]] == [
+        initial,
+        first,
+    ]
+
+
+@pytest.mark.launch
+def test_three_pushes_at_once_all_arrive(local_hub, tmp_path, folder):
+    code = """
+        import json, sys, threading
+        from hmm_datasets.hub import push_folder
+        failures = []
+        def push(folder):
+            try:
+                push_folder(folder, "tester/shared")
+            except Exception as error:
+                failures.append(repr(error))
+        threads = [threading.Thread(target=push, args=(folder,)) for folder in sys.argv[1:]]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(json.dumps(failures))
+    """
+    folders = []
+    for number in range(3):
+        folders.append(tmp_path / f"shard {number}")
+        folders[-1].mkdir()
+        (folders[-1] / f"{number}.bin").write_bytes(bytes([number]) * 5000)
+    assert local_hub.child(code, tmp_path / "home", *folders) == []
+    found = {entry["path"] for entry in local_hub.get("/api/models/tester/shared/tree/main")}
+    assert found == {".gitattributes", "0.bin", "1.bin", "2.bin"}
+    assert len(local_hub.titles("tester/shared")) == 4
+
+
+@pytest.mark.launch
+def test_the_token_never_reaches_storage(local_hub, push, folder, tmp_path):
+    # Contents of their own: what another test uploaded would not be sent again.
+    (folder / "small.safetensors").write_bytes(b"secret " * 100)
+    (folder / "large.safetensors").write_bytes(b"secret " * 500_000)
+    before = len(local_hub.requests())
+    push(folder, "tester/secret", private=True)
+    local_hub.child(PULL, tmp_path / "other home", "tester/secret", "model")
+    rows = local_hub.requests()[before:]
+    at_storage = [row for row in rows if row["server"] == "storage"]
+    assert {row["method"] for row in at_storage} == {"PUT", "POST", "GET"}
+    assert not [row for row in at_storage if row["token"]]
+    assert all(
+        row["token"] for row in rows if row["server"] == "hub" and row["method"] == "POST" and row["path"] != "/faults"
+    )
+
+
+@pytest.mark.launch
+def test_a_client_that_leaks_its_token_to_storage_is_caught(local_hub, push, folder):
+    """The test above could not fail if the server did not see tokens; urllib carries them across a redirect."""
+    push(folder, "tester/leaky")
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        local_hub.get("/tester/leaky/resolve/main/small.safetensors")
+    assert local_hub.requests()[-1]["server"] == "storage"
+    assert local_hub.requests()[-1]["token"]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("listing", "complaint"),
+    [
+        ([], "README.md at commit"),
+        ([{"type": "file", "path": "README.md", "oid": "0" * 40, "size": 7}], "has 7 bytes, the local file 36"),
+    ],
+)
+def test_a_listing_that_is_not_the_folder_is_an_error(local_hub, push, folder, listing, complaint):
+    local_hub.order_fault(method="GET", path="tester/wrong/tree", status=200, body=json.dumps(listing))
+    assert complaint in push(folder, "tester/wrong")["error"]
+
+
+@pytest.mark.launch
+def test_contents_that_changed_in_storage_are_an_error(local_hub, push, folder):
+    for name in ("README.md", "empty.txt", "deep/er/config.json", "large.safetensors"):
+        (folder / name).unlink()
+    row = {"type": "file", "path": "small.safetensors", "oid": "0" * 40, "size": 1024}
+    row["lfs"] = {"oid": "a" * 64, "size": 1024, "pointerSize": 130}
+    local_hub.order_fault(method="GET", path="tester/altered/tree", status=200, body=json.dumps([row]))
+    assert "has sha256 aaaa" in push(folder, "tester/altered")["error"]
+
+
+@pytest.mark.launch
+def test_a_hub_that_keeps_failing_ends_in_one_line(local_hub, push, folder):
+    local_hub.order_fault(method="POST", path="endless/commit", times=99, headers={"Retry-After": "0"})
+    error = push(folder, "tester/endless")["error"]
+    assert "could not commit for tester/endless in 6 tries, last: 503 ordered fault" in error
+    assert "\n" not in error
+    assert len(local_hub.titles("tester/endless")) == 1
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("repo_id", "environment", "complaint"),
+    [
+        (
+            "tester/x",
+            {"HF_TOKEN": "hf_of_someone_else"},
+            "401 Invalid credentials in Authorization header; set HF_TOKEN",
+        ),
+        ("tester/x", {"HF_TOKEN": None}, "no token for the Hub: set HF_TOKEN"),
+        ("stranger/x", {}, "403 You don't have the rights to write"),
+        ("tester/x", {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_a_refused_push_says_why_in_one_line(push, folder, repo_id, environment, complaint):
+    assert complaint in push(folder, repo_id, environment=environment)["error"]
+
+
+@pytest.mark.launch
+def test_a_malformed_card_is_refused_before_anything_is_sent(local_hub, push, folder):
+    (folder / "README.md").write_text("---\nlicense: [apache-2.0\n---\n", encoding="utf-8")
+    before = len(local_hub.requests())
+    assert "README.md: the front matter" in push(folder, "tester/malformed")["error"]
+    assert len(local_hub.requests()) == before
+
+
+@pytest.mark.launch
+def test_a_card_that_the_hub_refuses_is_an_error_with_its_reason(local_hub, push, folder):
+    body = json.dumps({"errors": [{"message": '"license" must be one of [apache-2.0, mit]'}]})
+    local_hub.order_fault(method="POST", path="validate-yaml", status=400, body=body)
+    assert 'README.md. - "license" must be one of' in push(folder, "tester/unlicensed")["error"]
+    assert len(local_hub.titles("tester/unlicensed")) == 1
+
+
+@pytest.mark.launch
+def test_a_private_push_to_a_public_repository_is_refused(local_hub, push, folder):
+    push(folder, "tester/open")
+    (folder / "empty.txt").write_text("a secret")
+    assert "tester/open exists and is public" in push(folder, "tester/open", private=True)["error"]
+    assert len(local_hub.titles("tester/open")) == 2
+
+
+@pytest.mark.launch
+def test_a_model_of_transformers_comes_back_with_the_same_logits(local_hub, tmp_path):
+    code = """
+        import json, sys, torch
+        from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+        tokens = torch.arange(12)[None]
+        torch.manual_seed(0)
+        config = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                             num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=16)
+        model = LlamaForCausalLM(config).eval()
+        model.push_to_hub("tester/tiny-llama")
+        back = AutoModelForCausalLM.from_pretrained("tester/tiny-llama").eval()
+        with torch.no_grad():
+            print(json.dumps(torch.equal(model(tokens).logits, back(tokens).logits)))
+    """
+    assert local_hub.child(code, tmp_path / "home") is True
+    assert len(local_hub.titles("tester/tiny-llama")) == 2
+
+
+@pytest.mark.launch
+def test_a_data_set_pushed_by_datasets_comes_back_whole_and_streamed(local_hub, tmp_path):
+    code = """
+        import json
+        from datasets import Dataset, load_dataset
+        rows = [{"input_ids": [i, i + 1, i + 2]} for i in range(100)]
+        Dataset.from_list(rows).push_to_hub("tester/sequences", num_shards=2)
+        back = load_dataset("tester/sequences", split="train")
+        streamed = load_dataset("tester/sequences", split="train", streaming=True)
+        print(json.dumps([list(back) == rows, list(streamed) == rows, list(streamed.skip(97)) == rows[97:]]))
+    """
+    assert local_hub.child(code, tmp_path / "home") == [True, True, True]
+
+
+@pytest.mark.launch
+def test_branches_and_tags_hold_the_commit_they_were_made_at(local_hub, push, folder, tmp_path):
+    code = """
+        import json
+        from huggingface_hub import HfApi, hf_hub_download
+        api, repo = HfApi(), "tester/tagged"
+        api.create_tag(repo, tag="v1")
+        api.create_branch(repo, branch="refs/heads/try", exist_ok=True)
+        api.upload_file(path_or_fileobj=b"two", path_in_repo="empty.txt", repo_id=repo)
+        refs = api.list_repo_refs(repo)
+        texts = [open(hf_hub_download(repo, "empty.txt", revision=r)).read() for r in ("v1", "main")]
+        print(json.dumps([api.whoami()["name"], [t.name for t in refs.tags], len(refs.branches), texts]))
+    """
+    push(folder, "tester/tagged")
+    assert local_hub.child(code, tmp_path / "home") == ["tester", ["v1"], 2, ["", "two"]]
+
+
+@pytest.mark.launch
+def test_the_hub_is_reachable_while_its_server_runs(local_hub):
+    assert reachable(local_hub.endpoint)
+
+
+def test_a_port_where_nobody_listens_is_not_reachable():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        assert not reachable(f"http://127.0.0.1:{held.getsockname()[1]}")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        start = time.monotonic()
+        assert not reachable(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+        assert time.monotonic() - start < 2
+
+
+def test_an_endpoint_that_is_no_address_is_refused():
+    with pytest.raises(InputError, match=r"endpoint is .huggingface\.co., expected an address"):
+        reachable("huggingface.co")
+
+
+def test_how_to_push_is_one_line_that_a_shell_takes():
+    line = how_to_push("out puts/run", "me/x", repo_type="dataset", private=True, endpoint="http://hub")
+    assert line.startswith("http://hub does not answer")
+    command = line.split("set: ")[1]
+    assert shlex.split(command) == [
+        "hmm-datasets",
+        "push",
+        "out puts/run",
+        "me/x",
+        "--repo-type",
+        "dataset",
+        "--private",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda path: None, "expected a folder to push, found nothing"),
+        (lambda path: path.write_text("x"), "expected a folder to push, found a file"),
+        (lambda path: path.mkdir(), "no files to push, the folder is empty"),
+        (lambda path: (path.mkdir(), (path / ".hidden").touch()), "1 found, all left out by ignore="),
+    ],
+)
+def test_a_folder_that_cannot_be_pushed_is_named(tmp_path, make, complaint):
+    make(tmp_path / "run")
+    with pytest.raises(InputError, match=complaint) as caught:
+        push_folder(tmp_path / "run", "me/x", token="hf_x")
+    assert str(tmp_path / "run") in str(caught.value)
+
+
+@pytest.mark.parametrize("repo_id", ["", "a/b/c", "me/what is it", "me/x..y", "me/x.git"])
+def test_a_malformed_name_of_a_repository_is_refused(tmp_path, repo_id):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="expected USER/NAME"):
+        push_folder(tmp_path, repo_id, token="hf_x")
+
+
+def test_an_unknown_kind_of_repository_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="repo_type is 'space', expected 'model' or 'dataset'"):
+        push_folder(tmp_path, "me/x", repo_type="space", token="hf_x")

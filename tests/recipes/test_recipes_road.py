@@ -1,0 +1,192 @@
+"""Every recipe once, at the smallest size, on the bundled samples; at the end to a Hub that speaks HTTP."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.launch
+
+SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_steps", 100, "--logging_steps", 1)
+
+
+@pytest.fixture(scope="module")
+def experiment(program, succeeded, tmp_path_factory):
+    """All stages up to the report; each stage's output by name."""
+    root = tmp_path_factory.mktemp("road")
+    said = {}
+
+    def run(name, *arguments):
+        said[name] = succeeded(program.run(*arguments, HF_HUB_OFFLINE="1")).stdout
+
+    run(
+        *("hmm", "recipes/fit_hmm.py", "--output_dir", root / "hmm", "--num_states", 8, "--max_steps", 8),
+        *("--length", 32, "--vocabulary_size", 100),
+    )
+    run(
+        *("pretrain_hmm", "recipes/pretrain.py", "--hmm", root / "hmm" / "hmm", "--length", 16, "--model", "1m"),
+        *("--output_dir", root / "pretrain_hmm", "--train_tokens", 17 * 8 * 30, "--num_test_sequences", 16, *SMALL),
+        *("--evaluations_per_doubling", 2, "--eval_on_start", "true", "--learning_rate", 3e-3),
+    )
+    run(
+        *("evaluate_hmm", "recipes/evaluate.py", "--model", root / "pretrain_hmm", "--hmm", root / "hmm" / "hmm"),
+        *("--output_dir", root / "evaluate_hmm", "--length", 16, "--num_sequences", 40, "--batch_size", 16),
+    )
+    run("tokens", "recipes/tokenize_corpus.py", "--output_dir", root / "tokens", "--vocab_size", 600)
+    run(
+        *("pretrain_text", "recipes/pretrain.py", "--tokens", root / "tokens" / "text", "--length", 64),
+        *("--tokenizer", root / "tokens" / "tokenizer", "--model", "1m", "--output_dir", root / "pretrain_text"),
+        *("--max_steps", 4, *SMALL),
+    )
+    run(
+        *("midtrain", "recipes/midtrain.py", "--model", root / "pretrain_text", "--length", 64),
+        *("--streams", root / "tokens" / "text", root / "tokens" / "chat", "--weights", 0.6, 0.4),
+        *("--output_dir", root / "midtrain", "--max_steps", 4, *SMALL),
+    )
+    run(
+        *("sft", "recipes/sft.py", "--model", root / "midtrain", "--output_dir", root / "sft", "--max_steps", 3),
+        *("--max_conversations", 40, "--max_length", 64, "--max_new_tokens", 4, *SMALL),
+    )
+    run(
+        *("evaluate_text", "recipes/evaluate.py", "--model", root / "midtrain", "--window", 64),
+        *("--tokens", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
+    )
+    run("report", "recipes/report.py", "--experiment", root)
+    return root, said
+
+
+def test_the_report_is_in_order_and_names_every_stage(experiment):
+    root, said = experiment
+    assert "Bayes floor <= model <= unigram <= uniform: in order" in said["report"]
+    report = json.loads((root / "report.json").read_text())
+    assert set(report["runs"]) == {"hmm", "pretrain_hmm", "pretrain_text", "midtrain", "sft"}
+    entropy = {name: value["cross_entropy"] for name, value in report["evaluation_hmm"]["cross_entropy"].items()}
+    assert entropy["bayes"] < entropy["model"] < entropy["unigram"] < entropy["uniform"]
+    assert report["evaluation_text"]["bits_per_byte"] > 1
+
+
+def test_the_gap_of_the_evaluation_is_the_difference_of_its_cross_entropies(experiment):
+    measured = json.loads((experiment[0] / "evaluate_hmm" / "evaluation.json").read_text())["hmm"]
+    entropy = measured["cross_entropy"]
+    difference = entropy["model"]["cross_entropy"] - entropy["bayes"]["cross_entropy"]
+    assert measured["bayes_gap"]["bayes_gap"] == pytest.approx(difference, abs=1e-9)
+    assert len(entropy["model"]["by_position"]) == 16
+
+
+def test_plots_and_cards_are_there(experiment):
+    root, _ = experiment
+    for name in ("loss", "divergence", "positions", "text_loss"):
+        assert (root / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    for folder in ("hmm/hmm", "dataset", "pretrain_hmm", "sft"):
+        assert (root / folder / "README.md").read_text().startswith("---\n")
+
+
+def test_midtraining_reads_its_sources_in_the_proportions_asked_for(experiment):
+    data = json.loads((experiment[0] / "midtrain" / "run.json").read_text())["data"]
+    assert data["counts"] == [600, 400]
+
+
+def test_the_chat_model_answers(experiment):
+    root, said = experiment
+    assert json.loads((root / "sft" / "answer.json").read_text())["prompt"] == "What is the capital of France?"
+    assert "answer: " in said["sft"]
+
+
+def test_a_run_writes_down_what_it_was(experiment):
+    record = json.loads((experiment[0] / "pretrain_hmm" / "run.json").read_text())
+    assert record["settings"]["learning_rate"] == 3e-3
+    assert record["command"].startswith("python")
+    assert {"torch", "transformers", "datasets", "hmm-datasets"} <= record["versions"].keys()
+
+
+def test_started_again_a_finished_run_trains_no_further(program, succeeded, experiment):
+    root, _ = experiment
+    before = json.loads((root / "pretrain_text" / "summary.json").read_text())
+    succeeded(
+        program.run(
+            *("recipes/pretrain.py", "--tokens", root / "tokens" / "text", "--length", 64, "--model", "1m"),
+            *("--tokenizer", root / "tokens" / "tokenizer", "--output_dir", root / "pretrain_text"),
+            *("--max_steps", 4, *SMALL),
+            HF_HUB_OFFLINE="1",
+        )
+    )
+    after = json.loads((root / "pretrain_text" / "summary.json").read_text())
+    assert after == before
+    assert (before["steps"], before["tokens"]) == (4, 4 * 8 * 64)
+
+
+def test_stopped_between_its_last_checkpoint_and_its_end_a_run_does_not_overrun(program, succeeded, experiment):
+    """The Trainer, given a checkpoint with no step left, takes one more."""
+    root, _ = experiment
+    folder = root / "midtrain"
+    before = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").unlink()
+    succeeded(
+        program.run(
+            *("recipes/midtrain.py", "--model", root / "pretrain_text", "--length", 64),
+            *("--streams", root / "tokens" / "text", root / "tokens" / "chat", "--weights", 0.6, 0.4),
+            *("--output_dir", folder, "--max_steps", 4, *SMALL),
+            HF_HUB_OFFLINE="1",
+        )
+    )
+    after = json.loads((folder / "summary.json").read_text())
+    assert (after["steps"], after["tokens"]) == (before["steps"], before["tokens"]) == (4, 4 * 8 * 64)
+    assert after["evaluation"]["loss"] == pytest.approx(before["evaluation"]["loss"], abs=1e-6)
+
+
+def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment):
+    folder = experiment[0] / "hmm" / "hmm"
+    said = succeeded(
+        program.run(
+            *("recipes/push.py", "--folders", folder, "--names", "my-hmm", "--types", "model"),
+            HF_ENDPOINT="http://127.0.0.1:9",
+            HF_TOKEN="hf_test",
+        )
+    ).stdout.strip()
+    assert said.startswith("not pushed: http://127.0.0.1:9 does not answer")
+    assert said.endswith(f"hmm-datasets push {folder} USER/my-hmm")
+
+
+def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experiment, tmp_path):
+    root, _ = experiment
+    server = subprocess.Popen(
+        [sys.executable, "tests/hub/local_hub.py", "--port", "0", "--root", str(tmp_path / "hub")],
+        cwd=program.root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        environment = {
+            **dict(server.stdout.readline().strip().split("=", 1) for _ in range(2)),  # HF_ENDPOINT and HF_TOKEN
+            "HF_HUB_DISABLE_XET": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "HF_HOME": str(tmp_path / "home"),
+        }
+        said = succeeded(
+            program.run(
+                *("recipes/push.py", "--folders", root / "hmm" / "hmm", root / "dataset", root / "pretrain_hmm"),
+                *("--names", "hmm", "sequences", "llama", "--types", "model", "dataset", "model"),
+                **environment,
+            )
+        ).stdout
+        assert said.count("pushed ") == 3
+        check = f"""
+from datasets import load_dataset
+from huggingface_hub import HfApi
+from transformers import AutoModelForCausalLM
+import hmm_datasets
+from hmm_datasets import HMM
+me = HfApi().whoami()["name"]
+hmm = HMM.from_pretrained(me + "/hmm")
+assert hmm == HMM.from_pretrained({str(root / "hmm" / "hmm")!r})
+assert AutoModelForCausalLM.from_pretrained(me + "/llama").config.vocab_size == hmm.num_symbols + 1
+rows = load_dataset(
+    "hmm", data_files="hf://datasets/" + me + "/sequences/model.safetensors", length=12, split="train", streaming=True
+)
+assert next(iter(rows))["input_ids"] == hmm.sample(1, 12)[0].tolist()
+"""
+        succeeded(program.run("-c", check, **environment))
+    finally:
+        server.terminate()
+        server.wait(10)

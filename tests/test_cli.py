@@ -1,0 +1,210 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmm_datasets import __version__
+from hmm_datasets.cli import main
+from hmm_datasets.files import append_jsonl
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.model import HMM
+
+ROOT = Path(__file__).parents[1]
+HMM_OF_TESTS = processes.mess3()
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    HMM_OF_TESTS.save_pretrained(tmp_path / "hmm")
+    return str(tmp_path / "hmm")
+
+
+def failing(capsys, *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_building_the_parser_imports_nothing_slow():
+    script = (
+        "import sys; from hmm_datasets.cli import build_parser; build_parser();"
+        "slow = {'torch', 'transformers', 'datasets', 'numpy', 'numba', 'huggingface_hub', 'accelerate'};"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_help_and_version(capsys):
+    for argv, expected in ((["--help"], "entropy-rate"), (["--version"], __version__), (["sample", "-h"], "--first")):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_sample_prints_a_line_a_sequence(folder, capsys):
+    assert main(["sample", folder, "--num-sequences", "3", "--length", "7", "--seed", "5", "--first", "2"]) == 0
+    rows = np.array([line.split() for line in capsys.readouterr().out.splitlines()], dtype=int)
+    np.testing.assert_array_equal(rows, HMM_OF_TESTS.sample(3, 7, seed=5, first=2))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".bin", ".txt"])
+def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, capsys):
+    monkeypatch.setattr("hmm_datasets.cli._CHUNK_TOKENS", 20)
+    path = tmp_path / f"tokens{suffix}"
+    assert main(["sample", folder, "--num-sequences", "11", "--length", "6", "--output", str(path)]) == 0
+    if suffix == ".npy":
+        tokens = np.load(path)
+        assert tokens.dtype == np.uint8
+    elif suffix == ".bin":
+        tokens = np.fromfile(path, dtype="<u1").reshape(11, 6)
+    else:
+        tokens = np.loadtxt(path, dtype=int)
+    np.testing.assert_array_equal(tokens, HMM_OF_TESTS.sample(11, 6))
+    assert HMM_OF_TESTS.fingerprint() in capsys.readouterr().out
+    assert os.listdir(tmp_path).count(path.name) == 1
+    assert len(os.listdir(tmp_path)) == 2  # nothing temporary is left
+
+
+def test_sample_of_large_alphabets_takes_two_bytes_a_token(tmp_path):
+    hmm = HMM(transition=[[1.0]], emission=np.full((1, 300), 1 / 300))
+    hmm.save_pretrained(tmp_path / "wide")
+    for suffix in (".npy", ".bin"):
+        main(["sample", str(tmp_path / "wide"), "--length", "50", "--output", str(tmp_path / f"t{suffix}")])
+    np.testing.assert_array_equal(np.load(tmp_path / "t.npy"), hmm.sample(1, 50))
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "t.bin", dtype="<u2"), hmm.sample(1, 50)[0])
+
+
+def test_sample_of_nothing_is_an_empty_file(folder, tmp_path):
+    main(["sample", folder, "--num-sequences", "0", "--output", str(tmp_path / "t.npy")])
+    assert np.load(tmp_path / "t.npy").shape == (0, 64)
+
+
+def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "t.npy")]
+    assert "neither a folder nor" in failing(capsys, "sample", str(tmp_path / "no" / "such" / "hmm"))
+    assert "seed is -1" in failing(capsys, "sample", folder, "--seed", "-1", *output)
+    assert "--first -1; expected" in failing(capsys, "sample", folder, "--first", "-1", *output)
+    assert "--length -3" in failing(capsys, "sample", folder, "--length", "-3", *output)
+    assert ".npy, .bin or .txt" in failing(capsys, "sample", folder, "--output", str(tmp_path / "t.csv"))
+    assert os.listdir(tmp_path) == ["hmm"]
+
+
+def test_sample_into_a_closed_pipe_ends_quietly(folder):
+    command = [sys.executable, "-m", "hmm_datasets.cli", "sample", folder, "--num-sequences", "20000"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+
+
+def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hmm_datasets.cli._CHUNK_TOKENS", 50)
+    tokens = HMM_OF_TESTS.sample(9, 20, seed=1)
+    np.save(tmp_path / "t.npy", tokens)
+    assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
+    out = capsys.readouterr().out
+    rates = -HMM_OF_TESTS.log_likelihood(tokens) / 20
+    assert out.startswith(f"{rates.mean():.6f} nats a token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
+
+
+def test_score_counts_impossible_sequences(tmp_path, capsys):
+    processes.golden_mean().save_pretrained(tmp_path / "hmm")
+    np.save(tmp_path / "t.npy", [[0, 1, 0], [0, 0, 1]])
+    main(["score", str(tmp_path / "hmm"), str(tmp_path / "t.npy")])
+    out = capsys.readouterr().out
+    assert out.startswith("inf nats a token, over 2")
+    assert "1 of 2 sequences are impossible" in out
+
+
+def test_score_tells_bad_files(folder, tmp_path, capsys):
+    path = tmp_path / "t.npy"
+    assert "t.npy: no such file" in failing(capsys, "score", folder, str(path))
+    path.write_bytes(b"nothing")
+    assert "not a whole .npy file" in failing(capsys, "score", folder, str(path))
+    np.save(path, [0.5])
+    assert "float64 of shape (1,); expected integers of shape (N, L)" in failing(capsys, "score", folder, str(path))
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    assert "not a whole .npy file of numbers" in failing(capsys, "score", folder, str(path))
+    np.save(path, [[0, 7]])
+    assert "tokens[0, 1] is 7; the symbols of this HMM are 0..2" in failing(capsys, "score", folder, str(path))
+
+
+def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
+    processes.golden_mean().save_pretrained(tmp_path / "exact")
+    assert main(["entropy-rate", str(tmp_path / "exact")]) == 0
+    assert capsys.readouterr().out == "0.462098 nats a token (0.666667 bits), exact\n"
+    assert main(["entropy-rate", folder]) == 0
+    expected = HMM_OF_TESTS.entropy_rate()
+    out = capsys.readouterr().out
+    assert out.startswith(f"{expected.value:.6f} nats a token")
+    assert f"standard error {expected.standard_error:.6f}" in out
+
+
+def test_push_tells_bad_input(tmp_path, capsys):
+    assert "nowhere" in failing(capsys, "push", str(tmp_path / "nowhere"), "me/it")
+
+
+def test_checkpoints_names_the_one_to_resume_from(tmp_path, capsys):
+    import torch
+    from safetensors.torch import save_file
+
+    for step in (1, 2):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        save_file({"a": torch.zeros(9)}, folder / "model.safetensors")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    os.truncate(tmp_path / "checkpoint-2" / "model.safetensors", 90)
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "TORN  checkpoint-2" in out
+    assert "model.safetensors: 90 bytes, 1" in out
+    assert f"resume from {tmp_path / 'checkpoint-1'}" in out
+    (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
+    assert main(["checkpoints", str(tmp_path)]) == 1
+    assert "no checkpoint to resume from" in capsys.readouterr().out
+    assert "no such folder" in failing(capsys, "checkpoints", str(tmp_path / "nowhere"))
+
+
+def test_watch_shows_a_run_and_fails_on_nan(tmp_path, capsys):
+    path = tmp_path / "history.jsonl"
+    for step in range(1, 5):
+        append_jsonl(path, {"step": step, "time": 10.0 * step, "loss": 2.0, "max_steps": 4})
+    assert main(["watch", str(tmp_path)]) == 0
+    assert "4 of 4 (100.0%)" in capsys.readouterr().out
+    assert main(["watch", str(path), "--follow"]) == 0
+    append_jsonl(path, {"step": 5, "time": 50.0, "loss": float("nan"), "max_steps": 9})
+    assert main(["watch", str(path)]) == 1
+    assert "nan at step 5" in capsys.readouterr().out
+    assert "no such file" in failing(capsys, "watch", str(tmp_path / "nowhere.jsonl"))
+    assert "--every 0.0; expected" in failing(capsys, "watch", str(path), "--follow", "--every", "0")
+
+
+def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys, monkeypatch):
+    from hmm_datasets.ops import preflight
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    assert main(["preflight", str(tmp_path)]) in (0, 1)
+    assert "shared memory" in capsys.readouterr().out
+    checks = [preflight.Check("host", True, "node7"), preflight.Check("disk", False, "full")]
+    monkeypatch.setattr(preflight, "run_checks", lambda output_dir: checks)
+    assert main(["preflight"]) == 1
+    assert "FAIL  disk  full" in capsys.readouterr().out
+    monkeypatch.setenv("RANK", "3")
+    assert main(["preflight"]) == 1
+    assert capsys.readouterr().out == "rank 3: node7\nFAIL  disk  full\n"
+    monkeypatch.setattr(preflight, "run_checks", lambda output_dir: checks[:1])
+    assert main(["preflight"]) == 0
+    assert capsys.readouterr().out == ""

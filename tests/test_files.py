@@ -1,0 +1,226 @@
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from hmm_datasets.errors import InputError, one_line_errors
+from hmm_datasets.files import append_jsonl, atomic_file, atomic_folder, read_json, read_jsonl, write_json
+
+
+class Stop(Exception):
+    pass
+
+
+def error(function, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def listing(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Whole or absent
+
+
+def test_a_file_is_there_when_it_is_whole(tmp_path):
+    with atomic_file(tmp_path / "new" / "a.txt") as temporary:
+        temporary.write_text("first")
+        assert temporary.parent == tmp_path / "new", "a rename works within one file system alone"
+        assert not (tmp_path / "new" / "a.txt").exists()
+    assert (tmp_path / "new" / "a.txt").read_text() == "first"
+    assert listing(tmp_path / "new") == ["a.txt"]
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path, old):
+    path = tmp_path / "a.txt"
+    if old is not None:
+        path.write_text(old)
+
+    def write_half():
+        with atomic_file(path) as temporary:
+            temporary.write_text("half")
+            raise Stop
+
+    with pytest.raises(Stop):
+        write_half()
+    assert listing(tmp_path) == ([] if old is None else ["a.txt"])
+    assert old is None or path.read_text() == old
+
+
+def test_a_file_replaces_the_old_one(tmp_path):
+    write_json(tmp_path / "a.json", {"x": "ö"})
+    write_json(tmp_path / "a.json", [1])
+    assert read_json(tmp_path / "a.json") == [1]
+    assert listing(tmp_path) == ["a.json"]
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"x": object()})
+    assert read_json(tmp_path / "a.json") == {"x": 1}
+    assert listing(tmp_path) == ["a.json"]
+
+
+def test_files_and_folders_have_the_modes_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "a.json", 1)
+        with atomic_folder(tmp_path / "b") as temporary:
+            (temporary / "c").write_text("c")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
+
+
+def test_a_folder_is_there_when_it_is_whole_and_replaces_the_old_one(tmp_path):
+    for content in ("first", "second"):
+        with atomic_folder(tmp_path / "a") as temporary:
+            (temporary / content).mkdir()
+            (temporary / content / "file").write_text(content)
+            assert temporary.parent == tmp_path
+        assert listing(tmp_path) == ["a"]
+        assert listing(tmp_path / "a") == [content]
+        assert (tmp_path / "a" / content / "file").read_text() == content
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_an_error_leaves_the_old_folder_and_nothing_beside_it(tmp_path, old):
+    if old:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "kept").write_text("kept")
+
+    def write_half():
+        with atomic_folder(tmp_path / "a") as temporary:
+            (temporary / "half").write_text("half")
+            raise Stop
+
+    with pytest.raises(Stop):
+        write_half()
+    assert listing(tmp_path) == (["a"] if old else [])
+    assert not old or listing(tmp_path / "a") == ["kept"]
+
+
+KILLED = """
+import os, sys
+from hmm_datasets.files import atomic_file
+with atomic_file(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    os._exit(9)
+"""
+
+
+def test_a_killed_process_leaves_the_old_file(tmp_path, child_environment):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    done = subprocess.run([sys.executable, "-c", KILLED, path], env=child_environment, check=False)
+    assert done.returncode == 9
+    assert path.read_text() == "old"
+
+
+# Reading
+
+
+def test_a_missing_or_malformed_json_file_is_named_with_the_line(tmp_path):
+    path = tmp_path / "a.json"
+    assert error(read_json, path) == f"{path}: no such file"
+    path.write_text('{"a": 1,\n "b": }')
+    assert error(read_json, path) == f"{path}:2: not JSON (Expecting value)"
+    path.write_bytes(b'{"a": "\xff"}')
+    assert error(read_json, path) == f"{path}: not UTF-8 text (invalid start byte at byte 7)"
+
+
+def test_rows_appended_come_back(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    # Some of these cut a line for str.splitlines, and JSON leaves them in strings as they are.
+    rows = [{"n": 1}, {"text": "a\nb\u2028c\u2029d\x85e\x0bf\x1cg ö"}, {"n": [1, None, 0.1]}]
+    for row in rows:
+        append_jsonl(path, row)
+    assert read_jsonl(path) == rows
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for row in ({"n": 1}, {"text": "ö"}):
+        append_jsonl(path, row)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert read_jsonl(path) == [{"n": 1}][: whole[:size].count(b"\n")], "cut inside a character too"
+
+
+def test_a_malformed_line_that_is_not_the_last_is_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n{"n": \n{"n": 3}\n')
+    assert error(read_jsonl, path) == f"{path}:2: not JSON (Expecting value)"
+    path.write_bytes(b'{"n": 1}\n{"n": "\xff"}\n')
+    assert error(read_jsonl, path).startswith(f"{path}:2: not JSON (")
+    assert error(read_jsonl, tmp_path / "no.jsonl") == f"{tmp_path / 'no.jsonl'}: no such file"
+
+
+# Errors
+
+
+def test_an_error_is_one_line_whatever_its_message():
+    assert str(InputError("a\n  b\tc ")) == "a b c"
+    assert isinstance(InputError("a"), ValueError)
+
+
+def test_a_program_ends_with_one_line_and_code_2(capsys, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as stop, one_line_errors():
+        raise InputError("field x is 3; expected 4")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "error: field x is 3; expected 4\n"
+
+
+def test_errors_of_other_kinds_keep_their_traceback():
+    with pytest.raises(KeyError), one_line_errors():
+        raise KeyError("a bug")
+
+
+RECIPE = """
+from dataclasses import dataclass
+from hmm_datasets.errors import InputError
+from hmm_datasets.recipe import run
+
+@dataclass
+class Settings:
+    number: int = 1
+
+def main(settings):
+    if settings.number < 0:
+        raise InputError(f"number is {settings.number}; expected 0 or more")
+    print(settings.number)
+
+run(main, Settings)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "output", "errors"),
+    [
+        (["--number", "5"], 0, "5\n", ""),
+        (["--number", "-5"], 2, "", "error: number is -5; expected 0 or more\n"),
+    ],
+)
+def test_a_recipe_runs_or_ends_in_one_line(tmp_path, child_environment, flags, code, output, errors):
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    # As recipes/evaluate.py would hide the library of that name.
+    (tmp_path / "yaml.py").write_text("raise RuntimeError('a file beside the recipe hid a library')")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", tmp_path / "recipe.py", *flags],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, output, errors)

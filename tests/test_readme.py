@@ -1,0 +1,32 @@
+"""What the README says runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
+def test_python_in_the_readme_runs(block, tmp_path):
+    result = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_files_and_flags_the_readme_names_exist():
+    for name in re.findall(r"(?:recipes|accelerate_configs|ds_configs|hmm_datasets)/[\w/]+\.\w+", README):
+        assert (ROOT / name).exists(), name
+    for command in re.findall(
+        r"recipes/(\w+)\.py (.*?)(?=\n\n|\n#|\naccelerate|\npython|\n```)", README, flags=re.DOTALL
+    ):
+        recipe, arguments = command
+        source = (ROOT / "recipes" / f"{recipe}.py").read_text() + "".join(
+            path.read_text() for path in (ROOT / "hmm_datasets" / "training").glob("settings.py")
+        )
+        for flag in re.findall(r"--(\w+)", arguments):
+            inherited = {"output_dir", "per_device_train_batch_size"}
+            assert flag in inherited or re.search(rf"^    {flag}: ", source, flags=re.MULTILINE), (recipe, flag)

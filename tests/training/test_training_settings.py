@@ -1,0 +1,241 @@
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings, parse_settings
+
+
+@dataclass
+class Data:
+    """As a recipe has it: a setting of each kind."""
+
+    corpus: str = field(metadata={"help": "Needed."})
+    hmm: str | None = None
+    length: int = 64
+    rate: float = 0.5
+    tie: bool = False
+    names: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "settings.yaml"
+
+    def write(text: str) -> list[str]:
+        path.write_text(text)
+        return ["--config", str(path)]
+
+    return write
+
+
+def parse(arguments, *kinds):
+    return parse_settings(*(kinds or (Data,)), arguments=arguments)
+
+
+def error(arguments, *kinds) -> str:
+    with pytest.raises(InputError) as caught:
+        parse(arguments, *kinds)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Values
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest(config):
+    (found,) = parse(config("corpus: a\nlength: 5\nrate: 1e-3\ntie: yes\nnames: [x, y]\nhmm: null"))
+    assert found == Data("a", None, 5, 1e-3, True, ["x", "y"])
+    assert parse(config("corpus: a\nrate: 2"))[0].rate == 2
+
+
+def test_a_flag_overrides_the_file(config):
+    arguments = config("corpus: a\nlength: 5\ntie: true")
+    (found,) = parse([*arguments, "--length", "7", "--tie", "no", "--hmm=some/folder"])
+    assert found == Data("a", "some/folder", 7, tie=False)
+    assert parse(["--length", "7", *arguments])[0].length == 7
+    assert parse([*arguments, "--corpus", "b"])[0].corpus == "b"
+
+
+def test_flags_alone_are_enough():
+    assert parse(["--corpus", "a", "--rate", "3"])[0] == Data("a", rate=3)
+
+
+def test_the_file_may_be_named_with_an_equals_sign(config):
+    _, path = config("corpus: a\nlength: 5")
+    assert parse([f"--config={path}"])[0].length == 5
+
+
+def test_a_file_fills_several_dataclasses(config, tmp_path):
+    text = (
+        f"corpus: a\nmax_steps: 3\noutput_dir: {tmp_path}\nglobal_batch_size: 32\nlr_scheduler_kwargs:\n  min_lr: 1e-5"
+    )
+    data, training = parse(config(text), Data, PretrainSettings)
+    assert data.corpus == "a"
+    assert (training.max_steps, training.global_batch_size, training.output_dir) == (3, 32, str(tmp_path))
+
+
+def test_variables_of_the_file_are_set(config, monkeypatch):
+    monkeypatch.setenv("HMM_DATASETS_TEST_VARIABLE", "before")
+    parse(config("corpus: a\nenv:\n  HMM_DATASETS_TEST_VARIABLE: after"))
+    assert os.environ["HMM_DATASETS_TEST_VARIABLE"] == "after"
+
+
+# Bad input
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert error(["--config", str(tmp_path / "no.yaml")]) == f"{tmp_path / 'no.yaml'}: No such file or directory"
+    assert error(["--config", str(tmp_path)]) == f"{tmp_path}: Is a directory"
+    assert error(["--corpus", "a", "--config"]) == "--config needs a YAML file"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("corpus: a\nlength: 5\n  rate: : 3", ":3: not YAML (mapping values are not allowed here)"),
+        ("corpus: [a", ":1: not YAML (expected ',' or ']', but got '<stream end>')"),
+        ("corpus: a\n\tlength: 5", ":2: not YAML (found character '\\t' that cannot start any token)"),
+        ("- corpus", ": expected a mapping of settings, found list"),
+        ("", ": expected a mapping of settings, found NoneType"),
+    ],
+)
+def test_a_malformed_file_is_named_with_the_line(config, text, message):
+    arguments = config(text)
+    assert error(arguments) == f"{arguments[1]}{message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lenght: 5", "unknown setting 'lenght'; did you mean length?"),
+        ("zzzz: 5", "unknown setting 'zzzz'"),
+        ("3: 5", "unknown setting 3"),
+        ("length: five", "length is 'five' (str); expected int"),
+        ("length: 5.5", "length is 5.5 (float); expected int"),
+        ("length: true", "length is True (bool); expected int"),
+        ("length: [1]", "length is [1] (list); expected int"),
+        ("length: null", "length is None (NoneType); expected int"),
+        ("rate: fast", "rate is 'fast' (str); expected float"),
+        ("rate: true", "rate is True (bool); expected float"),
+        ("tie: 3", "tie is 3 (int); expected bool"),
+        ("tie: maybe", "tie is 'maybe' (str); expected bool"),
+        ("hmm: 5", "hmm is 5 (int); expected str | None"),
+        ("hmm: {a: b}", "hmm is {'a': 'b'} (dict); expected str | None"),
+    ],
+)
+def test_a_wrong_key_or_type_is_named_with_the_file(config, text, message):
+    arguments = config(f"corpus: a\n{text}")
+    assert error(arguments) == f"{arguments[1]}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_steps: 3.5", "max_steps is 3.5 (float); expected int"),
+        ("max_steps: 3\nlearning_rate: abc", "learning_rate is 'abc' (str); expected float"),
+        ("max_steps: 3\nbf16: 7", "bf16 is 7 (int); expected bool"),
+        ("max_steps: 3\ntrain_tokens: 1.5", "train_tokens is 1.5 (float); expected int | None"),
+    ],
+)
+def test_types_of_the_trainers_settings_are_checked_too(config, tmp_path, text, message):
+    arguments = config(f"output_dir: {tmp_path}\n{text}")
+    assert error(arguments, PretrainSettings) == f"{arguments[1]}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lenght", "5"], "unknown flag --lenght; did you mean --length?"),
+        (["--leng", "5"], "unknown flag --leng; did you mean --length?"),
+        (["--zzzz=5"], "unknown flag --zzzz"),
+        (["--length", "five"], "argument --length: invalid int value: 'five'"),
+        (["stray"], "settings: Some specified arguments are not used by the HfArgumentParser: ['stray']"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags, message):
+    assert error(["--corpus", "a", *flags]) == message
+
+
+def test_a_setting_without_a_default_has_to_be_given(config):
+    message = "the following arguments are required: --corpus"
+    assert error([]) == message
+    assert error(config("length: 5")) == message
+
+
+def test_errors_of_a_dataclass_pass_as_they_are(config, tmp_path):
+    @dataclass
+    class Refusing:
+        number: int = 0
+
+        def __post_init__(self):
+            raise InputError("number is refused") if self.number == 1 else ValueError("a library says no")
+
+    assert error(["--number", "1"], Refusing) == "number is refused"
+    assert error(["--number", "2"], Refusing) == "settings: a library says no"
+
+
+def test_help_is_printed_and_ends_the_program(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse(["--help"])
+    assert stop.value.code == 0
+    assert "--length" in capsys.readouterr().out
+
+
+# Settings of training
+
+
+def pretraining(tmp_path, **settings) -> PretrainSettings:
+    return PretrainSettings(output_dir=str(tmp_path), **{"max_steps": 3, **settings})
+
+
+def test_accumulation_follows_from_the_global_batch(tmp_path):
+    assert pretraining(tmp_path, global_batch_size=64, per_device_train_batch_size=16).gradient_accumulation_steps == 4
+    assert pretraining(tmp_path, global_batch_size=8, per_device_train_batch_size=8).gradient_accumulation_steps == 1
+
+
+def test_accumulation_that_contradicts_the_global_batch_is_refused(tmp_path):
+    sizes = {"global_batch_size": 64, "per_device_train_batch_size": 16}
+    assert pretraining(tmp_path, **sizes, gradient_accumulation_steps=4).gradient_accumulation_steps == 4
+    with pytest.raises(InputError, match=r"gradient_accumulation_steps is 8, but follows .*: 4 here"):
+        pretraining(tmp_path, **sizes, gradient_accumulation_steps=8)
+
+
+def test_a_global_batch_that_does_not_divide_is_refused(tmp_path):
+    with pytest.raises(InputError, match="global_batch_size 60 does not divide by world size 1 x per_device"):
+        pretraining(tmp_path, global_batch_size=60, per_device_train_batch_size=16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_steps": -1}, "there is no budget; set train_tokens or max_steps"),
+        ({"max_steps": 3, "train_tokens": 100}, "train_tokens 100 and max_steps 3 are both set; drop one"),
+    ],
+)
+def test_exactly_one_budget_is_asked_for(tmp_path, settings, message):
+    with pytest.raises(InputError) as caught:
+        pretraining(tmp_path, **settings)
+    assert str(caught.value) == message
+
+
+def test_a_budget_in_tokens_fixes_the_steps_and_the_rows(tmp_path):
+    settings = pretraining(tmp_path, max_steps=-1, train_tokens=1_000_000, global_batch_size=64)
+    assert settings.plan(row_length=65) == 241 * 64
+    assert settings.max_steps == 241
+    assert pretraining(tmp_path, max_steps=7, global_batch_size=64).plan(row_length=65) == 7 * 64
+
+
+def test_rows_are_read_in_order_and_every_token_counts(tmp_path):
+    settings = pretraining(tmp_path)
+    assert settings.train_sampling_strategy == "sequential"
+    assert settings.include_num_input_tokens_seen == "all"
+    assert settings.logging_nan_inf_filter is False
+
+
+def test_fine_tuning_counts_tokens_without_padding_and_learns_the_assistants_words(tmp_path):
+    settings = SFTSettings(output_dir=str(tmp_path), max_steps=3)
+    assert settings.assistant_only_loss is True
+    assert settings.include_num_input_tokens_seen == "non_padding"
+    assert settings.gradient_accumulation_steps * settings.per_device_train_batch_size == 64
