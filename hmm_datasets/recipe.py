@@ -1,8 +1,12 @@
-"""How a recipe starts: settings from `--config FILE.yaml` and flags, errors in one line."""
+"""How a recipe starts and ends: settings from `--config FILE.yaml` and flags, errors in one line, a clean exit."""
 
+import atexit
+import contextlib
+import faulthandler
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import one_line_errors
@@ -19,7 +23,8 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     # Python puts the script's folder first on the path, where recipes/evaluate.py would hide the evaluate library.
     folder = Path(sys.argv[0]).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != folder]
-    with one_line_errors():
+    faulthandler.enable()  # a process that a signal kills says where it was
+    with exit_without_teardown(), one_line_errors():
         import torch
 
         if not torch.accelerator.is_available():
@@ -34,3 +39,29 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             state = PartialState()
             state.wait_for_everyone()
             state.destroy_process_group()
+
+
+@contextlib.contextmanager
+def exit_without_teardown() -> Iterator[None]:
+    """Let this process, where it is one of several, end after its exit handlers, without tearing Python down.
+
+    Gloo's threads may let go of their last tensors only then, and abort a process whose work is all done: SIGABRT,
+    "terminate called without an active exception" (PyTorch pull request 179291, issue 190489). Meant for the body of
+    a program, once, before it imports torch: handlers run in the reverse of the order in which they registered.
+    """
+    code = 1  # of an exception that nobody catches
+
+    def leave() -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(leave)
+    try:
+        yield
+        code = 0
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else int(request.code is not None)
+        raise
