@@ -10,14 +10,19 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 demo: install
 	$(BIN)/python recipes/demo/run.py
 
-test: install lint
+test: .venv/tools lint
 	$(BIN)/python -m pytest -q --durations=10
 
-lint: install
+lint: .venv/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 install: .venv/installed
+
+# What tests and benchmarks need besides: other libraries to compare with.
+.venv/tools: .venv/installed
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]}; 3.11 or newer is needed, set PYTHON=")'
@@ -29,5 +34,5 @@ ifeq ($(HAS_GPU),0)
 		|| ($(PIP) install uv && $(BIN)/uv pip install -q -p $(BIN)/python --torch-backend cpu "torch==$(TORCH)") \
 		|| $(PIP) install "torch==$(TORCH)"
 endif
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c constraints.txt -e .
 	@touch $@

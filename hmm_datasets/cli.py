@@ -8,12 +8,16 @@ import argparse
 import contextlib
 import os
 import sys
+import typing
 from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import InputError, one_line_errors
+from .hmm.fit_settings import CHOICES as FIT_CHOICES
+from .hmm.fit_settings import FitSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +68,23 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = _add(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats a token")
     command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+
+    command = _add(commands, "describe", describe, "sizes, states, mixing, and what predictors reach")
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command.add_argument("--length", type=int, default=64, metavar="L", help="positions to measure at, default 64")
+    command.add_argument("--num-sequences", type=int, default=2048, metavar="N", help="to measure on, default 2048")
+    command.add_argument("--json", action="store_true", help="JSON instead of tables")
+    command.add_argument("--plot", type=Path, metavar="FOLDER", help="write heat maps, for 3 states also the beliefs")
+
+    command = _add(commands, "fit", fit, "fit an HMM to sequences, by Baum-Welch")
+    command.add_argument("tokens", type=Path, metavar="TOKENS.npy", help="integers of shape (N, L)")
+    command.add_argument(
+        "--output", type=Path, required=True, metavar="FOLDER", help="gets hmm/, and checkpoints in fit/"
+    )
+    command.add_argument("--test", type=Path, metavar="TOKENS.npy", help="held-out sequences, for early stopping")
+    command.add_argument("--num-symbols", type=int, metavar="E", help="default one more than the largest token")
+    command.add_argument("--device", help="where to compute, as cuda; default cpu")
+    _add_settings(command, FitSettings, FIT_CHOICES)
 
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
     command.add_argument("folder", type=Path, metavar="FOLDER")
@@ -124,16 +145,7 @@ def score(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     hmm = _load(arguments.hmm)
-    path = arguments.tokens
-    try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a whole .npy file of numbers ({error})") from None
-    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
-        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
-        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
+    tokens = _read_tokens(arguments.tokens)
     count, length = tokens.shape
     rows = max(1, _CHUNK_TOKENS // max(length, hmm.num_states))
     total = np.empty(count)
@@ -153,6 +165,29 @@ def score(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def fit(arguments: argparse.Namespace) -> int:
+    """Fit an HMM; the same command goes on where a stopped fit was."""
+    from .hmm.fitting import fit_hmm
+
+    settings = FitSettings(**{f.name: getattr(arguments, f.name) for f in fields(FitSettings) if f.name in arguments})
+    output = arguments.output
+    result = fit_hmm(
+        _read_tokens(arguments.tokens),
+        settings,
+        num_symbols=arguments.num_symbols,
+        test_tokens=None if arguments.test is None else _read_tokens(arguments.test),
+        checkpoint_dir=output / "fit" if settings.backend == "torch" else None,
+        device=arguments.device,
+    )
+    result.hmm.save_pretrained(output / "hmm")
+    held_out = "" if result.test_log_likelihood is None else f", {result.test_log_likelihood:.6f} held out"
+    print(
+        f"{output / 'hmm'}: {result.hmm} of epoch {result.epoch}, {result.train_log_likelihood:.6f} nats a token on "
+        f"train{held_out}"
+    )
+    return 0
+
+
 def entropy_rate(arguments: argparse.Namespace) -> int:
     """The entropy rate and its standard error."""
     import math
@@ -160,6 +195,21 @@ def entropy_rate(arguments: argparse.Namespace) -> int:
     rate = _load(arguments.hmm).entropy_rate()
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
     print(f"{rate.value:.6f} nats a token ({rate.value / math.log(2):.6f} bits), {exact}")
+    return 0
+
+
+def describe(arguments: argparse.Namespace) -> int:
+    """Tables, or JSON, of an HMM; pictures where asked for."""
+    import json
+
+    from .report.hmm_description import describe, description_text, plot_hmm
+
+    hmm = _load(arguments.hmm)
+    description = describe(hmm, length=arguments.length, num_sequences=arguments.num_sequences)
+    print(json.dumps(description) if arguments.json else description_text(description))
+    if arguments.plot is not None:
+        for path in plot_hmm(hmm, arguments.plot):
+            print(path, file=sys.stderr)
     return 0
 
 
@@ -223,6 +273,38 @@ def _add(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     command.set_defaults(run=run)
     return command
+
+
+def _add_settings(command: argparse.ArgumentParser, settings: type, choices: dict[str, tuple[str, ...]]) -> None:
+    """A flag for every field of a dataclass; what is not given is left to the dataclass."""
+    for setting in fields(settings):
+        kind = next(kind for kind in (*typing.get_args(setting.type), setting.type) if kind is not type(None))
+        required = setting.default is MISSING
+        default = "" if required or setting.default is None else f" (default {setting.default})"
+        command.add_argument(
+            f"--{setting.name.replace('_', '-')}",
+            type=kind,
+            choices=choices.get(setting.name),
+            required=required,
+            default=argparse.SUPPRESS,
+            metavar=None if setting.name in choices else kind.__name__.upper(),
+            help=setting.metadata["help"] + default,
+        )
+
+
+def _read_tokens(path: Path) -> "np.ndarray":
+    import numpy as np
+
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: not a whole .npy file of numbers ({error})") from None
+    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
+        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
+        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
+    return tokens
 
 
 def _load(name_or_path: str) -> "HMM":

@@ -5,17 +5,18 @@
 
 Keeps the sentences made only of the `vocabulary_size` commonest words, lays them end to end in windows, and fits. In
 `output_dir`: `words/` (the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `summary.json`.
-The same command goes on where a stopped fit was.
+The same command goes on where a stopped fit was, on any number of processes.
 """
 
 from dataclasses import asdict, dataclass, field
 
+from hmm_datasets.hmm.fit_settings import FitSettings
 from hmm_datasets.recipe import run
 
 
 @dataclass
-class FitHMMSettings:
-    """What to fit, to what."""
+class CorpusSettings:
+    """What to fit to; how is said by `FitSettings`."""
 
     output_dir: str = field(metadata={"help": "Where everything goes."})
     corpus: str = field(
@@ -25,15 +26,9 @@ class FitHMMSettings:
     vocabulary_size: int = field(default=100, metadata={"help": "Words kept, the full stop among them."})
     sentences: str = field(default="train", metadata={"help": "Fit to `train`, or to its `unique` sentences."})
     length: int = field(default=64, metadata={"help": "Symbols a window."})
-    num_states: int = field(default=100, metadata={"help": "Hidden states."})
-    max_steps: int = field(default=100, metadata={"help": "Baum-Welch steps at most."})
-    patience: int = field(default=5, metadata={"help": "Steps without a gain on held-out sentences before stopping."})
-    pseudocount: float = field(default=1e-2, metadata={"help": "Added to every expected count."})
-    batch_size: int = field(default=512, metadata={"help": "Windows in memory at once."})
-    seed: int = field(default=0, metadata={"help": "Of the first guess and the order of the sentences."})
 
 
-def main(settings: FitHMMSettings) -> None:
+def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     """Read words, fit, save."""
     import itertools
     import time
@@ -44,26 +39,18 @@ def main(settings: FitHMMSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import write_json
-    from hmm_datasets.hmm.fitting import FitSettings
     from hmm_datasets.text.corpora import load_corpus
     from hmm_datasets.text.words import build_word_corpus
     from hmm_datasets.training.record import write_record
 
-    fit_settings = FitSettings(
-        num_states=settings.num_states,
-        max_steps=settings.max_steps,
-        patience=settings.patience,
-        pseudocount=settings.pseudocount,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-    )
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
     documents = (row["text"] for row in load_corpus(settings.corpus, test_fraction=0.0))
     words = build_word_corpus(itertools.islice(documents, settings.max_documents), k=settings.vocabulary_size)
-    train = words.as_windows(settings.sentences, settings.length, seed=settings.seed)
-    test = words.as_windows("test", settings.length, seed=settings.seed)
-    write_record(output, asdict(settings), {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size})
+    train = words.as_windows(settings.sentences, settings.length, seed=fit_settings.seed)
+    test = words.as_windows("test", settings.length, seed=fit_settings.seed)
+    chosen = asdict(settings) | asdict(fit_settings)
+    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size})
     if state.is_main_process:
         words.save(output / "words", overwrite=True)
         state.print(
@@ -78,15 +65,15 @@ def main(settings: FitHMMSettings) -> None:
         num_symbols=settings.vocabulary_size,
         test_tokens=test,
         vocabulary=words.vocabulary,
-        checkpoint_dir=output / "fit",
+        checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
         device=state.device,
     )
     if state.is_main_process:
         result.hmm.save_pretrained(output / "hmm")
         rate = result.hmm.entropy_rate()
         summary = {
-            "steps": len(result.history),
-            "best_step": result.step,
+            "epochs": result.history[-1]["epoch"] + 1 if result.history else 0,
+            "best_epoch": result.epoch,
             "train_log_likelihood": result.train_log_likelihood,
             "test_log_likelihood": result.test_log_likelihood,
             "entropy_rate": rate.value,
@@ -97,10 +84,10 @@ def main(settings: FitHMMSettings) -> None:
         }
         write_json(output / "summary.json", summary)
         print(
-            f"{result.hmm} from step {result.step}: {result.train_log_likelihood:.4f} nats a token on train, "
+            f"{result.hmm} of epoch {result.epoch}: {result.train_log_likelihood:.4f} nats a token on train, "
             f"{result.test_log_likelihood:.4f} held out; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
         )
 
 
 if __name__ == "__main__":
-    run(main, FitHMMSettings)
+    run(main, CorpusSettings, FitSettings)

@@ -24,8 +24,9 @@ from datasets.builder import Key
 from datasets.iterable_dataset import _BaseExamplesIterable
 
 from ..errors import InputError
-from ..hmm.model import HMM, WEIGHTS_NAME
+from ..hmm.model import HMM
 from ..hmm.sampling import smallest_unsigned
+from ..hmm.storage import WEIGHTS_NAME
 from .views import ENDLESS, TEST_FIRST
 
 _BLOCK = 256  # sequences drawn at once; a stream that stops early wastes no more than this

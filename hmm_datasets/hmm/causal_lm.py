@@ -6,7 +6,8 @@ whatever its length; the logits are the log-probabilities of the next token. So 
 `T` steps one after the other, and `O(B T V)` memory for the logits.
 
 Importing this module registers the classes: afterwards `AutoModelForCausalLM.from_pretrained` loads any folder
-written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`].
+written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`]. A program that never imports it (an evaluation harness)
+loads the same folder with `trust_remote_code=True`: the code trusted is that of this package, which must be installed.
 
 Token ids: symbols are `0 .. E-1`; a beginning-of-sequence token, where there is one, is `E`. It makes the belief
 `start` again, wherever it stands, and is never predicted. Logits at place `p` are the law of the token at `p + 1`. A
@@ -16,6 +17,7 @@ The tables, and with them the logits, are float64 always: in bfloat16 rows no lo
 without a word. Casts leave them as they are; tables that do not match the fingerprint in `config.json` are refused.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +29,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..errors import InputError
 from .checks import as_tokens
+from .format import AUTO_MAP, FORMAT_VERSION, write_loader
 from .inference import Parameters, forward_filter, next_token_probs
-from .model import FORMAT_VERSION, HMM
+from .model import HMM
 
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min
 """The logit of a token of probability zero.
@@ -84,6 +87,10 @@ class HMMConfig(PreTrainedConfig):
             raise InputError(
                 f"bos_token_id is {self.bos_token_id}; expected {self.num_symbols}, the id after the symbols, or None"
             )
+
+    @classmethod
+    def register_for_auto_class(cls, *_: Any) -> None:
+        """Nothing: a saved folder names this package's code and holds no copy of it."""
 
     @property
     def vocab_size(self) -> int:
@@ -211,7 +218,13 @@ class HMMForCausalLM(PreTrainedModel, GenerationMixin):
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too."""
         self.config.fingerprint = self.to_hmm().fingerprint()
+        self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, **kwargs)
+        write_loader(Path(save_directory))
+
+    @classmethod
+    def register_for_auto_class(cls, *_: Any) -> None:
+        """Nothing: a saved folder names this package's code and holds no copy of it."""
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, but drawing is from all tokens unless `top_k` is given, not from the 50 likeliest."""

@@ -26,3 +26,38 @@ def entropy(laws: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "..."]:
     """Entropy of each law over the last axis, in nats."""
     logs = np.log(np.where(laws > 0, laws, 1.0))
     return -(laws * logs).sum(axis=-1)
+
+
+def mixing_time(
+    transition: Float[np.ndarray, "H H"], stationary: Float[np.ndarray, "H"], distance: float = 0.25
+) -> float:
+    """Steps until the chain, from its worst state, is within `distance` of the stationary law in total variation.
+
+    `min {t : max_i |P^t(i, .) - stationary|_TV <= distance}` (Levin and Peres, Markov Chains and Mixing Times, 2017,
+    eq. 4.30); infinite for a chain with a period or with several closed classes. `O(H^3 log t)`.
+
+    ```python
+    >>> mixing_time(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5]))
+    4.0
+
+    ```
+    """
+
+    def far(power: np.ndarray) -> bool:
+        return bool(np.abs(power - stationary).sum(axis=1).max() / 2 > distance)
+
+    if not far(np.eye(len(transition))):
+        return 0.0
+    powers = [transition]  # entry k holds 2^k steps
+    while far(powers[-1]):
+        if len(powers) > 50:
+            return np.inf
+        squared = powers[-1] @ powers[-1]
+        powers.append(squared / squared.sum(axis=1, keepdims=True))
+    # The distance never grows with time, so the largest number of steps that is still too few is found bit by bit.
+    steps, reached = 0, np.eye(len(transition))
+    for exponent in reversed(range(len(powers))):
+        further = reached @ powers[exponent]
+        if far(further):
+            steps, reached = steps + (1 << exponent), further
+    return float(steps + 1)

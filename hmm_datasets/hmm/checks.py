@@ -9,12 +9,47 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
+from .chain import cesaro_limit
 
 if TYPE_CHECKING:
     import torch
 
 _REFUSE = 1e-5  # what a row of 500 float32 probabilities can be off by, with room
 _RESCALE = 1e-9  # rows nearer to one than this are kept bit for bit, so that saving and loading change nothing
+
+
+def as_tables(
+    start: Any, transition: Any, emission: Any, edges: Any, normalize: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Check the tables of an HMM, and complete them: the marginals of `edges`, the stationary law as `start`."""
+    given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
+    if len(given) != (2 if edges is None else 0):
+        found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
+        raise InputError(f"an HMM takes transition= and emission=, or edges= alone; found {found}")
+    if edges is None:
+        transition = distribution("transition", transition, 2, normalize)
+        emission = distribution("emission", emission, 2, normalize)
+    else:
+        edges = probabilities("edges", edges, 3)
+        if edges.shape[1] != edges.shape[2]:
+            raise InputError(f"edges has shape {edges.shape}; expected (E, H, H)")
+        # One row a state: all the ways to leave it.
+        rows = distribution("edges", edges.transpose(1, 0, 2).reshape(edges.shape[1], -1), 2, normalize)
+        edges = np.ascontiguousarray(rows.reshape(edges.shape[1], edges.shape[0], -1).transpose(1, 0, 2))
+        transition = edges.sum(axis=0)
+        emission = np.ascontiguousarray(edges.sum(axis=2).T)
+    states = len(transition)
+    if transition.shape != (states, states) or len(emission) != states:
+        raise InputError(
+            f"transition has shape {transition.shape} and emission {emission.shape}; "
+            "expected (H, H) and (H, E) with the same H"
+        )
+    if start is None:
+        start = cesaro_limit(np.full(states, 1 / states), transition)
+    start = distribution("start", start, 1, normalize)
+    if start.shape != (states,):
+        raise InputError(f"start has shape {start.shape}; expected ({states},), one entry a state")
+    return start, transition, emission, edges
 
 
 def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":

@@ -1,19 +1,28 @@
-"""Learning an HMM: Baum-Welch with Dirichlet priors, batched, over one process or many, resumable.
+"""Learning an HMM by Baum-Welch: full batch or stochastic, with Dirichlet priors, on one process or many, resumable.
 
-The E-step runs the scaled forward and backward recursions over batches of sequences and accumulates expected counts
-as matrix products: transitions as `sum_t (belief * emission)^T backward`, an `(H, H)` table, never `(B, T, H, H)`.
-The M-step is the posterior mode of each row under a symmetric Dirichlet whose pseudocounts keep every probability
-positive (Baum, Petrie, Soules and Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and
-Lee, IEEE Trans. Speech Audio Process. 2, 1994). Each step cannot lower the log-posterior that `History` rows carry.
+Full batch, an epoch is one step of EM and never lowers the log-posterior that the history carries. With
+`update_every=k` the tables are updated after every `k` batches of a fresh order of the sequences, by online EM
+(Cappé and Moulines, J. R. Stat. Soc. B 71, 2009): with `c_t` the expected counts of the batches under the tables
+`θ_t`, scaled up to all sequences,
 
-One step costs `O(N L H^2)` in products that BLAS runs; memory is `O(B L H)` for one batch. Under a launcher every rank
-takes its share of the batches and the counts are summed, in float64.
+    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = (t + step_offset)^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
+
+`t = 1, 2, ...`, and the first update takes its counts whole. With an exponent in (1/2, 1] the sum of the `γ_t` has no
+bound and that of their squares has one, which the convergence of stochastic approximation asks for (Robbins and Monro
+1951).
+
+The recursions run in float32 unless asked otherwise: beliefs are rescaled at every step, so rounding does not build up
+(the log-likelihood after 60 epochs at 50 states, and after 30 at 200, was that of float64 to 1e-9), and float32 is
+twice as fast. Take float64 for tables with probabilities below 1e-30, which can arise with pseudocount 0.
+
+An epoch costs `6 N L H^2` operations in matrix products; memory is `O(B L H)` for each batch in work. How batches are
+shared among threads and processes, and why the result does not depend on it: `hmm_datasets.hmm.baum_welch`.
 """
 
-import hashlib
-import math
+import itertools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,76 +30,35 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from ..errors import InputError
-from ..files import append_jsonl, atomic_folder, read_json, write_json, write_jsonl
-from . import inference
+from ..files import append_jsonl, write_jsonl
+from .baum_welch import (
+    Sequences,
+    Statistics,
+    Workers,
+    batch_rows,
+    even_batches,
+    log_prior,
+    maximize,
+    mean_log_likelihood,
+    sum_counts,
+)
 from .checks import as_tokens
+from .fit_settings import FitSettings
+from .fit_state import (
+    HISTORY_NAME,
+    FitResult,
+    FitState,
+    chosen_restart,
+    identity_of,
+    load_state,
+    newest_checkpoint,
+    save_state,
+)
+from .initial import guess_from_contexts, random_guess
 from .model import HMM
-
-HISTORY_NAME = "history.jsonl"
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How to fit.
-
-    Args:
-        num_states (`int`): `H`.
-        max_steps (`int`, *optional*, defaults to 100): passes over the data at most.
-        tolerance (`float`, *optional*, defaults to 1e-5): stop when a step gains less, in nats a token.
-        patience (`int`, *optional*, defaults to 5): with held-out data, stop after so many steps without a gain there;
-            the best HMM on the held-out data is returned.
-        pseudocount (`float`, *optional*, defaults to 1e-2): added to every expected count of the three tables.
-        batch_size (`int`, *optional*, defaults to 512): sequences in memory at once; the result does not depend on it
-            but for rounding.
-        seed (`int`, *optional*, defaults to 0): of the random first guess.
-        save_every (`int`, *optional*, defaults to 10): steps between checkpoints, where a folder is given.
-    """
-
-    num_states: int
-    max_steps: int = 100
-    tolerance: float = 1e-5
-    patience: int = 5
-    pseudocount: float = 1e-2
-    batch_size: int = 512
-    seed: int = 0
-    save_every: int = 10
-
-    def __post_init__(self):
-        for name, least in (
-            ("num_states", 1),
-            ("max_steps", 0),
-            ("patience", 1),
-            ("batch_size", 1),
-            ("save_every", 1),
-        ):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected {least} or more")
-        for name in ("pseudocount", "tolerance"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise InputError(f"{name} is {getattr(self, name)}; expected a finite number, 0 or more")
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What `fit_hmm` found.
-
-    Attributes:
-        hmm ([`HMM`]): the fitted model, the best on held-out data where there was some.
-        step (`int`): the step it comes from.
-        train_log_likelihood (`float`): nats a token on the training data under `hmm`.
-        test_log_likelihood (`float` or `None`): the same on held-out data.
-        history (list of `dict`): a row a step: `step`, `train_log_likelihood`, `log_posterior`,
-            `test_log_likelihood`, `tokens_per_second`.
-    """
-
-    hmm: HMM
-    step: int
-    train_log_likelihood: float
-    test_log_likelihood: float | None
-    history: list[dict]
+from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 
 
 def fit_hmm(
@@ -116,292 +84,240 @@ def fit_hmm(
         settings ([`FitSettings`]): how.
         num_symbols (`int`, *optional*): `E`; one more than the largest token by default.
         lengths (array of shape `(N,)`, *optional*): tokens that count in each row.
-        test_tokens, test_lengths (*optional*): held-out sequences, for early stopping.
-        initial ([`HMM`], *optional*): first guess; random by default (see [`random_guess`]).
+        test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
+        initial ([`HMM`], *optional*): first guess, instead of `settings.init`.
         vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
-        checkpoint_dir (path, *optional*): where `step-N/` checkpoints and `history.jsonl` go. If checkpoints of the
+        checkpoint_dir (path, *optional*): where `epoch-N/` checkpoints and `history.jsonl` go. If checkpoints of the
             same settings and data are there, the fit goes on from the newest.
-        device (*optional*): where to compute; float64 on the CPU by default.
+        device (*optional*): where to compute; the CPU by default.
         progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
 
     Returns:
         [`FitResult`].
 
     Raises:
-        `InputError`: no tokens, tokens outside the alphabet, a checkpoint of another fit, or a sequence that the
-            HMM cannot emit (with `pseudocount=0`); it names the batch.
+        `InputError`: no tokens, tokens outside the alphabet, a checkpoint of another fit, a sequence that the HMM
+            cannot emit (with `pseudocount=0`), or counts that are not finite; it names the batch.
+
+    ```python
+    >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), progress=False)
+    >>> bool(result.train_log_likelihood > -0.3)
+    True
+
+    ```
     """
+    if num_symbols is not None and num_symbols < 1:
+        raise InputError(f"num_symbols is {num_symbols}; expected 1 or more")
     values, lengths = as_tokens(tokens, num_symbols or _count_symbols(tokens), lengths)
-    if values.numel() == 0 or (lengths is not None and int(lengths.sum()) == 0):
+    data = Sequences(values.cpu(), None if lengths is None else lengths.cpu())
+    if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
     num_symbols = num_symbols or int(values.max()) + 1
-    held_out = None if test_tokens is None else as_tokens(test_tokens, num_symbols, test_lengths)
-    if held_out is not None and (held_out[0].numel() if held_out[1] is None else int(held_out[1].sum())) == 0:
-        raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
-    num_tokens = values.numel() if lengths is None else int(lengths.sum())
-    hmm = initial or random_guess(settings.num_states, num_symbols, seed=settings.seed)
-    if (hmm.num_states, hmm.num_symbols) != (settings.num_states, num_symbols) or hmm.edges is not None:
-        raise InputError(
-            f"initial is {hmm}; expected a state-emitting HMM of {settings.num_states} states and "
-            f"{num_symbols} symbols"
-        )
-    if vocabulary is not None:
-        hmm = HMM(**hmm.tables(), vocabulary=vocabulary)
-    rank = int(os.environ.get("RANK", "0")) if _is_distributed() else 0
-    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-    state = _State(hmm, best=hmm)
-    identity = {}
-    if folder is not None:
-        identity = {
-            "settings": _identity(settings),
-            "data": _digest(values, lengths),
-            "test data": None if held_out is None else _digest(*held_out),
-            "num_symbols": num_symbols,
-            "initial": hmm.fingerprint(),
-        }
-        state = _load_newest(folder, identity) or state
-        if rank == 0:
-            # Rows of steps after the checkpoint are about to be written again.
-            write_jsonl(folder / HISTORY_NAME, state.history)
-
-    bar = _progress_bar(settings, state.step, progress and rank == 0)
-    while state.step < settings.max_steps and not state.finished(settings):
-        began = time.perf_counter()
-        counts = _expected_counts(state.hmm, values, lengths, settings.batch_size, device)
-        row = {
-            "step": state.step,
-            "train_log_likelihood": counts.log_likelihood / num_tokens,
-            "log_posterior": counts.log_likelihood + _log_prior(state.hmm, settings.pseudocount),
-        }
-        if held_out is not None:
-            row["test_log_likelihood"] = _log_likelihood(state.hmm, *held_out, settings.batch_size, device)
-        state.observe(row)
-        state.hmm = _maximize(counts, state.hmm, settings.pseudocount)
-        state.step += 1
-        row["tokens_per_second"] = num_tokens / (time.perf_counter() - began)
-        if rank == 0 and folder is not None:
-            append_jsonl(folder / HISTORY_NAME, row)
-            if state.step % settings.save_every == 0:
-                _save(folder, state, identity)
-        bar.set_postfix_str(_describe(row))
-        bar.update()
-    bar.close()
-
-    train = _log_likelihood(state.hmm, values, lengths, settings.batch_size, device)
-    test = None
-    hmm, step = state.hmm, state.step
-    if held_out is not None:
-        test = _log_likelihood(hmm, *held_out, settings.batch_size, device)
-        if test < state.best_score:
-            hmm, step, test = state.best, state.best_step, state.best_score
-            train = state.history[step]["train_log_likelihood"]
-    return FitResult(hmm, step, train, test, state.history)
-
-
-def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary: Any = None) -> HMM:
-    """A first guess: rows drawn uniformly from the simplex (Dirichlet laws of concentration 1).
-
-    Flatter guesses leave the states alike, and Baum-Welch spends its steps on a plateau.
-    """
-    generator = np.random.default_rng(seed)
-
-    def rows(count: int, width: int) -> np.ndarray:
-        return generator.dirichlet(np.ones(width), count)
-
-    return HMM(
-        start=rows(1, num_states)[0],
-        transition=rows(num_states, num_states),
-        emission=rows(num_states, num_symbols),
-        vocabulary=vocabulary,
-        normalize=True,
-    )
+    held_out = None
+    if test_tokens is not None:
+        held_out = Sequences(*as_tokens(test_tokens, num_symbols, test_lengths))
+        if held_out.num_tokens == 0:
+            raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
+    if initial is not None:
+        _check_initial(initial, settings, num_symbols)
+    with Workers(device) as workers:
+        folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+        fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, progress)
+        state = fit.go_on_or_start()
+        fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
+        return fit.result(state)
 
 
 @dataclass
-class _Counts:
-    start: Tensor
-    transition: Tensor
-    emission: Tensor
-    log_likelihood: float
-
-
-@dataclass
-class _State:
-    """Where a fit stands: the current HMM, the best on held-out data, and a row for every step so far."""
-
-    hmm: HMM
-    best: HMM
-    step: int = 0
-    best_step: int = 0
-    best_score: float = -math.inf
-    history: list[dict] = None
+class _Fit:
+    settings: FitSettings
+    data: Sequences
+    held_out: Sequences | None
+    num_symbols: int
+    initial: HMM | None
+    vocabulary: Any
+    folder: Path | None
+    workers: Workers
+    progress: bool
 
     def __post_init__(self):
-        self.history = [] if self.history is None else self.history
-
-    def observe(self, row: dict) -> None:
-        self.history.append(row)
-        if row.get("test_log_likelihood", -math.inf) > self.best_score:
-            self.best, self.best_step, self.best_score = self.hmm, self.step, row["test_log_likelihood"]
-
-    def finished(self, settings: FitSettings) -> bool:
-        if len(self.history) < 2:
-            return False
-        gain = self.history[-1]["train_log_likelihood"] - self.history[-2]["train_log_likelihood"]
-        stale = "test_log_likelihood" in self.history[-1] and self.step - 1 - self.best_step >= settings.patience
-        return stale or abs(gain) < settings.tolerance
-
-
-def _expected_counts(hmm: HMM, tokens: Tensor, lengths: Tensor | None, batch_size: int, device: Any) -> _Counts:
-    parameters = hmm.parameters(device=device)
-    start = torch.zeros_like(parameters.start)
-    transition = torch.zeros_like(parameters.transition)
-    emission = torch.zeros_like(parameters.emission.T)
-    total = torch.zeros((), dtype=start.dtype, device=start.device)
-    for number, chunk, ends in _batches(tokens, lengths, batch_size, device):
-        filtered = inference.forward_filter(parameters, chunk, ends)
-        likelihood = filtered.log_scale.sum()
-        if not torch.isfinite(likelihood):
-            row = int((~torch.isfinite(filtered.log_scale.sum(1))).nonzero()[0])
-            raise InputError(
-                f"batch {number}, sequence {number * batch_size + row}: the HMM gives it probability 0; "
-                "fit with pseudocount > 0, or start from an HMM that can emit it"
+        self.dtype = getattr(torch, self.settings.dtype)
+        self.batch_size = self.settings.batch_size or batch_rows(
+            self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device
+        )
+        if self.settings.backend == "pomegranate":
+            check_pomegranate(self.settings, self.folder, self.workers.num_ranks)
+        self.writes = self.folder is not None and self.workers.rank == 0
+        self.progress = self.progress and self.workers.rank == 0
+        self.identity = {}
+        if self.folder is not None:
+            self.identity = {"num_symbols": self.num_symbols} | identity_of(
+                self.settings, self.batch_size, self.data, self.held_out, self.initial
             )
-        values = inference.backward_values(parameters, chunk, filtered, ends)
-        gamma = filtered.beliefs[:, :-1] * values[:, :-1]
-        # What flows along i -> j at place t: belief(i) P(token | i) / scale, then transition[i, j], then value(j).
-        leaving = filtered.beliefs[:, :-1] * parameters.emission.T[chunk] * (-filtered.log_scale).exp().unsqueeze(-1)
-        arriving = values[:, 1:]
-        places = torch.arange(chunk.shape[1], device=chunk.device)
-        stop = torch.full_like(chunk[:, 0], chunk.shape[1]) if ends is None else ends
-        gamma = gamma * (places < stop.unsqueeze(-1)).unsqueeze(-1)
-        leaving = leaving * (places < stop.unsqueeze(-1) - 1).unsqueeze(-1)
-        states = start.shape[0]
-        start += (gamma[:, 0]).sum(0)
-        transition += leaving.reshape(-1, states).T @ arriving.reshape(-1, states) * parameters.transition
-        emission.index_add_(0, chunk.reshape(-1), gamma.reshape(-1, states))
-        total += likelihood
-    emission = emission.T.contiguous()
-    if _is_distributed():
-        for table in (start, transition, emission, total):
-            torch.distributed.all_reduce(table)
-    return _Counts(start, transition, emission, float(total))
+
+    def go_on_or_start(self) -> FitState:
+        """The newest checkpoint; else the first guess, or the best of several after a short run of each."""
+        newest = None if self.folder is None else newest_checkpoint(self.folder)
+        if newest is not None:
+            state = load_state(newest, self.identity)
+            self._write_history(state.history)
+            return state
+        count = self.settings.num_restarts
+        if count == 1:
+            self._write_history([])
+            return FitState(self._first_guess(0))
+        states = [load_state(folder, self.identity) for folder in self._finished_restarts()]
+        self._write_history([row for state in states for row in state.history])
+        states += [self._short_run(restart) for restart in range(len(states), count)]
+        return chosen_restart(states)
+
+    def run(self, state: FitState, until: int, title: str, save_every: int | None = None) -> None:
+        """Epoch after epoch, until `until` of them are done or one gains too little; a checkpoint now and then."""
+        with self._progress_bar(title, (until - state.epoch) * self.data.num_tokens) as bar:
+            while state.epoch < until and not state.finished(self.settings):
+                row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
+                last = state.epoch == until or state.finished(self.settings)
+                if self.writes:
+                    append_jsonl(self.folder / HISTORY_NAME, row)
+                    if save_every is not None and (last or state.epoch % save_every == 0):
+                        save_state(self.folder / f"epoch-{state.epoch}", state, self.identity)
+
+    def result(self, state: FitState) -> FitResult:
+        """The last HMM, or the best on held-out data."""
+        hmm, epoch = state.hmm, state.epoch
+        test = None
+        if self.held_out is not None:
+            test = self._score(hmm, self.held_out)
+            if test < state.best_score:
+                hmm, epoch, test = state.best, state.best_epoch, state.best_score
+        return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history)
+
+    def _epoch(self, state: FitState, bar: Any, title: str) -> dict:
+        began = time.perf_counter()
+        row = {"epoch": state.epoch, "restart": state.restart, "seed": self.settings.seed + state.restart}
+        if self.held_out is not None:
+            row["test_log_likelihood"] = self._score(state.hmm, self.held_out)
+        seen = 0
+
+        def after_batch(log_likelihood: float, batch: np.ndarray) -> None:
+            nonlocal seen
+            count = self._num_tokens(batch)
+            seen += count
+            bar.set_postfix_str(f"{title}, {log_likelihood / max(seen, 1):.4f} nats/token", refresh=False)
+            bar.update(count)
+
+        if self.settings.backend == "pomegranate":
+            hmm, log_likelihood = pomegranate_epoch(state, self.data, self.settings, self.workers.device, after_batch)
+        else:
+            hmm, log_likelihood = self._baum_welch_epoch(state, after_batch)
+            if self.settings.update_every is None:
+                row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
+        row["train_log_likelihood"] = log_likelihood / self.data.num_tokens
+        state.observe(row)
+        state.hmm, state.epoch = hmm, state.epoch + 1
+        row["updates"] = state.updates
+        row["tokens_per_second"] = self.data.num_tokens / (time.perf_counter() - began)
+        return row
+
+    def _baum_welch_epoch(
+        self, state: FitState, after_batch: Callable[[float, np.ndarray], None]
+    ) -> tuple[HMM, float]:
+        hmm, before = state.hmm, 0.0
+        for batches in self._updates(state.epoch):
+            counts = sum_counts(
+                hmm,
+                self.data,
+                batches,
+                self.workers,
+                self.dtype,
+                lambda score, batch, before=before: after_batch(before + score, batch),
+            )
+            before += counts.log_likelihood
+            hmm = self._update(state, hmm, counts)
+        return hmm, before
+
+    def _updates(self, epoch: int) -> list[list[np.ndarray]]:
+        """The rows of every batch, for every update of an epoch."""
+        rows, every = np.arange(len(self.data.tokens)), self.settings.update_every
+        if every is None:
+            return [even_batches(rows, self.batch_size)]
+        rows = np.random.default_rng([self.settings.seed, epoch]).permutation(rows)
+        batches = even_batches(rows, self.batch_size)
+        parts = np.array_split(np.arange(len(batches)), -(-len(batches) // every))
+        return [[batches[number] for number in part] for part in parts]
+
+    def _update(self, state: FitState, hmm: HMM, counts: Statistics) -> HMM:
+        state.updates += 1
+        if self.settings.update_every is not None:
+            if state.statistics is None:
+                step_size, state.statistics = 1.0, Statistics.zeros(hmm.num_states, hmm.num_symbols)
+            else:
+                step_size = (state.updates + self.settings.step_offset) ** -self.settings.step_exponent
+            state.statistics.move_towards(counts, step_size, len(self.data.tokens))
+            counts = state.statistics
+        return maximize(counts, hmm, self.settings.pseudocounts)
+
+    def _finished_restarts(self) -> list[Path]:
+        folders = [] if self.folder is None else map(self._restart_folder, range(self.settings.num_restarts))
+        return list(itertools.takewhile(Path.exists, folders))
+
+    def _restart_folder(self, restart: int) -> Path:
+        return self.folder / f"restart-{restart}"
+
+    def _short_run(self, restart: int) -> FitState:
+        state = FitState(self._first_guess(restart), restart)
+        until = min(self.settings.restart_epochs, self.settings.max_epochs)
+        self.run(state, until, f"restart {restart + 1}/{self.settings.num_restarts}")
+        if self.writes:
+            save_state(self._restart_folder(restart), state, self.identity)
+        return state
+
+    def _first_guess(self, restart: int) -> HMM:
+        settings = self.settings
+        if self.initial is not None:
+            hmm = self.initial
+        elif settings.init == "contexts":
+            arguments = (self.data.tokens, self.data.lengths, settings.num_states, self.num_symbols)
+            hmm = self.workers.alone(lambda: guess_from_contexts(*arguments, seed=settings.seed + restart))
+        else:
+            hmm = random_guess(settings.num_states, self.num_symbols, seed=settings.seed + restart)
+        vocabulary = hmm.vocabulary if self.vocabulary is None else self.vocabulary
+        return HMM(**hmm.tables(), vocabulary=vocabulary)
+
+    def _score(self, hmm: HMM, data: Sequences) -> float:
+        batches = even_batches(np.arange(len(data.tokens)), self.batch_size)
+        return mean_log_likelihood(hmm, data, batches, self.workers, self.dtype)
+
+    def _num_tokens(self, batch: np.ndarray) -> int:
+        lengths = self.data.lengths
+        return (
+            len(batch) * self.data.tokens.shape[1] if lengths is None else int(lengths[torch.from_numpy(batch)].sum())
+        )
+
+    def _write_history(self, rows: list[dict]) -> None:
+        # Rows of epochs after the checkpoint are about to be written again.
+        if self.writes:
+            write_jsonl(self.folder / HISTORY_NAME, rows)
+
+    def _progress_bar(self, title: str, num_tokens: int):
+        from tqdm.auto import tqdm
+
+        return tqdm(total=num_tokens, desc=title, unit="token", unit_scale=True, disable=not self.progress)
 
 
-def _maximize(counts: _Counts, hmm: HMM, pseudocount: float) -> HMM:
-    tables = {}
-    for name in ("start", "transition", "emission"):
-        table = getattr(counts, name).cpu().numpy() + pseudocount
-        if not np.isfinite(table).all():
-            raise InputError(f"the expected counts of {name} are not finite; the previous step's HMM is kept")
-        totals = table.sum(-1, keepdims=True)
-        # A state nothing visits has no counts; without a prior its row stays what it was.
-        tables[name] = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), getattr(hmm, name))
-    return HMM(**tables, vocabulary=hmm.vocabulary)
-
-
-def _log_prior(hmm: HMM, pseudocount: float) -> float:
-    if pseudocount == 0:
-        return 0.0
-    with np.errstate(divide="ignore"):  # a first guess may hold zeros: -inf
-        return float(pseudocount * sum(np.log(table).sum() for table in hmm.tables().values()))
-
-
-def _log_likelihood(hmm: HMM, tokens: Tensor, lengths: Tensor | None, batch_size: int, device: Any) -> float:
-    parameters = hmm.parameters(device=device)
-    total = torch.zeros((), dtype=torch.float64, device=parameters.start.device)
-    for _, chunk, ends in _batches(tokens, lengths, batch_size, device):
-        total += inference.log_likelihood(parameters, chunk, ends).sum()
-    if _is_distributed():
-        torch.distributed.all_reduce(total)
-    return float(total) / (tokens.numel() if lengths is None else int(lengths.sum()))
-
-
-def _batches(tokens: Tensor, lengths: Tensor | None, batch_size: int, device: Any):
-    """Yield this rank's batches: number, tokens, lengths."""
-    rank, world_size = 0, 1
-    if _is_distributed():
-        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    for number in range(rank, math.ceil(len(tokens) / batch_size), world_size):
-        rows = slice(number * batch_size, (number + 1) * batch_size)
-        yield number, tokens[rows].to(device), None if lengths is None else lengths[rows].to(device)
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> None:
+    if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or initial.edges is not None:
+        raise InputError(
+            f"initial is {initial}; expected a state-emitting HMM of {settings.num_states} states and "
+            f"{num_symbols} symbols"
+        )
+    if settings.num_restarts > 1:
+        raise InputError(f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give one")
 
 
 def _count_symbols(tokens: Any) -> int:
     try:
         values = tokens if torch.is_tensor(tokens) else np.asarray(tokens)
-        return max(1, int(values.max()) + 1) if math.prod(values.shape) > 0 else 1
+        return max(1, int(values.max()) + 1) if np.prod(values.shape) > 0 else 1
     except (TypeError, ValueError, OverflowError):
         return 1  # not integers: `as_tokens` says so
-
-
-def _digest(tokens: Tensor, lengths: Tensor | None) -> str:
-    """SHA-256 of the data (32 hexadecimal digits)."""
-    digest = hashlib.sha256(str(tuple(tokens.shape)).encode())
-    for table in (tokens, lengths):
-        if table is not None:
-            digest.update(np.ascontiguousarray(table.cpu().numpy(), dtype="<i8"))
-    return digest.hexdigest()[:32]
-
-
-def _identity(settings: FitSettings) -> dict:
-    # What may differ between the runs of one fit: how long it goes on, and how it is cut up.
-    free = {"max_steps", "tolerance", "patience", "batch_size", "save_every"}
-    return {name: value for name, value in vars(settings).items() if name not in free}
-
-
-def _save(folder: Path, state: _State, identity: dict) -> None:
-    with atomic_folder(folder / f"step-{state.step}") as temporary:
-        state.hmm.save_pretrained(temporary / "hmm")
-        state.best.save_pretrained(temporary / "best")
-        write_json(
-            temporary / "state.json",
-            {
-                "step": state.step,
-                "best_step": state.best_step,
-                "best_score": None if math.isinf(state.best_score) else state.best_score,
-                "identity": identity,
-                "history": state.history,
-            },
-        )
-
-
-def _load_newest(folder: Path, identity: dict) -> _State | None:
-    steps = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.is_dir())
-    if not steps:
-        return None
-    newest = folder / f"step-{steps[-1]}"
-    saved = read_json(newest / "state.json")
-    differing = [name for name in identity if saved["identity"].get(name) != identity[name]]
-    if differing:
-        name = differing[0]
-        raise InputError(
-            f"{newest}: a fit with {name} {saved['identity'].get(name)}, this one has {identity[name]}; "
-            "choose another folder or delete that one"
-        )
-    score = saved["best_score"]
-    return _State(
-        hmm=HMM.from_pretrained(newest / "hmm"),
-        best=HMM.from_pretrained(newest / "best"),
-        step=saved["step"],
-        best_step=saved["best_step"],
-        best_score=-math.inf if score is None else score,
-        history=saved["history"],
-    )
-
-
-def _progress_bar(settings: FitSettings, step: int, shown: bool):
-    from tqdm.auto import tqdm
-
-    return tqdm(total=settings.max_steps, initial=step, desc="Baum-Welch", unit="step", disable=not shown)
-
-
-def _describe(row: dict) -> str:
-    parts = [f"train {row['train_log_likelihood']:.4f}"]
-    if "test_log_likelihood" in row:
-        parts.append(f"test {row['test_log_likelihood']:.4f}")
-    return ", ".join([*parts, "nats/token", f"{row['tokens_per_second']:,.0f} tokens/s"])

@@ -1,3 +1,19 @@
-"""The version of what an HMM's stream is; it changes whenever `(hmm, seed, index)` would give other tokens."""
+"""The format of an HMM's folder: its version, and how transformers finds the code that reads it."""
+
+from pathlib import Path
+
+from ..files import atomic_file
 
 FORMAT_VERSION = 1
+"""Changes whenever `(hmm, seed, index)` would give other tokens."""
+
+_LOADER = "modeling_hmm"
+
+AUTO_MAP = {"AutoConfig": f"{_LOADER}.HMMConfig", "AutoModelForCausalLM": f"{_LOADER}.HMMForCausalLM"}
+"""What `config.json` says so that programs which never import this package can load the HMM by name."""
+
+
+def write_loader(folder: Path) -> None:
+    """Write the file that `AUTO_MAP` names: with `trust_remote_code=True` it finds the classes of this package."""
+    with atomic_file(folder / f"{_LOADER}.py") as temporary:
+        temporary.write_text("from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM  # noqa: F401\n")

@@ -13,34 +13,26 @@ import hashlib
 import os
 import tempfile
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from ..files import atomic_file, read_json, write_json
-from .chain import cesaro_limit, entropy
-from .checks import as_tokens, distribution, integer, probabilities
-from .format import FORMAT_VERSION
+from .chain import cesaro_limit
+from .checks import as_tables, as_tokens, integer
+from .storage import load, load_tables, save
 
 if TYPE_CHECKING:
     import torch
 
-    from .inference import Parameters
-    from .inference import Path as ViterbiPath
+    from .cuda import DeviceTable
+    from .entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+    from .inference import ExpectedCounts, Parameters
+    from .mixed_states import MixedStates
     from .sampling import AliasTable
-
-CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "model.safetensors"
-
-
-class EntropyRate(NamedTuple):
-    """Nats a token, and the standard error of the estimate (0 where the value is a closed form)."""
-
-    value: float
-    standard_error: float
+    from .viterbi import Path as ViterbiPath
+    from .viterbi import Paths as ViterbiPaths
 
 
 class HMM:
@@ -72,34 +64,9 @@ class HMM:
     """
 
     def __init__(self, *, start=None, transition=None, emission=None, edges=None, vocabulary=None, normalize=False):
-        given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
-        if len(given) != (2 if edges is None else 0):
-            found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
-            raise InputError(f"an HMM takes transition= and emission=, or edges= alone; found {found}")
-        if edges is None:
-            self.edges = None
-            self.transition = distribution("transition", transition, 2, normalize)
-            self.emission = distribution("emission", emission, 2, normalize)
-        else:
-            edges = probabilities("edges", edges, 3)
-            if edges.shape[1] != edges.shape[2]:
-                raise InputError(f"edges has shape {edges.shape}; expected (E, H, H)")
-            # One row a state: all the ways to leave it.
-            rows = distribution("edges", edges.transpose(1, 0, 2).reshape(edges.shape[1], -1), 2, normalize)
-            self.edges = np.ascontiguousarray(rows.reshape(edges.shape[1], edges.shape[0], -1).transpose(1, 0, 2))
-            self.transition = self.edges.sum(axis=0)
-            self.emission = np.ascontiguousarray(self.edges.sum(axis=2).T)
-        states = self.transition.shape[0]
-        if self.transition.shape != (states, states) or self.emission.shape[0] != states:
-            raise InputError(
-                f"transition has shape {self.transition.shape} and emission {self.emission.shape}; "
-                "expected (H, H) and (H, E) with the same H"
-            )
-        if start is None:
-            start = cesaro_limit(np.full(states, 1 / states), self.transition)
-        self.start = distribution("start", start, 1, normalize)
-        if self.start.shape != (states,):
-            raise InputError(f"start has shape {self.start.shape}; expected ({states},), one entry a state")
+        self.start, self.transition, self.emission, self.edges = as_tables(
+            start, transition, emission, edges, normalize
+        )
         self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
         if self.vocabulary is not None and len(self.vocabulary) != self.num_symbols:
             raise InputError(f"vocabulary has {len(self.vocabulary)} names; expected {self.num_symbols}, one a symbol")
@@ -142,6 +109,10 @@ class HMM:
 
     __hash__ = None
 
+    def __getstate__(self) -> dict:
+        # Tables on a device are of this process.
+        return {name: value for name, value in self.__dict__.items() if name != "_device_tables"}
+
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         # NumPy's pickles forget that an array is read-only.
@@ -156,9 +127,9 @@ class HMM:
         first: int = 0,
         *,
         step: int = 1,
-        out: UInt[np.ndarray, "N L"] | None = None,
+        out: UInt[Any, "N L"] | None = None,
         num_threads: int | None = None,
-    ) -> UInt[np.ndarray, "N L"]:
+    ) -> UInt[Any, "N L"]:
         """Draw sequences `first .. first + num_sequences - 1` of the stream named by `seed`.
 
         Sequence `i` depends on `(self, seed, i)` alone, and its first tokens do not depend on `length`.
@@ -170,11 +141,12 @@ class HMM:
             first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`.
             step (`int`, *optional*, defaults to 1): from one index to the next; rank `r` of `W` draws its share with
                 `first=r, step=W`.
-            out (`np.ndarray` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
-            num_threads (`int`, *optional*): defaults to all usable cores for large draws.
+            out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned, to fill instead of a new array. A
+                tensor on a CUDA device is filled there, with the same bits.
+            num_threads (`int`, *optional*): defaults to all usable cores for large draws; of the CPU alone.
 
         Returns:
-            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that holds `E - 1`.
+            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that holds `E - 1`; or `out`.
 
         ```python
         >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.9, 0.1], [0.1, 0.9]])
@@ -183,29 +155,30 @@ class HMM:
 
         ```
         """
-        from .sampling import sample_tokens, smallest_unsigned
+        from .sampling import checked_draw, sample_tokens
 
-        # Python's integers, since NumPy's wrap or refuse where sums pass 2**63.
-        num_sequences, length, seed, first, step = (
-            integer(name, value, least, exponent)
-            for name, value, least, exponent in (
-                ("num_sequences", num_sequences, 0, 63),
-                ("length", length, 0, 32),
-                ("seed", seed, 0, 64),
-                ("first", first, 0, 64),
-                ("step", step, 1, 64),
-            )
-        )
-        dtype = smallest_unsigned(self.num_symbols)
-        if out is None:
-            out = np.empty((num_sequences, length), dtype=dtype)
-        elif out.shape != (num_sequences, length) or out.dtype.kind != "u" or out.dtype.itemsize < dtype.itemsize:
-            raise InputError(
-                f"out is {out.dtype} of shape {out.shape}; expected unsigned, at least {dtype}, "
-                f"of shape {(num_sequences, length)}"
-            )
-        sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out, num_threads)
+        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        if isinstance(out, np.ndarray):
+            sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out, num_threads)
+        elif out.device.type == "cpu":
+            sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out.numpy(), num_threads)
+        else:
+            from . import cuda
+
+            cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
         return out
+
+    def _tables_on(self, device: "torch.device") -> "list[DeviceTable | None]":
+        from .cuda import device_table
+
+        if device not in self._device_tables:
+            tables = [None if table is None else device_table(table, device) for table in self._alias_tables]
+            self._device_tables[device] = tables
+        return self._device_tables[device]
+
+    @cached_property
+    def _device_tables(self) -> "dict[torch.device, list[DeviceTable | None]]":
+        return {}
 
     @cached_property
     def _alias_tables(self) -> "tuple[AliasTable, AliasTable, AliasTable | None]":
@@ -277,11 +250,34 @@ class HMM:
 
         return self._infer(inference.posteriors, tokens, lengths, dtype)
 
-    def viterbi(self, tokens: Int[Any, "B T"], *, dtype=None) -> "ViterbiPath":
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
+        from . import viterbi
+
+        return self._infer(viterbi.viterbi, tokens, lengths, dtype)
+
+    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "ViterbiPaths":
+        """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
+
+        Where fewer than `k` paths are possible, the rest have log-probability -inf.
+        """
+        from . import viterbi
+
+        k = integer("k", k, 1, 31)
+
+        def paths(hmm, values, ends):
+            return viterbi.viterbi_k_best(hmm, values, k, ends)
+
+        return self._infer(paths, tokens, lengths, dtype)
+
+    def expected_counts(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ExpectedCounts":
+        """Expected numbers of starts, moves and emissions given the tokens, summed over the batch.
+
+        One step of Baum-Welch divides them by their sums; see [`~hmm_datasets.hmm.inference.ExpectedCounts`].
+        """
         from . import inference
 
-        return self._infer(lambda hmm, values, _: inference.viterbi(hmm, values), tokens, None, dtype)
+        return self._infer(inference.expected_counts, tokens, lengths, dtype)
 
     def stationary(self) -> Float[np.ndarray, "H"]:
         """The long-run share of time in each state, started from `start`.
@@ -298,53 +294,71 @@ class HMM:
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
-    ) -> EntropyRate:
+    ) -> "EntropyRate":
         """Nats a token that no predictor can save in the long run.
 
-        Of a unifilar HMM exactly: the mean entropy of the symbol given the state, under the stationary law (Shannon
-        1948, theorem 5). Otherwise the mean of `-log P(token | past)` from the exact filter over sequences of its own,
-        started in the stationary law, after `burn_in` tokens; the standard error is over sequences.
+        Of a unifilar HMM exactly. Otherwise the mean entropy of the law that the exact filter gives to the next token,
+        over sequences of its own, begun in the stationary law, after `burn_in` tokens; the standard error is over
+        sequences. What it exceeds the rate by for want of a longer past is bounded by [`HMM.entropy_rate_bounds`].
 
         Returns:
-            [`EntropyRate`]: `value` and `standard_error`, nats a token.
+            [`~hmm_datasets.hmm.entropy.EntropyRate`]: `value` and `standard_error`, nats a token.
         """
-        stationary = self.stationary()
-        if self.is_unifilar():
-            return EntropyRate(float(stationary @ entropy(self.emission)), 0.0)
-        if not 0 <= burn_in < length or num_sequences < 2:
-            raise InputError(
-                f"burn_in is {burn_in}, length {length}, num_sequences {num_sequences}; "
-                "expected 0 <= burn_in < length and 2 sequences or more"
-            )
-        steady = HMM(**{**self.tables(), "start": stationary})
-        tokens = steady.sample(num_sequences, length, seed=seed)
-        gain = steady.log_likelihood(tokens) - steady.log_likelihood(tokens[:, :burn_in])
-        rates = -gain / (length - burn_in)
-        return EntropyRate(float(rates.mean()), float(rates.std(ddof=1) / np.sqrt(num_sequences)))
+        from .entropy import entropy_rate
+
+        return entropy_rate(self, num_sequences, length, burn_in, seed)
+
+    def entropy_rate_bounds(
+        self, length: int = 2048, *, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
+    ) -> "EntropyRateBounds":
+        """Nats a token between which the entropy rate lies, whatever the HMM.
+
+        `H[X_n | X_0 .. X_{n-1}, S_0]` and `H[X_n | X_0 .. X_{n-1}]` for `n = length - 1` (Cover and Thomas, theorem
+        4.5.1), exactly where the mixed states to that depth are few enough, as for a small `length` over a small
+        alphabet; then the standard errors are 0. Otherwise their means over `burn_in <= n < length`, which bound the
+        rate as well, over sequences that both bounds share; `burn_in` is a quarter of `length` by default.
+
+        Returns:
+            [`~hmm_datasets.hmm.entropy.EntropyRateBounds`]: `lower`, `upper`, `lower_error`, `upper_error`.
+
+        ```python
+        >>> hmm = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.9, 0.1], [0.3, 0.7]])
+        >>> bounds = hmm.entropy_rate_bounds(12)
+        >>> round(bounds.lower, 3), round(bounds.upper, 3), bounds.upper_error
+        (0.567, 0.567, 0.0)
+
+        ```
+        """
+        from .entropy import entropy_rate_bounds
+
+        return entropy_rate_bounds(self, length, burn_in, num_sequences, seed)
+
+    def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
+        """The expected cross-entropy of the Bayes-optimal predictor at each of `length` positions, from `start`.
+
+        What no model can do better than with `t` tokens before it. Exact as far as the mixed states stay few, in the
+        limit for ever; from there on the mean over sampled sequences, with a standard error that is not 0.
+
+        Returns:
+            [`~hmm_datasets.hmm.entropy.OptimalLoss`]: `nats` (L,) and `standard_error` (L,).
+        """
+        from .entropy import optimal_loss
+
+        return optimal_loss(self, length, num_sequences, seed)
+
+    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
+        """The distinct beliefs after at most `depth` tokens; see [`~hmm_datasets.hmm.mixed_states.mixed_states`]."""
+        from .mixed_states import mixed_states
+
+        return mixed_states(self, depth, max_states=max_states)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write `model.safetensors` and `config.json`, each whole or not at all.
 
-        `transformers.AutoModelForCausalLM` loads the same folder once `hmm_datasets.hmm.causal_lm` is imported.
+        `transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
+        `hmm_datasets.hmm.causal_lm` is imported.
         """
-        from safetensors.numpy import save_file
-
-        folder = Path(folder)
-        with atomic_file(folder / WEIGHTS_NAME) as temporary:
-            save_file({k: np.ascontiguousarray(v) for k, v in self.tables().items()}, temporary, {"format": "pt"})
-        write_json(
-            folder / CONFIG_NAME,
-            {
-                "model_type": "hmm",
-                "architectures": ["HMMForCausalLM"],
-                "format_version": FORMAT_VERSION,
-                "num_states": self.num_states,
-                "num_symbols": self.num_symbols,
-                "edge_emitting": self.edges is not None,
-                "fingerprint": self.fingerprint(),
-                "vocabulary": None if self.vocabulary is None else list(self.vocabulary),
-            },
-        )
+        save(self, folder)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike, *, revision: str | None = None) -> "HMM":
@@ -353,45 +367,12 @@ class HMM:
         Raises:
             `InputError`: no such folder, another format, or tables that are not those `config.json` speaks of.
         """
-        folder = Path(name_or_path)
-        if not folder.is_dir():
-            folder = _download(str(name_or_path), revision)
-        path = folder / CONFIG_NAME
-        config = read_json(path)
-        if not isinstance(config, dict):
-            raise InputError(f"{path}: holds a {type(config).__name__}; expected the settings of an HMM")
-        if config.get("model_type") != "hmm" or config.get("format_version") != FORMAT_VERSION:
-            raise InputError(
-                f"{path}: model_type {config.get('model_type')!r}, format_version "
-                f"{config.get('format_version')!r}; expected 'hmm' and {FORMAT_VERSION}"
-            )
-        hmm = cls.from_safetensors(folder / WEIGHTS_NAME, vocabulary=config.get("vocabulary"))
-        if hmm.fingerprint() != config.get("fingerprint"):
-            raise InputError(
-                f"{folder / WEIGHTS_NAME}: tables have fingerprint {hmm.fingerprint()}, {CONFIG_NAME} expects "
-                f"{config.get('fingerprint')}; the two files are of different HMMs, copy both again"
-            )
-        return hmm
+        return load(cls, name_or_path, revision)
 
     @classmethod
     def from_safetensors(cls, path: str | os.PathLike, *, vocabulary=None) -> "HMM":
         """Read the tables alone, without the names of the symbols; errors as of [`HMM.from_pretrained`]."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        try:
-            tables = load_file(path)
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file") from None
-        except SafetensorError as error:
-            raise InputError(f"{path}: not a whole safetensors file ({error})") from None
-        unknown = sorted(tables.keys() - {"start", "transition", "emission", "edges"})
-        if unknown:
-            raise InputError(f"{path}: holds {unknown[0]!r}; expected the tables of an HMM alone")
-        try:
-            return cls(**tables, vocabulary=vocabulary)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+        return load_tables(cls, path, vocabulary)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None):
         """Save and push to the Hub as one commit; returns the [`~hmm_datasets.hub.push.PushResult`]."""
@@ -435,15 +416,6 @@ class HMM:
         result = function(self.parameters(dtype, values.device), values, lengths)
         if is_tensor:
             return result
-        return result._make(part.numpy() for part in result) if isinstance(result, tuple) else result.numpy()
-
-
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG_NAME, WEIGHTS_NAME]))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: neither a folder nor an HMM on the Hub ({reason})") from None
+        if not isinstance(result, tuple):
+            return result.numpy()
+        return result._make(None if part is None else part.numpy() for part in result)

@@ -1,7 +1,8 @@
 """Named processes of the literature, with what is known of them.
 
 Where symbols sit on edges the process is held exactly so, and its states are those of the source. All start in their
-stationary law. In `T^(x)` the row is the state left, the column the state entered.
+stationary law, but for `dishonest_casino`, `weather` and `left_right`, which start as their sources do. In `T^(x)` the
+row is the state left, the column the state entered.
 """
 
 import numpy as np
@@ -49,6 +50,20 @@ def rrxor() -> HMM:
     edges[0, one, true] = edges[1, one, false] = 0.5
     edges[1, true, start] = edges[0, false, start] = 1.0
     return HMM(edges=edges)
+
+
+def leaky_rrxor(epsilon: float = 0.1) -> HMM:
+    """RRXOR that leaks: with probability `epsilon` a step shows a fair bit and enters any of the five states alike.
+
+    `T^(x) = (1 - epsilon) T_rrxor^(x) + epsilon / 10` in every entry (the `leaky_rrxor` of the library simplexity, by
+    the authors of Shai et al. 2024). Every state can follow every state, so that a phase once known is lost again; it
+    is not unifilar, and the mixed states are infinitely many.
+
+    Args:
+        epsilon (`float`, *optional*, defaults to 0.1): share of steps that leak, in `[0, 1]`; 0 is RRXOR.
+    """
+    _probability("epsilon", epsilon)
+    return HMM(edges=(1 - epsilon) * rrxor().edges + epsilon / 10)
 
 
 def golden_mean(p: float = 0.5) -> HMM:
@@ -118,6 +133,38 @@ def umbrella() -> HMM:
     """Rain or none, umbrella or none (Russell and Norvig, Artificial Intelligence, figure 14.2): state 0 is rain,
     symbol 1 an umbrella."""
     return HMM(start=[0.5, 0.5], transition=[[0.7, 0.3], [0.3, 0.7]], emission=[[0.1, 0.9], [0.8, 0.2]])
+
+
+def weather() -> HMM:
+    """Hot and cold days, told from ice creams eaten (Eisner 2002; the numbers of Jurafsky and Martin, Speech and
+    Language Processing, figure A.2). States 0 hot, 1 cold; symbols 0, 1, 2 are one, two and three ice creams."""
+    return HMM(
+        start=[0.8, 0.2],
+        transition=[[0.6, 0.4], [0.5, 0.5]],
+        emission=[[0.2, 0.4, 0.4], [0.5, 0.4, 0.1]],
+        vocabulary=("1", "2", "3"),
+    )
+
+
+def left_right(num_states: int, num_symbols: int, *, stay: float = 0.5, alpha: float = 1.0, seed: int = 0) -> HMM:
+    """A left-right chain (Bakis 1976; Rabiner 1989, section IV.A, with jumps of one state).
+
+    It begins in state 0, each state repeats with probability `stay` or gives way to the next, and the last one stays
+    for ever: after some `num_states / (1 - stay)` tokens only the last row of `emission` is left, whose entropy is the
+    entropy rate. The rows of `emission` are drawn from a symmetric Dirichlet.
+
+    Args:
+        num_states (`int`): `H`.
+        num_symbols (`int`): `E`.
+        stay (`float`, *optional*, defaults to 0.5): probability of each loop but the last, in `[0, 1]`.
+        alpha (`float`, *optional*, defaults to 1.0): concentration of the Dirichlet, as in [`random`].
+        seed (`int`, *optional*, defaults to 0): seed of NumPy's PCG64.
+    """
+    _probability("stay", stay)
+    emission = random(num_states, num_symbols, alpha=alpha, seed=seed).emission
+    transition = np.diag(np.full(num_states, stay)) + np.diag(np.full(num_states - 1, 1 - stay), k=1)
+    transition[-1, -1] = 1.0
+    return HMM(start=np.eye(num_states)[0], transition=transition, emission=emission)
 
 
 def random(num_states: int, num_symbols: int, *, alpha: float = 1.0, seed: int = 0) -> HMM:

@@ -96,3 +96,24 @@ def random_edges(num_states: int, num_symbols: int, seed: int, zeros: float = 0.
     rows[:, 0] += 1e-3
     edges = rows.reshape(num_states, num_symbols, num_states).transpose(1, 0, 2)
     return HMM(start=generator.dirichlet(np.ones(num_states)), edges=edges, normalize=True)
+
+
+def expected_edge_counts(hmm: HMM, rows) -> np.ndarray:
+    """Expected numbers of moves `i -> j` that emit `x`, at `[x, i, j]`, the move after the last token included."""
+    counts = np.zeros((hmm.num_symbols, hmm.num_states, hmm.num_states))
+    for tokens in rows:
+        paths = path_probabilities(hmm, tokens)
+        total = sum(paths.values())
+        for path, probability in paths.items():
+            for symbol, here, after in zip(tokens, path[:-1], path[1:], strict=True):
+                counts[symbol, here, after] += probability / total
+    return counts
+
+
+def optimal_loss(hmm: HMM, length: int) -> list[float]:
+    """`H[X_t | X_0 .. X_{t-1}]` for every `t < length`: differences of the entropies of all words."""
+    entropies = [0.0]
+    for size in range(1, length + 1):
+        law = np.array([likelihood(hmm, word) for word in itertools.product(range(hmm.num_symbols), repeat=size)])
+        entropies.append(float(-(law[law > 0] * np.log(law[law > 0])).sum()))
+    return np.diff(entropies).tolist()

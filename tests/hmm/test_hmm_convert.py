@@ -188,3 +188,23 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch, p
 def test_the_methods_of_hmm_convert(hmm):
     assert HMM.from_hmmlearn(hmm.to_hmmlearn()) == hmm
     assert HMM.from_pomegranate(hmm.to_pomegranate(), ends="drop").num_states == hmm.num_states
+
+
+def test_a_model_fitted_by_either_library_becomes_a_stream_in_one_line(hmm, tokens):
+    from hmmlearn.hmm import CategoricalHMM
+
+    from hmm_datasets import HMMSequences
+
+    learned = CategoricalHMM(3, n_iter=2, random_state=0).fit(tokens.reshape(-1, 1), [50] * 6)
+    rows = HMM.from_hmmlearn(learned).sample(4, 9, seed=1)
+    assert rows.shape == (4, 9)
+    np.testing.assert_array_equal(HMMSequences(HMM.from_hmmlearn(learned), 9, seed=1)[3]["input_ids"][1:], rows[3])
+
+    fitted = pomegranate_dense(hmm, ends=[0.1] * 7, transition=0.9 * hmm.transition)
+    fitted.max_iter = 2
+    fitted.fit(as_pomegranate(tokens))
+    rows = HMM.from_pomegranate(fitted, ends="drop").sample(4, 9, seed=1)
+    stream = HMMSequences(HMM.from_pomegranate(fitted, ends="drop"), 9, seed=1)
+    np.testing.assert_array_equal(stream[3]["input_ids"][1:], rows[3])
+    with pytest.raises(InputError, match="has end probabilities"):
+        HMM.from_pomegranate(fitted)

@@ -3,13 +3,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.dirichlet import _exp, _log, dirichlet_rows
 from hmm_datasets.hmm.families import Mixture, PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.sampling import philox
@@ -25,27 +23,27 @@ def families(group: int = 1):
         PermutedEmissions(BASE, group),
         RandomChains(3, 0.5, group),
         Mixture((BASE, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5), group),
+        RandomChains((2, 5), zipf=1.5, group=group, alphabet=9, start="stationary"),
+        RandomChains((1, 4), 1.0, group, doubly_stochastic=True, emission_alpha=0.5, alphabet=6),
     ]
 
 
-def words(symbols: int, length: int) -> np.ndarray:
-    return np.array(list(itertools.product(range(symbols), repeat=length)))
-
-
 @given(
-    which=st.integers(0, 4),
+    which=st.integers(0, 6),
     group=st.sampled_from([1, 3, 1000]),
     seed=st.integers(0, 2**64 - 1),
     first=st.one_of(st.integers(0, 50), st.integers(2**64 - 6, 2**64 - 1)),
-    count=st.integers(1, 8),
+    step=st.sampled_from([1, 2, 5, 2**63 + 1, 2**64 - 1]),
+    count=st.integers(1, 20),
+    threads=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
-def test_a_sequence_depends_on_family_seed_and_index_alone(which, group, seed, first, count):
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_sequence_depends_on_family_seed_and_index_alone(which, group, seed, first, step, count, threads):
     family = families(group)[which]
-    block = family.sample(count, 12, seed=seed, first=first)
+    block = family.sample(count, 12, seed=seed, first=first, step=step, num_threads=threads)
     assert block.dtype == np.uint8
     for place in range(count):
-        index = (first + place) % 2**64
+        index = (first + place * step) % 2**64
         alone = family.sample(1, 12, seed=seed, first=index)[0]
         np.testing.assert_array_equal(block[place], alone)
         np.testing.assert_array_equal(block[place, :5], family.sample(1, 5, seed=seed, first=index)[0])
@@ -68,10 +66,58 @@ def test_seeds_name_different_streams(family):
 
 @pytest.mark.parametrize("family", [*families(2)[2:]], ids=lambda f: type(f).__name__)
 def test_sample_gives_what_hmm_at_draws(family):
-    tokens = family.sample(9, 25, seed=3, first=4)
+    tokens = family.sample(40, 25, seed=3, first=4, step=3)
     for place, row in enumerate(tokens):
-        own = family.hmm_at(3, 4 + place).sample(1, 25, seed=3, first=4 + place)[0]
+        own = family.hmm_at(3, 4 + 3 * place).sample(1, 25, seed=3, first=4 + 3 * place)[0]
         np.testing.assert_array_equal(row, own)
+
+
+@pytest.mark.parametrize("group", [1, 3, 20, 1000])
+def test_groups_that_straddle_what_is_drawn_side_by_side_keep_their_permutation(group):
+    family = PermutedEmissions(processes.random(6, 9, alpha=0.3, seed=8), group)
+    tokens = family.sample(70, 11, seed=5, first=7)
+    for index in range(70):
+        own = family.hmm_at(5, 7 + index).sample(1, 11, seed=5, first=7 + index)[0]
+        np.testing.assert_array_equal(tokens[index], own)
+
+
+@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_last_group_before_indices_wrap_may_be_short_and_shares_nothing_with_the_first(which, step):
+    # 2^64 leaves 1 when divided by 3, so index 2^64 - 1 is alone in its group.
+    family = families(3)[which]
+    tokens = family.sample(8, 12, seed=4, first=2**64 - 4, step=step)
+    for place, row in enumerate(tokens):
+        alone = family.sample(1, 12, seed=4, first=(2**64 - 4 + step * place) % 2**64)
+        np.testing.assert_array_equal(row, alone[0])
+
+
+@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_out_of_any_unsigned_type_is_filled_and_nothing_beside_it(which, dtype):
+    family = families(2)[which]
+    wide = np.full((21, 14), 250, dtype=dtype)
+    returned = family.sample(21, 12, seed=6, out=wide[:, 1:-1], num_threads=2)
+    assert returned.base is wide
+    np.testing.assert_array_equal(wide[:, 1:-1], family.sample(21, 12, seed=6))
+    assert (wide[:, [0, -1]] == 250).all()
+
+
+@pytest.mark.parametrize("make", [PermutedSymbols, PermutedEmissions])
+def test_more_symbols_than_a_byte_holds_come_in_two(make):
+    base = HMM(transition=np.full((300, 300), 1 / 300), emission=np.eye(300))
+    family = make(base, 4)
+    tokens = family.sample(6, 40, seed=1)
+    assert tokens.dtype == np.uint16
+    permutation, plain = family.permutation_at(1, 5), base.sample(6, 40, seed=1)
+    np.testing.assert_array_equal(tokens[5], permutation[plain[5]])
+    with pytest.raises(InputError, match="at least uint16"):
+        family.sample(6, 40, out=np.empty((6, 40), np.uint8))
+
+
+def test_a_large_draw_on_all_cores_is_the_same_as_on_one():
+    for family in families(3)[:3] + families(3)[4:5]:
+        np.testing.assert_array_equal(family.sample(4000, 70, seed=2), family.sample(4000, 70, seed=2, num_threads=1))
 
 
 @pytest.mark.parametrize("base", [BASE, processes.mess3(), processes.even()])
@@ -129,121 +175,57 @@ def test_a_permuted_clear_chain_shows_each_symbol_as_often():
     np.testing.assert_allclose(share, 0.25, atol=4 * math.sqrt(0.25 * 0.75 / 4000))
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
-def test_rows_of_random_chains_have_the_moments_of_a_dirichlet_law(alpha):
-    size, count = 3, 2000
-    rows = np.concatenate([RandomChains(size, alpha).hmm_at(5, i).transition for i in range(count)])
-    variance = (1 / size) * (1 - 1 / size) / (size * alpha + 1)
-    error = 4 * math.sqrt(variance / len(rows))
-    np.testing.assert_allclose(rows.mean(axis=0), 1 / size, atol=error)
-    np.testing.assert_allclose(rows.var(axis=0), variance, rtol=0.08)
-    np.testing.assert_allclose(np.cov(rows.T)[0, 1:], -variance / (size - 1), rtol=0.1)
-    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-15 * 4)
-
-
-def test_a_row_of_two_at_alpha_one_is_uniform():
-    rows = np.concatenate([RandomChains(2, 1.0).hmm_at(6, i).transition[:, 0] for i in range(2500)])
-    observed, _ = np.histogram(rows, bins=10, range=(0, 1))
-    assert ((observed - 500) ** 2 / 500).sum() < 27.9  # 99.9th percentile at 9 degrees of freedom
-
-
-def test_very_small_alpha_gives_rows_that_are_nearly_certain_and_no_nan():
-    transition = RandomChains(20, 1e-3).hmm_at(0, 0).transition
-    assert np.isfinite(transition).all()
-    assert (transition > 0).all()
-    assert np.median(transition.max(axis=1)) > 0.999
-
-
-def test_words_that_are_not_random_end_in_an_error():
-    with pytest.raises(RuntimeError, match="not random"):
-        dirichlet_rows(1.0, 1, 2, lambda draws, attempt: np.zeros((len(draws), 4), dtype=np.uint32))
-
-
-def test_logarithm_and_exponential_are_exact_to_a_few_units_in_the_last_place():
-    x = np.concatenate([np.random.default_rng(0).random(10_000), 2.0 ** -np.arange(60), [0.7071067811865476, 3.7]])
-    reference = np.array([math.log(v) for v in x])
-    np.testing.assert_allclose(_log(x), reference, rtol=1e-15, atol=1e-16)
-    y = -np.linspace(0, 690, 10_000)
-    np.testing.assert_allclose(_exp(y), [math.exp(v) for v in y], rtol=2e-13)
-    assert _exp(np.array([-1e9]))[0] > 0
-
-
 def test_what_is_drawn_never_changes():
     # Fixed when format 1 was; another machine that fails here breaks the promise of purity.
-    assert PermutedSymbols(processes.dishonest_casino()).permutation_at(1, 2).tolist() == [0, 2, 3, 5, 4, 1]
-    assert PermutedEmissions(CLEAR).permutation_at(2**63, 2**40).tolist() == [2, 1, 0, 3]
+    assert PermutedSymbols(processes.dishonest_casino()).permutation_at(1, 2).tolist() == [1, 2, 4, 0, 3, 5]
+    assert PermutedEmissions(CLEAR).permutation_at(2**63, 2**40).tolist() == [2, 3, 0, 1]
     assert RandomChains(5, 0.3).hmm_at(3, 4).fingerprint() == "5b09f4837fad72b170d4aee6d3aae580"
+    assert RandomChains(50, 1.7).hmm_at(2**40 + 1, 2**35).fingerprint() == "89495edf3cd7a68d1c9303aaee897eed"
+    assert RandomChains(7, zipf=1.5).hmm_at(3, 4).fingerprint() == "862f96d7961f497e2102e7a3f5b5d3c2"
+    sinkhorn = RandomChains((3, 9), 0.4, doubly_stochastic=True, alphabet=20)
+    assert sinkhorn.hmm_at(3, 4).fingerprint() == "a964bedca6717214b3c148ff6197755a"
+    hidden = RandomChains(6, 0.4, emission_alpha=0.2, start="stationary")
+    assert hidden.hmm_at(3, 4).fingerprint() == "acd035a038cc27ad7ee76ce4f68b79c1"
     mixture = Mixture((processes.golden_mean(), processes.rrxor(), processes.even()), (0.2, 0.3, 0.5))
     assert [mixture.component_at(12, index) for index in range(12)] == [2, 2, 2, 0, 1, 2, 2, 2, 1, 2, 2, 2]
 
 
-def test_permutations_are_those_of_fisher_and_yates_in_unbounded_integers():
-    size, seed, index = 9, 2**63 + 5, 2**33 + 7
-    counters = [[index & 0xFFFFFFFF, index >> 32, draw, 1] for draw in range(4)]
-    blocks = philox(np.array(counters), np.array([[seed & 0xFFFFFFFF, seed >> 32]] * 4)).tolist()
-    randoms = [pair[0] << 32 | pair[1] for block in blocks for pair in (block[:2], block[2:])]
-    expected = list(range(size))
-    for last, random in zip(range(size - 1, 0, -1), randoms, strict=True):
-        chosen = random * (last + 1) >> 64
-        expected[last], expected[chosen] = expected[chosen], expected[last]
+@pytest.mark.parametrize("size", [1, 2, 9, 200, 50_000])
+def test_permutations_are_those_of_fisher_and_yates_in_unbounded_integers(size):
+    seed, index = 2**63 + 5, 2**33 + 7
+    key, blocks = [seed & 0xFFFFFFFF, seed >> 32], -(-size // 8)
+
+    def words(draws: list[int]) -> list[list[int]]:
+        counters = [[index & 0xFFFFFFFF, index >> 32, draw, 1] for draw in draws]
+        return philox(np.array(counters), np.array([key] * len(draws))).tolist()
+
+    # Of block `b`, half `h` decides place `h * blocks + b`.
+    halves = [
+        half for word in zip(*words(list(range(blocks))), strict=True) for half in zip(*map(split, word), strict=True)
+    ]
+    randoms = list(itertools.chain.from_iterable(halves))
+    expected, redrawn = list(range(size)), 0
+    for place in range(size):
+        random, attempt = randoms[place], 0
+        while random * (place + 1) % 2**16 < 2**16 % (place + 1):
+            attempt += 1
+            redrawn += 1
+            random = words([place + (attempt << 16)])[0][0] & 0xFFFF
+        chosen = random * (place + 1) >> 16
+        expected[place], expected[chosen] = expected[chosen], place
+    assert (redrawn > 100) == (size == 50_000)
     family = PermutedSymbols(HMM(transition=[[1.0]], emission=np.full((1, size), 1 / size)))
     assert family.permutation_at(seed, index).tolist() == expected
 
 
-def test_the_next_token_law_of_random_chains_multiplies_to_the_dirichlet_integral():
-    for size, alpha, length in ((2, 0.5, 6), (3, 1.5, 4)):
-        tokens = words(size, length)
-        law = RandomChains(size, alpha).next_token_probs(tokens)
-        assert law.shape == (len(tokens), length + 1, size)
-        np.testing.assert_allclose(law.sum(-1), 1, atol=1e-12)
-        product = np.take_along_axis(law[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
-        for row, probability in zip(tokens, product, strict=True):
-            assert probability == pytest.approx(polya(row, size, alpha), rel=1e-10)
-        assert product.sum() == pytest.approx(1, abs=1e-10)
+def split(word: int) -> tuple[int, int]:
+    return word & 0xFFFF, word >> 16
 
 
-def polya(row: np.ndarray, size: int, alpha: float) -> float:
-    counts = np.zeros((size, size))
-    np.add.at(counts, (row[:-1], row[1:]), 1)
-    total = -math.log(size)
-    for line in counts:
-        total += math.lgamma(size * alpha) - math.lgamma(size * alpha + line.sum())
-        total += sum(math.lgamma(alpha + n) - math.lgamma(alpha) for n in line)
-    return math.exp(total)
-
-
-def test_the_next_token_law_of_random_chains_is_that_of_the_chains_drawn():
-    family, tokens = RandomChains(2, 0.7), words(2, 4)
-    each = np.exp([family.hmm_at(8, index).log_likelihood(tokens) for index in range(2000)])
-    law = family.next_token_probs(tokens)
-    product = np.take_along_axis(law[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
-    error = each.std(axis=0) / math.sqrt(len(each))
-    assert (np.abs(each.mean(axis=0) - product) < 4 * error).all()
-
-
-def test_sampled_chains_score_no_better_than_their_own_law_promises():
-    family = RandomChains(4, 0.5)
-    tokens = family.sample(300, 60, seed=2).astype(int)
-    law = family.next_token_probs(tokens)
-    nats = -np.log(np.take_along_axis(law[:, :-1], tokens[..., None], axis=2)[..., 0])
-    entropy = -(law[:, :-1] * np.log(law[:, :-1])).sum(-1)
-    gap = (nats - entropy).mean(axis=1)
-    assert abs(gap.mean()) < 4 * gap.std() / math.sqrt(len(gap))
-
-
-def test_the_next_token_law_of_a_mixture_is_the_ratio_of_its_marginals():
-    family = Mixture((processes.golden_mean(), processes.even(), processes.zero_one_random()), (0.5, 0.3, 0.2))
-    law = family.next_token_probs(words(2, 5))
-    for row, found in zip(words(2, 5), law, strict=True):
-        for t in range(6):
-            past = marginal(family, row[:t]) if t > 0 else 1.0
-            expected = [marginal(family, [*row[:t], x]) / past if past > 0 else 0.0 for x in range(2)]
-            np.testing.assert_allclose(found[t], expected, atol=1e-12)
-
-
-def marginal(family: Mixture, word) -> float:
-    each = [np.exp(hmm.log_likelihood([list(word)]))[0] for hmm in family.hmms]
-    return float(np.dot(each, family.weights))
+def test_more_things_than_sixteen_bits_choose_among_are_not_permuted():
+    size = 2**16 + 1
+    with pytest.raises(InputError, match="the HMM has 65,537 symbols; expected at most 65,536 to permute"):
+        PermutedSymbols(HMM(transition=[[1.0]], emission=np.full((1, size), 1 / size)))
 
 
 def test_the_components_of_a_mixture_come_by_their_weights():
@@ -253,14 +235,6 @@ def test_the_components_of_a_mixture_come_by_their_weights():
     assert ((observed - expected) ** 2 / expected).sum() < 13.8  # 99.9th percentile at 2 degrees of freedom
     assert Mixture((CLEAR, BASE), (1, 0)).component_at(0, 5) == 0
     assert {Mixture((CLEAR, BASE), (0, 1)).component_at(0, i) for i in range(200)} == {1}
-
-
-def test_tensors_give_tensors():
-    for family in families()[3:]:
-        tokens = torch.tensor([[0, 1, 2]])
-        law = family.next_token_probs(tokens)
-        np.testing.assert_array_equal(law.numpy(), family.next_token_probs(tokens.numpy()))
-        assert family.next_token_probs(tokens[:, :0]).shape == (1, 1, family.num_symbols)
 
 
 def test_nothing_can_be_drawn():
@@ -276,6 +250,22 @@ def test_bad_input_is_told_in_one_line():
         PermutedEmissions(processes.even())
     with pytest.raises(InputError, match="num_states is 0"):
         RandomChains(0, 1.0)
+    with pytest.raises(InputError, match=r"num_states is \(5, 2\); expected a number in 1 \.\. 32768"):
+        RandomChains((5, 2), 1.0)
+    with pytest.raises(InputError, match="alpha is None, zipf None; expected one of them"):
+        RandomChains(3)
+    with pytest.raises(InputError, match=r"alpha is 1\.0, zipf 1\.0; expected one of them"):
+        RandomChains(3, 1.0, zipf=1.0)
+    with pytest.raises(InputError, match="zipf is -1; expected an exponent"):
+        RandomChains(3, zipf=-1)
+    with pytest.raises(InputError, match=r"alphabet is 4; expected 5 \.\. 65536 symbols"):
+        RandomChains((2, 5), 1.0, alphabet=4)
+    with pytest.raises(InputError, match="start is 'last'; expected 'uniform' or 'stationary'"):
+        RandomChains(3, 1.0, start="last")
+    with pytest.raises(InputError, match="emission_alpha is 0"):
+        RandomChains(3, 1.0, emission_alpha=0)
+    with pytest.raises(InputError, match="a hidden chain uses all symbols"):
+        RandomChains(3, 1.0, emission_alpha=1.0).symbols_at(0, 0)
     for alpha in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(InputError, match="alpha is"):
             RandomChains(2, alpha)
@@ -293,11 +283,13 @@ def test_bad_input_is_told_in_one_line():
             family.sample(1, 2, seed=-1)
         with pytest.raises(InputError, match="first is"):
             family.sample(1, 2, first=2**64)
+        with pytest.raises(InputError, match="step is 0"):
+            family.sample(1, 2, step=0)
+        with pytest.raises(InputError, match=r"out is int64 of shape \(1, 2\); expected unsigned"):
+            family.sample(1, 2, out=np.empty((1, 2), np.int64))
         with pytest.raises(InputError, match="length is -2"):
             family.sample(1, -2)
         with pytest.raises(InputError, match="num_sequences is -1"):
             family.sample(-1, 2)
     with pytest.raises(InputError, match="first is -1"):
         families()[0].permutation_at(0, -1)
-    with pytest.raises(InputError, match=r"tokens\[0, 1\] is 3"):
-        RandomChains(3, 1.0).next_token_probs([[0, 3]])

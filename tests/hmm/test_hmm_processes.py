@@ -11,6 +11,7 @@ from hmm_datasets.hmm import processes
 NAMED = {
     "mess3": processes.mess3(),
     "rrxor": processes.rrxor(),
+    "leaky_rrxor": processes.leaky_rrxor(),
     "golden_mean": processes.golden_mean(),
     "even": processes.even(),
     "zero_one_random": processes.zero_one_random(),
@@ -43,7 +44,9 @@ def test_a_process_starts_in_its_stationary_law(name):
     np.testing.assert_allclose(later, laws, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if name not in ("mess3", "simple_nonunifilar")])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMED if name not in ("mess3", "leaky_rrxor", "simple_nonunifilar")]
+)
 def test_symbol_and_state_tell_the_next_state_where_they_should(name):
     assert NAMED[name].is_unifilar()
 
@@ -117,6 +120,53 @@ def test_the_casino_and_the_umbrella_have_the_numbers_of_their_books():
     assert posteriors[1][0, 0] == pytest.approx(0.883, abs=5e-4)
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
+def test_leaky_rrxor_shows_a_fair_bit_and_goes_anywhere_with_probability_epsilon(epsilon):
+    hmm, tight = processes.leaky_rrxor(epsilon), processes.rrxor()
+    np.testing.assert_allclose(hmm.edges, (1 - epsilon) * tight.edges + epsilon / 10, atol=1e-16)
+    assert hmm.is_unifilar() == (epsilon == 0)
+    # A step that leaks forgets the state: the belief after it is uniform.
+    words = np.array(list(itertools.product((0, 1), repeat=4)))
+    if epsilon == 1:
+        np.testing.assert_allclose(hmm.beliefs(words)[:, 1:], 0.2, atol=1e-15)
+        assert hmm.entropy_rate_bounds(50).lower == pytest.approx(np.log(2), abs=1e-12)
+    else:
+        np.testing.assert_array_less(hmm.beliefs(words)[:, 1:].min(), 0.2)
+
+
+def test_a_leak_takes_the_entropy_rate_of_rrxor_towards_that_of_fair_bits():
+    bounds = [processes.leaky_rrxor(epsilon).entropy_rate_bounds(12) for epsilon in (0.02, 0.2, 0.6)]
+    assert 2 / 3 * np.log(2) < bounds[0].lower
+    for one, more in itertools.pairwise(bounds):
+        assert one.upper < more.lower
+    assert bounds[-1].upper < np.log(2)
+
+
+def test_the_weather_has_the_numbers_of_its_book():
+    # Jurafsky and Martin, figure A.5: the trellis of 3, 1, 3 ice creams.
+    hmm = processes.weather()
+    beliefs, likelihood = hmm.beliefs([[2, 0, 2]])[0], np.exp(hmm.log_likelihood([[2], [0]]))
+    np.testing.assert_allclose(likelihood[0], 0.32 + 0.02, rtol=1e-12)
+    # Their forward values include the emission: hot 0.0404, cold 0.069 on day 2.
+    forward = np.exp(hmm.log_likelihood([[2]]))[0] * beliefs[1] * hmm.emission[:, 0]
+    np.testing.assert_allclose(forward, [0.0404, 0.069], rtol=1e-12)
+    np.testing.assert_allclose(hmm.stationary(), [5 / 9, 4 / 9], atol=1e-14)
+
+
+def test_a_left_right_chain_never_goes_back_and_stays_in_its_last_state():
+    hmm = processes.left_right(4, 6, stay=0.75, seed=1)
+    assert hmm.start.tolist() == [1, 0, 0, 0]
+    expected = [[0.75, 0.25, 0, 0], [0, 0.75, 0.25, 0], [0, 0, 0.75, 0.25], [0, 0, 0, 1]]
+    assert hmm.transition.tolist() == expected
+    np.testing.assert_allclose(hmm.stationary(), [0, 0, 0, 1], atol=1e-12)
+    path = hmm.viterbi(hmm.sample(5, 80, seed=1)).states
+    assert (np.isin(np.diff(path, axis=1), (0, 1))).all()
+    # Dwell times are geometric: mean 1 / (1 - stay).
+    visits = np.linalg.inv(np.eye(3) - hmm.transition[:3, :3])[0]
+    np.testing.assert_allclose(visits, 4, rtol=1e-12)
+    assert processes.left_right(1, 2).transition.tolist() == [[1]]
+
+
 def test_random_hmms_repeat_by_seed_and_are_flatter_for_a_larger_alpha():
     assert processes.random(5, 6, seed=1) == processes.random(5, 6, seed=1)
     assert processes.random(5, 6, seed=1) != processes.random(5, 6, seed=2)
@@ -133,6 +183,9 @@ def test_random_hmms_repeat_by_seed_and_are_flatter_for_a_larger_alpha():
         (lambda: processes.golden_mean(1.5), "p is 1.5"),
         (lambda: processes.even(float("nan")), "p is nan"),
         (lambda: processes.simple_nonunifilar(q=2), "q is 2; expected a number in [0, 1]"),
+        (lambda: processes.leaky_rrxor(1.5), "epsilon is 1.5; expected a number in [0, 1]"),
+        (lambda: processes.left_right(3, 2, stay=-0.1), "stay is -0.1; expected a number in [0, 1]"),
+        (lambda: processes.left_right(0, 2), "random HMM of 0 states"),
         (lambda: processes.random(0, 3), "random HMM of 0 states, 3 symbols, alpha 1.0; expected all positive"),
         (lambda: processes.random(2, 3, alpha=0), "alpha 0; expected all positive"),
     ],

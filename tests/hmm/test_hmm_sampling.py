@@ -116,6 +116,14 @@ def test_integer_weights_sum_to_two_to_the_32_and_move_no_probability_far(values
     assert np.abs(weights.astype(float) - law * 2**32).max() <= len(law) + 1 + slack
 
 
+def test_what_rounding_leaves_goes_to_the_largest_and_of_equals_to_the_first():
+    law = np.tile([0.004, 0.016], 50)
+    floors = [int(p * 2**32) for p in law]
+    largest = sorted(range(100), key=lambda x: -floors[x])[: 2**32 - sum(floors)]
+    assert integer_weights(law[None])[0].tolist() == [floors[x] + (x in largest) for x in range(100)]
+    assert integer_weights(np.array([[0.1, 0.6, 0.3]]))[0].tolist() == [429496729, 2576980378, 1288490189]
+
+
 def test_a_large_law_is_held_exactly_too():
     law = np.random.default_rng(0).dirichlet(np.full(1000, 0.05), 2)
     table = AliasTable.from_probabilities(law)
@@ -129,7 +137,7 @@ def test_a_column_is_split_exactly_at_its_threshold():
     for column, (threshold, alias) in enumerate(zip(table.threshold[0], table.alias[0], strict=True)):
         high = np.uint64(column << (32 - table.bits))
         picked = {
-            low: int(pick(table.threshold[0], table.alias[0], table.bits, high, np.uint64(low)))
+            low: int(pick(table.entries[0], table.bits, high, np.uint64(low)))
             for low in {0, max(int(threshold) - 1, 0), int(threshold), 2**32 - 1}
         }
         assert picked == {low: column if low < threshold else int(alias) for low in picked}

@@ -322,21 +322,24 @@ import torch
 sys.path.insert(0, sys.argv[1])
 from accelerate import Accelerator
 from hmm_datasets.metrics.measure import _share
+from hmm_datasets.recipe import exit_without_teardown
 from test_metrics_modules import HMMSequences, Oracle, measure_on_hmm, processes
 
-accelerator = Accelerator(cpu=True)
-assert accelerator.num_processes == 3
-for count in range(1, 11):
-    labels = torch.arange(2 * count).reshape(count, 2)
-    gathered = accelerator.gather(_share(labels, accelerator))[:count]
-    assert torch.equal(gathered, labels), (count, gathered)
-hmm, model = processes.mess3(), Oracle(processes.mess3(), 2.0)
-rows = HMMSequences(hmm, 10, num_sequences=13)
-found = measure_on_hmm(model, hmm, rows, accelerator, batch_size=3)
-assert bool(found) == accelerator.is_main_process
-if found:
-    print(json.dumps({"found": found, "sizes": model.sizes}))
-accelerator.end_training()
+with exit_without_teardown():
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == 3
+    for count in range(1, 11):
+        labels = torch.arange(2 * count).reshape(count, 2)
+        gathered = accelerator.gather(_share(labels, accelerator))[:count]
+        assert torch.equal(gathered, labels), (count, gathered)
+    hmm, model = processes.mess3(), Oracle(processes.mess3(), 2.0)
+    rows = HMMSequences(hmm, 10, num_sequences=13)
+    found = measure_on_hmm(model, hmm, rows, accelerator, batch_size=3)
+    assert bool(found) == accelerator.is_main_process
+    if found:
+        print(json.dumps({"found": found, "sizes": model.sizes}))
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
 """
 
 

@@ -21,7 +21,7 @@ def experiment(program, succeeded, tmp_path_factory):
         said[name] = succeeded(program.run(*arguments, HF_HUB_OFFLINE="1")).stdout
 
     run(
-        *("hmm", "recipes/fit_hmm.py", "--output_dir", root / "hmm", "--num_states", 8, "--max_steps", 8),
+        *("hmm", "recipes/fit_hmm.py", "--output_dir", root / "hmm", "--num_states", 8, "--max_epochs", 8),
         *("--length", 32, "--vocabulary_size", 100),
     )
     run(

@@ -1,0 +1,17 @@
+"""A fresh HMM for every sequence, or for every `group` sequences: data to study learning in context.
+
+- [`PermutedSymbols`]: one HMM, its symbols renamed;
+- [`PermutedEmissions`]: one HMM, the rows of its emission table shuffled among its states;
+- [`RandomChains`]: chains with tables drawn from a prior, observed or hidden;
+- [`Mixture`]: one of finitely many HMMs, by their weights.
+
+A family is a pure function: sequence `i` of the stream `seed` depends on `(family, seed, i)` alone, whatever the
+batch, rank or worker, as with one HMM. See `family` for the random numbers behind it.
+"""
+
+from .chains import RandomChains
+from .family import Family
+from .mixture import Mixture
+from .permuted import PermutedEmissions, PermutedSymbols
+
+__all__ = ["Family", "Mixture", "PermutedEmissions", "PermutedSymbols", "RandomChains"]

@@ -1,0 +1,197 @@
+"""Random Markov chains, observed or hidden: the tables of every group are drawn from a prior.
+
+Tables, and so tokens, are the same on every machine that keeps to IEEE 754 (see `hmm_datasets.hmm.dirichlet`). A table
+of 50 states takes under a millisecond; drawing 100 tokens from it, a few microseconds.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ...errors import InputError
+from ..checks import as_tokens
+from ..dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_law
+from ..model import HMM
+from ..sampling import AliasTable, sample_tokens
+from .family import (
+    CHAINS,
+    HIDDEN,
+    NUM_STATES,
+    SUBSET,
+    ZIPF,
+    Family,
+    first_words,
+    group_number,
+    group_runs,
+    permutation_of,
+)
+
+
+@dataclass(frozen=True)
+class RandomChains(Family):
+    """Markov chains with random transition tables.
+
+    Each state shows a symbol of its own, always; of a larger alphabet the symbols in use are a uniform random subset.
+    With `emission_alpha` the chain is hidden instead, and each state emits by a random law over all symbols.
+
+    Args:
+        num_states (`int` or pair of `int`): `H`; of a pair `(least, most)` each chain draws its own, uniformly.
+        alpha (`float`, *optional*): rows come from the symmetric Dirichlet law of this concentration a state; 1 is
+            uniform over laws, below rows are peaked, above flat.
+        group (`int`, *optional*, defaults to 1): consecutive sequences that share a chain.
+        zipf (`float`, *optional*): instead of `alpha`: the probabilities of each row are `1^-zipf, 2^-zipf, ...,
+            H^-zipf` over their sum, in a uniform random order.
+        doubly_stochastic (`bool`, *optional*, defaults to `False`): scale the table so that columns sum to one as
+            well (Sinkhorn), and the stationary law is uniform.
+        alphabet (`int`, *optional*): `E`, as many as the greatest number of states by default.
+        emission_alpha (`float`, *optional*): concentration a symbol of each state's Dirichlet law over the alphabet.
+        start (`str`, *optional*, defaults to `"uniform"`): law of the first state, `"uniform"` or `"stationary"`.
+
+    ```python
+    >>> family = RandomChains(num_states=3, alpha=1.0)
+    >>> family.next_token_probs([[0, 1, 0]])[0, 3].round(3).tolist()
+    [0.25, 0.5, 0.25]
+    >>> RandomChains((2, 8), zipf=1.0, doubly_stochastic=True, alphabet=50).sample(2, 30, seed=1).shape
+    (2, 30)
+
+    ```
+    """
+
+    num_states: int | tuple[int, int]
+    alpha: float | None = None
+    group: int = 1
+    zipf: float | None = None
+    doubly_stochastic: bool = False
+    alphabet: int | None = None
+    emission_alpha: float | None = None
+    start: str = "uniform"
+
+    _most: ClassVar[int] = 1 << 15  # rows and entries of a table are counted in 32 bits
+
+    def __post_init__(self):
+        self._check_group()
+        least, most = self._range
+        if not 1 <= least <= most <= self._most:
+            raise InputError(
+                f"num_states is {self.num_states}; expected a number in 1 .. {self._most}, or two in order"
+            )
+        if (self.alpha is None) == (self.zipf is None):
+            raise InputError(f"alpha is {self.alpha}, zipf {self.zipf}; expected one of them, the other None")
+        for name in ("alpha", "emission_alpha"):
+            value = getattr(self, name)
+            if value is not None and not 1e-100 <= value <= 1e100:
+                raise InputError(f"{name} is {value}; expected a positive number, 1e-100 .. 1e100")
+        if self.zipf is not None and not 0 <= self.zipf <= 100:
+            raise InputError(f"zipf is {self.zipf}; expected an exponent in 0 .. 100")
+        if self.alphabet is None:
+            object.__setattr__(self, "alphabet", most)
+        needed = most if self.emission_alpha is None else 1
+        if not needed <= self.alphabet <= 1 << 16:
+            raise InputError(f"alphabet is {self.alphabet}; expected {needed} .. {1 << 16} symbols")
+        if self.start not in ("uniform", "stationary"):
+            raise InputError(f"start is {self.start!r}; expected 'uniform' or 'stationary'")
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`, the alphabet."""
+        return self.alphabet
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        return (self.num_states, self.num_states) if np.ndim(self.num_states) == 0 else tuple(self.num_states)
+
+    def num_states_at(self, seed: int, index: int) -> int:
+        """`H` of the chain of sequence `index`."""
+        return self._num_states(*group_number(self, seed, index))
+
+    def symbols_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
+        """The symbols that the states of the chain of sequence `index` show, in increasing order."""
+        if self.emission_alpha is not None:
+            raise InputError("a hidden chain uses all symbols; symbols_at is for emission_alpha=None")
+        number, key = group_number(self, seed, index)
+        return self._symbols(self._num_states(number, key), number, key)
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`."""
+        start, emission, transition = self._tables(*group_number(self, seed, index))
+        return HMM(start=start[0], transition=transition, emission=emission)
+
+    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+        # As hmm_at(...).sample would, without checking tables known to be laws.
+        for begin, end, index in group_runs(self.group, first, step, len(rows)):
+            tables = map(AliasTable.from_probabilities, self._tables(*group_number(self, seed, index)))
+            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1)
+
+    def _tables(self, number: np.uint64, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Start (1, H), emission (H, E), transition (H, H).
+        size = self._num_states(number, key)
+        transition = np.empty((size, size))
+        if self.zipf is not None:
+            fill_zipf_rows(float(self.zipf), number, ZIPF, key, transition)
+        else:
+            fill_dirichlet_rows(float(self.alpha), number, CHAINS, key, transition)
+        if self.doubly_stochastic:
+            make_doubly_stochastic(transition)
+        uniform = self.start == "uniform" or self.doubly_stochastic
+        start = np.full(size, 1 / size) if uniform else stationary_law(transition)
+        emission = np.zeros((size, self.num_symbols))
+        if self.emission_alpha is None:
+            emission[np.arange(size), self._symbols(size, number, key)] = 1
+        else:
+            fill_dirichlet_rows(float(self.emission_alpha), number, HIDDEN, key, emission)
+        return start[None], emission, transition
+
+    def _num_states(self, number: np.uint64, key: np.uint64) -> int:
+        least, most = self._range
+        if least == most:
+            return least
+        high, low, _, _ = first_words(NUM_STATES, np.array([number]), key)[0].tolist()
+        return least + ((high << 32 | low) * (most - least + 1) >> 64)
+
+    def _symbols(self, size: int, number: np.uint64, key: np.uint64) -> Int[np.ndarray, "H"]:
+        if size == self.num_symbols:
+            return np.arange(size)
+        return np.sort(permutation_of(SUBSET, self.num_symbols, number, key)[:size])
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal law of token `t` given those before it, the chain unknown, for `t = 0 .. T`.
+
+        With `H` known each row of the table is a Pólya urn: symbol `x` of those seen so far comes with probability
+        `(alpha + times x followed last) / (H alpha + times last was followed)`, and the rest is shared evenly by the
+        symbols not seen. An unknown `H` is averaged over by its posterior weights. Of a group the optimum could use
+        the other sequences too; this law knows one alone. Memory is `O(B T (T + E))`; time the same for every number
+        of states possible.
+
+        Exact for observed Dirichlet chains from a uniform start. Where tables are Zipf's or doubly stochastic, the
+        start stationary or the chain hidden, there is no closed form: [`~Family.informed_next_token_probs`] is a
+        lower bound on the optimal loss, and the cross-entropy of any predictor, such as this law of the plain
+        Dirichlet chains, an upper one.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+
+        Raises:
+            `InputError`: where there is no closed form.
+        """
+        import torch
+
+        from .averages import posterior_mean, urns
+
+        has_none = {
+            "zipf": self.zipf is not None,
+            "doubly_stochastic": self.doubly_stochastic,
+            "emission_alpha": self.emission_alpha is not None,
+            "start='stationary'": self.start != "uniform",
+        }
+        if any(has_none.values()):
+            named = " and ".join(name for name, present in has_none.items() if present)
+            raise InputError(
+                f"chains with {named} have no next-token law in closed form; informed_next_token_probs bounds every "
+                "predictor's loss from below, that of the same chains without it is a predictor, so from above"
+            )
+        values, _ = as_tokens(tokens, self.num_symbols)
+        least, most = self._range
+        law = posterior_mean(urns(range(least, most + 1), float(self.alpha), self.num_symbols, values))
+        return law if isinstance(tokens, torch.Tensor) else law.numpy()

@@ -1,0 +1,156 @@
+"""What all families of HMMs can do, and where their random numbers come from.
+
+What varies from group to group (a permutation, a component, a table) comes from the same Philox4x32-10 generator as
+the tokens, keyed by the seed, and never shares a block with them. The counter of a block is
+
+    (group number, low 32 bits; high 32 bits; draw; FAMILY_STREAM | purpose << 8 | part << 16)
+
+where the group number is `i // group`, `draw` counts blocks within one choice, `purpose` is one number for each kind
+of choice, and `part` counts tries of rejection sampling, or rows. Tokens have stream 0, and are those of
+sequence `i`.
+
+Permutations are Fisher and Yates's, inside out (Durstenfeld 1964), each choice by 16 random bits, drawn again where
+they would favour some (Lemire, ACM Trans. Model. Comput. Simul. 29, 2019): uniform, of at most `2^16` things. Tables
+are those of `dirichlet`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt
+
+from ...errors import InputError
+from ..checks import as_tokens, integer
+from ..kernels import FAMILY_STREAM, MOST_SHUFFLED, shuffle, shuffle_room
+from ..model import HMM
+from ..sampling import checked_draw, fill_in_parallel, philox
+
+# Purpose 1 is EMISSIONS_STREAM, of the kernels.
+SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
+    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8)
+)
+
+
+class Family:
+    """What families have in common; made by its subclasses alone.
+
+    Attributes:
+        num_symbols (`int`): `E`.
+        group (`int`): consecutive sequences that share an HMM: `i` and `j` do where `i // group == j // group`.
+    """
+
+    num_symbols: int
+    group: int
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`."""
+        raise NotImplementedError
+
+    def sample(
+        self,
+        num_sequences: int,
+        length: int,
+        seed: int = 0,
+        first: int = 0,
+        *,
+        step: int = 1,
+        out: UInt[np.ndarray, "N L"] | None = None,
+        num_threads: int | None = None,
+    ) -> UInt[np.ndarray, "N L"]:
+        """Draw sequences `first .. first + num_sequences - 1` of the stream named by `seed`, each from its own HMM.
+
+        Args:
+            num_sequences (`int`): `N`.
+            length (`int`): `L`, tokens a sequence.
+            seed (`int`, *optional*, defaults to 0): which stream, in `[0, 2**64)`.
+            first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`; indices wrap there.
+            step (`int`, *optional*, defaults to 1): from one index to the next.
+            out (`np.ndarray` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
+            num_threads (`int`, *optional*): defaults to all usable cores for large draws.
+
+        Returns:
+            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that holds `E - 1`.
+        """
+        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        fill_in_parallel(lambda origin, rows: self._fill(rows, seed, origin, step), first, step, out, num_threads)
+        return out
+
+    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+        length = rows.shape[1]
+        for begin, end, index in group_runs(self.group, first, step, len(rows)):
+            out = rows[begin:end]
+            self.hmm_at(seed, index).sample(end - begin, length, seed, index, step=step, out=out, num_threads=1)
+
+    def informed_next_token_probs(
+        self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
+    ) -> Float[Any, "B T+1 E"]:
+        """The law of token `t` given those before it and the HMM that drew the row, for `t = 0 .. T`.
+
+        Who knows the HMM predicts no worse on average: the cross-entropy of these laws is a lower bound on that of
+        any predictor which sees the tokens alone.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            seed (`int`, *optional*, defaults to 0): the stream they were drawn from.
+            first (`int`, *optional*, defaults to 0): index of row 0.
+            step (`int`, *optional*, defaults to 1): from the index of one row to the next.
+        """
+        import torch
+
+        from .. import inference
+
+        values, _ = as_tokens(tokens, self.num_symbols)
+        seed, first, step = (integer(*of, 64) for of in (("seed", seed, 0), ("first", first, 0), ("step", step, 1)))
+        batch, length = values.shape
+        law = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
+        for begin, end, index in group_runs(self.group, first, step, batch):
+            parameters = self.hmm_at(seed, index).parameters(device=values.device)
+            beliefs = inference.forward_filter(parameters, values[begin:end]).beliefs
+            law[begin:end] = inference.next_token_probs(parameters, beliefs)
+        return law if isinstance(tokens, torch.Tensor) else law.numpy()
+
+    def _check_group(self) -> None:
+        if self.group < 1:
+            raise InputError(f"group is {self.group}; expected 1 or more sequences to an HMM")
+
+
+def group_runs(group: int, first: int, step: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """Cut rows into runs of one group each: first row, row after the last, index of the first."""
+    begin = 0
+    while begin < count:
+        index = (first + step * begin) % (1 << 64)
+        # What is left of this group; the last one before indices wrap may be a short one.
+        left = min(group - index % group, (1 << 64) - index)
+        end = min(begin - (-left // step), count)
+        yield begin, end, index
+        begin = end
+
+
+def group_number(family: Family, seed: int, index: int) -> tuple[np.uint64, np.uint64]:
+    """The number of the group that `index` is in, and the seed, as the kernels take them."""
+    seed, index = integer("seed", seed, 0, 64), integer("first", index, 0, 64)
+    return np.uint64(index // family.group), np.uint64(seed)
+
+
+def check_permutable(name: str, size: int) -> None:
+    """Raise `InputError` where there are more things than a permutation here can be of."""
+    if size > MOST_SHUFFLED:
+        raise InputError(f"the HMM has {size:,} {name}; expected at most {MOST_SHUFFLED:,} to permute")
+
+
+def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "n"]:
+    """The permutation of `0 .. size - 1` of group `number`."""
+    permutation = np.empty(size, dtype=np.uint32)
+    shuffle(permutation, shuffle_room(size), number, stream, seed)
+    return permutation.astype(np.int64)
+
+
+def first_words(stream: np.uint64, numbers: UInt[np.ndarray, "N"], seed: np.uint64) -> UInt[np.ndarray, "N 4"]:
+    """The first block of each number (of a group, or of a sequence) for one purpose: four words of 32 bits."""
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = np.zeros((len(numbers), 4), dtype=np.uint64)
+    counter[:, 0], counter[:, 1], counter[:, 3] = numbers & mask, numbers >> shift, stream
+    key = np.empty((len(numbers), 2), dtype=np.uint64)
+    key[:] = seed & mask, seed >> shift
+    return philox(counter, key)

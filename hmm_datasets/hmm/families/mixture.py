@@ -1,0 +1,114 @@
+"""Finite mixtures of HMMs: each sequence, or group of them, is drawn from one component.
+
+With components that are concepts, the same symbols under different transition matrices, this is the prior of
+GINC (Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR
+2022): see the example of [`Mixture`].
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt
+
+from ...errors import InputError
+from ..checks import as_tokens
+from ..model import HMM
+from ..sampling import integer_weights, sample_tokens
+from .family import MIXTURE, Family, first_words, group_number
+
+
+@dataclass(frozen=True)
+class Mixture(Family):
+    """One of finitely many HMMs, drawn for each sequence by its weight.
+
+    Args:
+        hmms (`tuple` of [`~hmm_datasets.hmm.model.HMM`]): the components, over the same symbols.
+        weights (`tuple` of `float`): their probabilities, in multiples of 2^-32 where drawn.
+        group (`int`, *optional*, defaults to 1): consecutive sequences of one component.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> family = Mixture((processes.golden_mean(), processes.even()), (0.25, 0.75))
+    >>> family.next_token_probs([[0, 0]])[0, 2].round(3).tolist()
+    [0.5, 0.5]
+
+    ```
+
+    Four concepts that share their emission table, as in GINC:
+
+    ```python
+    >>> import numpy as np
+    >>> from hmm_datasets.hmm.families import RandomChains
+    >>> emission = processes.random(8, 50, alpha=0.1, seed=0).emission
+    >>> tables = [RandomChains(8, alpha=0.2).hmm_at(seed=0, index=concept).transition for concept in range(4)]
+    >>> concepts = Mixture([HMM(transition=table, emission=emission) for table in tables], [0.25] * 4)
+
+    ```
+    """
+
+    hmms: tuple[HMM, ...]
+    weights: tuple[float, ...]
+    group: int = 1
+
+    def __post_init__(self):
+        self._check_group()
+        object.__setattr__(self, "hmms", tuple(self.hmms))
+        object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
+        if len(self.hmms) == 0 or len(self.hmms) != len(self.weights):
+            raise InputError(f"{len(self.hmms)} hmms and {len(self.weights)} weights; expected as many, one or more")
+        for place, hmm in enumerate(self.hmms):
+            if hmm.num_symbols != self.num_symbols:
+                raise InputError(
+                    f"hmms[{place}] has {hmm.num_symbols} symbols; expected {self.num_symbols}, as hmms[0]"
+                )
+        if not all(w >= 0 for w in self.weights) or not abs(sum(self.weights) - 1) <= 1e-9:
+            raise InputError(f"weights sum to {sum(self.weights):.10g}; expected probabilities that sum to 1")
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self.hmms[0].num_symbols
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        return integer_weights(np.array([self.weights]))[0].cumsum()
+
+    def component_at(self, seed: int, index: int) -> int:
+        """Which of `hmms` draws sequence `index`."""
+        number, key = group_number(self, seed, index)
+        return int(self._components(np.array([number]), key)[0])
+
+    def _components(self, numbers: UInt[np.ndarray, "N"], seed: np.uint64) -> Int[np.ndarray, "N"]:
+        return np.searchsorted(self._bounds, first_words(MIXTURE, numbers, seed)[:, 0], side="right")
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`."""
+        return self.hmms[self.component_at(seed, index)]
+
+    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+        with np.errstate(over="ignore"):
+            indices = np.uint64(first) + np.uint64(step) * np.arange(len(rows), dtype=np.uint64)
+        component = self._components(indices // np.uint64(self.group), np.uint64(seed))
+        for place in np.unique(component):
+            own = np.flatnonzero(component == place)
+            tables = self.hmms[place]._alias_tables
+            sample_tokens(*tables, self.num_symbols, seed, first, step, rows, rows=own)
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal law of token `t` given those before it, the component unknown, for `t = 0 .. T`.
+
+        The components' own laws, each weighted by its posterior probability given the tokens so far; zeros after
+        tokens no component can emit. Of a group the optimum could use the other sequences too; this law knows one.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+        """
+        import torch
+
+        from .averages import components, posterior_mean
+
+        values, _ = as_tokens(tokens, self.num_symbols)
+        law = posterior_mean(components(self.hmms, self.weights, values))
+        return law if isinstance(tokens, torch.Tensor) else law.numpy()

@@ -1,0 +1,150 @@
+"""Families of one HMM permuted anew for every group: its symbols renamed, or its emission rows shuffled."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ...errors import InputError
+from ..kernels import EMISSIONS_STREAM, rename_symbols
+from ..model import HMM
+from ..sampling import sample_tokens
+from .family import SYMBOLS, Family, check_permutable, group_number, permutation_of
+
+
+@dataclass(frozen=True)
+class PermutedSymbols(Family):
+    """One HMM whose symbols are renamed by a uniform random permutation.
+
+    The tokens of sequence `i` are those of `hmm` itself, each mapped by the permutation: the law is that of
+    `hmm_at(seed, i)`, though that HMM's own `sample` draws others. Costs `E / 8` Philox blocks a group beyond those of
+    its tokens.
+
+    Args:
+        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base.
+        group (`int`, *optional*, defaults to 1): consecutive sequences that share a permutation.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> family = PermutedSymbols(processes.mess3())
+    >>> bool((family.sample(4, 9, seed=1)[3] == family.sample(1, 9, seed=1, first=3)[0]).all())
+    True
+
+    ```
+    """
+
+    hmm: HMM
+    group: int = 1
+
+    def __post_init__(self):
+        self._check_group()
+        check_permutable("symbols", self.num_symbols)
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self.hmm.num_symbols
+
+    def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "E"]:
+        """The permutation of sequence `index`: symbol `x` of the base becomes `permutation[x]`."""
+        return permutation_of(SYMBOLS, self.num_symbols, *group_number(self, seed, index))
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`."""
+        origin = np.argsort(self.permutation_at(seed, index))
+        hmm = self.hmm
+        if hmm.edges is not None:
+            return HMM(start=hmm.start, edges=hmm.edges[origin], vocabulary=hmm.vocabulary)
+        return HMM(
+            start=hmm.start,
+            transition=hmm.transition,
+            emission=hmm.emission[:, origin],
+            vocabulary=hmm.vocabulary,
+        )
+
+    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+        self.hmm.sample(*rows.shape, seed, first, step=step, out=rows, num_threads=1)
+        numbers = map(np.uint64, (self.num_symbols, self.group, seed, first, step))
+        rename_symbols(SYMBOLS, *numbers, rows)
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal law of token `t` given those before it, the permutation unknown, for `t = 0 .. T`.
+
+        The mean over all `E!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
+        group the optimum could use the other sequences too; this law knows one alone.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+
+        Raises:
+            `InputError`: for more than 7 symbols; [`~Family.informed_next_token_probs`] is a lower bound then.
+        """
+        from .permutation_laws import law_of_permuted_symbols
+
+        return law_of_permuted_symbols(self.hmm, tokens)
+
+
+@dataclass(frozen=True)
+class PermutedEmissions(Family):
+    """One HMM whose rows of the emission table are shuffled among its states by a uniform random permutation.
+
+    The hidden chain stays as it is, and so does the set of laws a state can have; which state has which is new.
+    Costs `H / 8` Philox blocks and `H` swaps a group beyond the work of its tokens.
+
+    Args:
+        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base, state-emitting.
+        group (`int`, *optional*, defaults to 1): consecutive sequences that share a permutation.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> PermutedEmissions(processes.dishonest_casino(), group=8).sample(2, 5).shape
+    (2, 5)
+
+    ```
+    """
+
+    hmm: HMM
+    group: int = 1
+
+    def __post_init__(self):
+        self._check_group()
+        check_permutable("states", self.hmm.num_states)
+        if self.hmm.edges is not None:
+            raise InputError(
+                f"{self.hmm} has no emission rows to permute; PermutedEmissions takes a state-emitting HMM"
+            )
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self.hmm.num_symbols
+
+    def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
+        """The permutation of sequence `index`: state `i` emits by row `permutation[i]` of the base."""
+        return permutation_of(EMISSIONS_STREAM, self.hmm.num_states, *group_number(self, seed, index))
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`."""
+        hmm = self.hmm
+        emission = hmm.emission[self.permutation_at(seed, index)]
+        return HMM(start=hmm.start, transition=hmm.transition, emission=emission, vocabulary=hmm.vocabulary)
+
+    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+        sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, self.group)
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal law of token `t` given those before it, the permutation unknown, for `t = 0 .. T`.
+
+        The mean over all `H!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
+        group the optimum could use the other sequences too; this law knows one alone.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+
+        Raises:
+            `InputError`: for more than 7 states; [`~Family.informed_next_token_probs`] is a lower bound then.
+        """
+        from .permutation_laws import law_of_permuted_emissions
+
+        return law_of_permuted_emissions(self.hmm, tokens)

@@ -1,0 +1,99 @@
+"""An HMM's folder: `model.safetensors` with the tables, `config.json` with what describes them.
+
+`transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
+`hmm_datasets.hmm.causal_lm` is imported.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..files import atomic_file, read_json, write_json
+from .format import AUTO_MAP, FORMAT_VERSION, write_loader
+
+if TYPE_CHECKING:
+    from .model import HMM
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+
+
+def save(hmm: "HMM", folder: str | os.PathLike) -> None:
+    """Write the folder, each file whole or not at all."""
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    with atomic_file(folder / WEIGHTS_NAME) as temporary:
+        save_file({k: np.ascontiguousarray(v) for k, v in hmm.tables().items()}, temporary, {"format": "pt"})
+    write_loader(folder)
+    write_json(
+        folder / CONFIG_NAME,
+        {
+            "model_type": "hmm",
+            "architectures": ["HMMForCausalLM"],
+            "auto_map": AUTO_MAP,
+            "format_version": FORMAT_VERSION,
+            "num_states": hmm.num_states,
+            "num_symbols": hmm.num_symbols,
+            "edge_emitting": hmm.edges is not None,
+            "fingerprint": hmm.fingerprint(),
+            "vocabulary": None if hmm.vocabulary is None else list(hmm.vocabulary),
+        },
+    )
+
+
+def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":
+    """Read a folder, here or on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        folder = _download(str(name_or_path), revision)
+    path = folder / CONFIG_NAME
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: holds a {type(config).__name__}; expected the settings of an HMM")
+    if config.get("model_type") != "hmm" or config.get("format_version") != FORMAT_VERSION:
+        raise InputError(
+            f"{path}: model_type {config.get('model_type')!r}, format_version "
+            f"{config.get('format_version')!r}; expected 'hmm' and {FORMAT_VERSION}"
+        )
+    hmm = load_tables(kind, folder / WEIGHTS_NAME, config.get("vocabulary"))
+    if hmm.fingerprint() != config.get("fingerprint"):
+        raise InputError(
+            f"{folder / WEIGHTS_NAME}: tables have fingerprint {hmm.fingerprint()}, {CONFIG_NAME} expects "
+            f"{config.get('fingerprint')}; the two files are of different HMMs, copy both again"
+        )
+    return hmm
+
+
+def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = None) -> "HMM":
+    """Read the tables alone; see [`~hmm_datasets.hmm.model.HMM.from_safetensors`]."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        tables = load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except SafetensorError as error:
+        raise InputError(f"{path}: not a whole safetensors file ({error})") from None
+    unknown = sorted(tables.keys() - {"start", "transition", "emission", "edges"})
+    if unknown:
+        raise InputError(f"{path}: holds {unknown[0]!r}; expected the tables of an HMM alone")
+    try:
+        return kind(**tables, vocabulary=vocabulary)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _download(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG_NAME, WEIGHTS_NAME]))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name}: neither a folder nor an HMM on the Hub ({reason})") from None

@@ -1,0 +1,170 @@
+"""An HMM in numbers and pictures: its size, its chain in the long run, what predictors reach on it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..hmm.chain import entropy, mixing_time
+from ..hmm.model import HMM
+from .tables import LADDER, text_table
+
+_MOST_STATES = 12  # rows of the table of states
+_BATCH_CELLS = 1 << 23  # float64 numbers of one predictor in memory at once
+
+
+def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
+    """What there is to know of an HMM.
+
+    Args:
+        hmm ([`~hmm_datasets.HMM`]): the law.
+        length (`int`, *optional*, defaults to 64): positions at which predictors are measured.
+        num_sequences (`int`, *optional*, defaults to 2048): sequences to measure them on.
+        seed (`int`, *optional*, defaults to 0): stream of those.
+
+    Returns:
+        `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` where the chain never mixes);
+        `states`, the commonest first; `cross_entropy`, for each predictor nats by position, their mean and its
+        standard error.
+    """
+    if length < 1 or num_sequences < 2:
+        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 and 2 or more")
+    stationary = hmm.stationary()
+    steps = mixing_time(hmm.transition, stationary)
+    rate, bounds = hmm.entropy_rate(), hmm.entropy_rate_bounds(length=512)
+    return {
+        "num_states": hmm.num_states,
+        "num_symbols": hmm.num_symbols,
+        "edge_emitting": hmm.edges is not None,
+        "unifilar": hmm.is_unifilar(),
+        "fingerprint": hmm.fingerprint(),
+        "starts_stationary": bool(np.abs(hmm.start - stationary).max() < 1e-9),
+        "mixing_time": None if np.isinf(steps) else steps,
+        "entropy_rate": {**rate._asdict(), **bounds._asdict()},
+        "states_in_use": float(np.exp(entropy(stationary))),
+        "ways_on": float(np.exp(stationary @ entropy(hmm.transition))),
+        "symbols_a_state": float(np.exp(stationary @ entropy(hmm.emission))),
+        "states": _states(hmm, stationary),
+        "cross_entropy": _cross_entropy(hmm, length, num_sequences, seed),
+        "num_sequences": num_sequences,
+    }
+
+
+def description_text(description: dict[str, Any]) -> str:
+    """[`describe`]'s result as tables for the terminal."""
+    kind = "edge" if description["edge_emitting"] else "state"
+    rate, steps = description["entropy_rate"], description["mixing_time"]
+    sure = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
+    lower, upper = (f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper"))
+    begins = "its stationary law" if description["starts_stationary"] else "a law of its own"
+    lines = [
+        f"{description['num_states']:,} states, {description['num_symbols']:,} symbols, {kind}-emitting"
+        f"{', unifilar' if description['unifilar'] else ''}; fingerprint {description['fingerprint']}",
+        f"entropy rate {rate['value']:.5f} nats a token ({sure}); ln E is {np.log(description['num_symbols']):.5f}",
+        f"bounds on it: {lower} with the first state known, {upper} without",
+        f"starts in {begins}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
+        f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
+        f"{description['ways_on']:.2f}, of the symbol given the state {description['symbols_a_state']:.2f}",
+        "",
+        _states_table(description),
+        "",
+        _predictors_table(description),
+    ]
+    return "\n".join(lines)
+
+
+def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path]:
+    """Write `transition.png` and `emission.png`, and for 3 states `beliefs.png`; return their paths."""
+    from .hmm_plots import plot_beliefs, plot_table
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "transition.png", folder / "emission.png"]
+    plot_table(hmm.transition, paths[0], title="P(next state | state)", columns="next state")
+    plot_table(hmm.emission, paths[1], title="P(symbol | state)", columns="symbol", names=hmm.vocabulary)
+    if hmm.num_states == 3:
+        paths.append(folder / "beliefs.png")
+        tokens = hmm.sample(400, 256, seed=seed)
+        plot_beliefs(hmm.beliefs(tokens)[:, 8:].reshape(-1, 3), paths[-1], title="beliefs before a token")
+    return paths
+
+
+def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
+    order = np.argsort(-stationary, kind="stable")[:_MOST_STATES]
+    stays = hmm.transition.diagonal()
+    rows = []
+    for state in order.tolist():
+        symbols = np.argsort(-hmm.emission[state], kind="stable")[:4]
+        rows.append(
+            {
+                "state": state,
+                "share": float(stationary[state]),
+                "dwell": None if stays[state] == 1 else float(1 / (1 - stays[state])),
+                "symbols": [
+                    (hmm.vocabulary[x] if hmm.vocabulary else str(x), float(hmm.emission[state, x]))
+                    for x in symbols.tolist()
+                    if hmm.emission[state, x] > 0
+                ],
+            }
+        )
+    return rows
+
+
+def _cross_entropy(hmm: HMM, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
+    import torch
+
+    from ..hmm.predictors import predictors_of
+
+    predictors = predictors_of(hmm)
+    cells = (length + 1) * max(hmm.num_symbols, hmm.num_states, length)
+    rows = max(1, min(num_sequences, _BATCH_CELLS // cells))
+    nats = {name: np.empty((num_sequences, length)) for name in predictors}
+    for first in range(0, num_sequences, rows):
+        tokens = torch.from_numpy(hmm.sample(min(rows, num_sequences - first), length, seed, first).astype(np.int64))
+        truth = predictors["bayes"](tokens)[:, :-1]
+        for name, law in predictors.items():
+            # The expectation over the token that comes, rather than the one that came: the same mean, less noise.
+            nats[name][first : first + rows] = -torch.xlogy(truth, law(tokens)[:, :-1]).sum(-1).numpy()
+    return {
+        name: {
+            "by_position": values.mean(axis=0).tolist(),
+            "mean": float(values.mean()),
+            "standard_error": float(values.mean(axis=1).std(ddof=1) / np.sqrt(num_sequences)),
+        }
+        for name, values in nats.items()
+    }
+
+
+def _states_table(description: dict[str, Any]) -> str:
+    rows = [
+        [
+            str(row["state"]),
+            f"{row['share']:.4f}",
+            "for ever" if row["dwell"] is None else f"{row['dwell']:.2f}",
+            ", ".join(f"{name} {probability:.2f}" for name, probability in row["symbols"]),
+        ]
+        for row in description["states"]
+    ]
+    table = text_table(["state", "share", "stays (steps)", "symbols"], rows)
+    left = description["num_states"] - len(rows)
+    return table if left == 0 else f"{table}\n... and {left:,} states with less"
+
+
+def _predictors_table(description: dict[str, Any]) -> str:
+    entropies = description["cross_entropy"]
+    length = len(entropies["bayes"]["by_position"])
+    places = sorted({1, length} | {1 << power for power in range(length.bit_length()) if 1 << power <= length})
+    rows = [
+        [
+            title,
+            *(f"{entropies[name]['by_position'][place - 1]:.4f}" for place in places),
+            f"{entropies[name]['mean']:.4f}",
+            f"{entropies[name]['standard_error']:.4f}",
+        ]
+        for name, title in LADDER.items()
+        if name in entropies
+    ]
+    table = text_table(["nats at position", *map(str, places), "mean", "+-"], rows)
+    return f"{table}\nmeasured on {description['num_sequences']:,} sequences of {length:,} tokens"
