@@ -14,25 +14,31 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
 import torch
 
 from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.baum_welch import batch_rows
 from hmm_datasets.hmm.families import PermutedEmissions
+from hmm_datasets.hmm.fit_settings import FitSettings
+from hmm_datasets.hmm.fitting import fit_hmm
+from hmm_datasets.hmm.initial import random_guess
 from hmm_datasets.hmm.kernels import LANES, philox_block
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.report.tables import text_table
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 LENGTH = 100
+EPOCHS = 2
 
 
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"sampling": sampling}
+    parts = {"sampling": sampling, "fitting": fitting, "epoch": epoch}
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each draw at least")
     settings = parser.parse_args()
@@ -77,6 +83,151 @@ def sampling(settings: argparse.Namespace) -> None:
             rows.append([name, f"{rate:,.0f}", f"{one_thread / rate:.0%}"])
         print(f"\nWhat bounds one thread of ours, {one_thread:,.0f} tokens/s\n")
         print(text_table(["part", "tokens/s", "ours is at"], rows))
+
+
+def fitting(settings: argparse.Namespace) -> None:
+    """Seconds an epoch of Baum-Welch on the same sequences from the same guess, and the likelihoods it leads to."""
+    for states in (50, 200):
+        tokens = processes.random(states, states, alpha=0.3, seed=1).sample(256, LENGTH, seed=2).astype(np.int64)
+        guess = random_guess(states, states, seed=3)
+        fits = {
+            "hmm-datasets, float32": lambda *given: _fit(*given, "float32"),
+            "hmm-datasets, float64": lambda *given: _fit(*given, "float64"),
+            "hmmlearn, implementation log (its default)": lambda *given: _fit_hmmlearn(*given, "log"),
+            "hmmlearn, implementation scaling": lambda *given: _fit_hmmlearn(*given, "scaling"),
+            "dynamax, jitted and vmapped, float64": _fit_dynamax,
+            "pomegranate, float32, ends set back": _fit_pomegranate,
+        }
+        if torch.cuda.is_available():
+            fits["hmm-datasets, float32, CUDA"] = lambda *given: _fit(*given, "float32", "cuda")
+        found = {name: fit(tokens, guess) for name, fit in fits.items()}
+        ours, reference = (
+            found["hmm-datasets, float32"][0],
+            found["hmm-datasets, float64"][1].log_likelihood(tokens).sum(),
+        )
+        rows = []
+        for name, (seconds, hmm) in found.items():
+            score = hmm.log_likelihood(tokens).sum()
+            off = "" if name == "hmm-datasets, float64" else f"{(score - reference) / abs(reference):+.1e}"
+            rows.append([name, f"{tokens.size / seconds:,.0f}", f"{seconds / ours:,.1f}", f"{score:.4f}", off])
+        print(f"\nFitting: H=E={states}, {len(tokens)} sequences of {LENGTH}, {EPOCHS} epochs, no prior\n")
+        print(text_table(["fit", "tokens/s", "ours is times faster", "log-likelihood after", "relative"], rows))
+        _print_products(states, 2048)
+
+
+def epoch(settings: argparse.Namespace) -> None:
+    """One whole epoch at the size of TinyStories' hundred commonest words: 74,514 rows of 100, 500 states."""
+    tokens = processes.random(500, 100, alpha=0.3, seed=1).sample(74_514, LENGTH, seed=2)
+    devices = [("cpu", "float32"), *([("cuda", "float32")] if torch.cuda.is_available() else [])]
+    print(f"\nAn epoch of {tokens.size:,} tokens, H=500, E=100\n")
+    rows = []
+    for device, dtype in devices:
+        settings = FitSettings(500, max_epochs=1, tolerance=0, dtype=dtype)
+        rate = fit_hmm(tokens, settings, num_symbols=100, device=device).history[0]["tokens_per_second"]
+        rows.append([f"hmm-datasets, {device}, {dtype}", f"{rate:,.0f}", f"{tokens.size / rate:.1f}"])
+    print(text_table(["fit", "tokens/s", "seconds an epoch"], rows))
+
+
+def _fit(tokens: np.ndarray, guess: HMM, dtype: str, device: str = "cpu") -> tuple[float, HMM]:
+    settings = FitSettings(guess.num_states, max_epochs=EPOCHS, tolerance=0, pseudocount=0, dtype=dtype)
+    result = fit_hmm(tokens, settings, initial=guess, num_symbols=guess.num_symbols, device=device, progress=False)
+    return tokens.size / max(row["tokens_per_second"] for row in result.history), result.hmm
+
+
+def _fit_hmmlearn(tokens: np.ndarray, guess: HMM, implementation: str) -> tuple[float, HMM]:
+    model = guess.to_hmmlearn()
+    model.n_iter, model.tol, model.implementation = 1, -np.inf, implementation
+    flat, lengths = tokens.reshape(-1, 1), [tokens.shape[1]] * len(tokens)
+    return _quickest(lambda: model.fit(flat, lengths)), HMM.from_hmmlearn(model)
+
+
+def _fit_pomegranate(tokens: np.ndarray, guess: HMM) -> tuple[float, HMM]:
+    model = guess.to_pomegranate()
+    tokens = torch.from_numpy(tokens)[:, :, None]
+
+    def step() -> None:
+        for part in tokens.split(16):
+            model.summarize(part)
+        model.from_summaries()
+        # Its learned end probabilities would weigh the last states of the next epoch; without them it is plain EM.
+        with torch.no_grad():
+            model.edges -= model.edges.logsumexp(1, keepdim=True)
+            model.ends.zero_()
+
+    return _quickest(step), HMM.from_pomegranate(model, ends="drop")
+
+
+def _fit_dynamax(tokens: np.ndarray, guess: HMM) -> tuple[float, HMM]:
+    import jax
+    from dynamax.hidden_markov_model import CategoricalHMM
+
+    with jax.enable_x64(True):
+        # Its priors are concentrations: one adds nothing to the counts.
+        priors = ("initial_probs_concentration", "transition_matrix_concentration", "emission_prior_concentration")
+        model = CategoricalHMM(guess.num_states, 1, guess.num_symbols, **dict.fromkeys(priors, 1.0))
+        tables = {"initial_probs": guess.start, "transition_matrix": guess.transition}
+        tables["emission_probs"] = guess.emission[:, None]
+        tables = {name: jax.numpy.asarray(table) for name, table in tables.items()}
+        parameters, properties = model.initialize(**tables)
+        rows = jax.numpy.asarray(tokens)[:, :, None]
+
+        @jax.jit
+        def em_step(parameters, state):
+            statistics = jax.vmap(lambda row: model.e_step(parameters, row))(rows)[0]
+            return model.m_step(parameters, properties, statistics, state)
+
+        state = model.initialize_m_step_state(parameters, properties)
+        jax.block_until_ready(em_step(parameters, state))
+
+        def step() -> None:
+            nonlocal parameters, state
+            parameters, state = jax.block_until_ready(em_step(parameters, state))
+
+        seconds = _quickest(step)
+        found = parameters.initial.probs, parameters.transitions.transition_matrix, parameters.emissions.probs[:, 0]
+        start, transition, emission = map(np.array, found)
+    return seconds, HMM(start=start, transition=transition, emission=emission, normalize=True)
+
+
+def _quickest(step: Callable[[], object]) -> float:
+    times = []
+    for _ in range(EPOCHS):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _print_products(states: int, num_rows: int) -> None:
+    """What share of the machine's matrix-product rate an epoch reaches: it holds `6 H^2` operations a token."""
+    tokens = processes.random(states, states, alpha=0.3, seed=1).sample(num_rows, LENGTH, seed=2).astype(np.int64)
+    guess = random_guess(states, states, seed=3)
+    rows = []
+    for dtype in ("float32", "float64"):
+        batch = batch_rows(tokens.shape, states, getattr(torch, dtype), torch.device("cpu"))
+        reached = tokens.size * 6 * states**2 / _fit(tokens, guess, dtype)[0] / 1e9
+        limit = _products(batch, states, getattr(torch, dtype))
+        rows.append([dtype, f"{batch} x {states}", f"{limit:.0f}", f"{reached:.0f}", f"{reached / limit:.0%}"])
+    print(f"\nMatrix products of ours, {num_rows:,} sequences, {CORES} threads\n")
+    print(text_table(["type", "shape", "products alone, GFLOP/s", "in an epoch", "share"], rows))
+
+
+def _products(rows: int, states: int, dtype: torch.dtype, seconds: float = 1.0) -> float:
+    """GFLOP/s of `(rows, H) @ (H, H)`, one product a thread at once, as an epoch runs them."""
+
+    def work(_: int) -> float:
+        left, right = torch.rand(rows, states, dtype=dtype), torch.rand(states, states, dtype=dtype)
+        out, count, began = torch.empty(rows, states, dtype=dtype), 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            torch.mm(left, right, out=out)
+            count += 1
+        return 2 * rows * states**2 * count / (time.perf_counter() - began) / 1e9
+
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        found = sum(pool.map(work, range(threads)))
+    torch.set_num_threads(threads)
+    return found
 
 
 def _rate(draw: Callable[[int], None], sequences: int, seconds: float) -> float:

@@ -11,9 +11,16 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
-def test_python_in_the_readme_runs(block, tmp_path):
-    result = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+PROGRAMS = {
+    section.partition("\n")[0]: "".join(re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL))
+    for section in README.split("\n## ")
+}
+
+
+@pytest.mark.parametrize("section", [section for section, program in PROGRAMS.items() if program])
+def test_python_in_a_section_of_the_readme_runs(section, tmp_path):
+    command = [sys.executable, "-c", PROGRAMS[section]]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
 
 

@@ -25,6 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from . import fused_counts
+
 _WORK_BYTES = 1 << 26  # for the matrices gathered at one step
 
 
@@ -209,7 +211,8 @@ def expected_counts(
     """The sufficient statistics of Baum-Welch (Rabiner 1989, eqs. 38 and 40), summed over the batch.
 
     Each step is three products of `(B, H)` and `(H, H)` and some passes over `(B, H)`; one table `(T, B, H)` is kept,
-    and rows that have ended cost nothing. Of an edge-emitting HMM two tables `(B, T, H)` are kept.
+    and rows that have ended cost nothing. Few states on a CPU go to [`~hmm_datasets.hmm.fused_counts.fused_counts`].
+    Of an edge-emitting HMM two tables `(B, T, H)` are kept.
 
     Args:
         hmm ([`Parameters`]): the tables; their type is that of the computation and of the counts.
@@ -221,6 +224,13 @@ def expected_counts(
     """
     if hmm.edges is not None:
         return _expected_edge_counts(hmm, tokens, lengths)
+    if tokens.device.type == "cpu" and len(hmm.start) <= fused_counts.MOST_STATES:
+        tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
+        ends = None if lengths is None else lengths.numpy()
+        *sums, scores = fused_counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
+        return ExpectedCounts(
+            *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
+        )
     batch, length = tokens.shape
     order = None if lengths is None else lengths.argsort(descending=True, stable=True)
     # Longest rows first: those still going at place t are the first `going[t]`.
@@ -240,9 +250,7 @@ def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, going: list[int]) -> tu
     scale_TB = hmm.start.new_ones(length, batch)
     work_BH = hmm.start.expand(batch, -1).clone()
     limits = torch.finfo(scale_TB.dtype)
-    least = (
-        limits.tiny * limits.eps
-    )  # above 0; an impossible token has scale 0, and zeros over this are zeros, not NaN
+    least = limits.tiny * limits.eps  # an impossible token has scale 0: zeros over this are zeros, not NaN
     for rows, current_BH, symbol_B, scale_B in zip(going, filtered_TBH, symbols_TB, scale_TB, strict=True):
         current_BH, scale_B = current_BH[:rows], scale_B[:rows]
         torch.index_select(emission_EH, 0, symbol_B[:rows], out=current_BH)

@@ -6,8 +6,17 @@ from brute_force import random_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm_datasets.hmm import processes
+from hmm_datasets.hmm import fused_counts, processes
 from hmm_datasets.hmm.model import HMM
+
+
+@pytest.fixture(params=["compiled", "torch"], scope="module", autouse=True)
+def path(request):
+    """Each test here runs both ways to compute: that of few states on a CPU, and that of many or of a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_counts, "MOST_STATES", 10**6 if request.param == "compiled" else 0)
+        yield
+
 
 EXACT = {"rtol": 1e-11, "atol": 1e-13}
 LEFT_TO_RIGHT = HMM(
