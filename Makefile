@@ -11,7 +11,8 @@ demo: install
 	$(BIN)/python recipes/demo/run.py
 
 test: .venv/tools lint
-	$(BIN)/python -m pytest -q --durations=10
+	@# Files of tests side by side; each starts processes of its own, so not more than four.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/tools
 	$(BIN)/ruff check .

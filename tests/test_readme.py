@@ -31,9 +31,8 @@ def test_files_and_flags_the_readme_names_exist():
         r"recipes/(\w+)\.py (.*?)(?=\n\n|\n#|\naccelerate|\npython|\n```)", README, flags=re.DOTALL
     ):
         recipe, arguments = command
-        source = (ROOT / "recipes" / f"{recipe}.py").read_text() + "".join(
-            path.read_text() for path in (ROOT / "hmm_datasets" / "training").glob("settings.py")
-        )
+        files = f"recipes/{recipe}.py", "hmm_datasets/training/settings.py", "hmm_datasets/hmm/fit_settings.py"
+        source = "".join((ROOT / file).read_text() for file in files)
         for flag in re.findall(r"--(\w+)", arguments):
             inherited = {"output_dir", "per_device_train_batch_size"}
             assert flag in inherited or re.search(rf"^    {flag}: ", source, flags=re.MULTILINE), (recipe, flag)
