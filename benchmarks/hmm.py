@@ -87,8 +87,8 @@ def sampling(settings: argparse.Namespace) -> None:
 
 def fitting(settings: argparse.Namespace) -> None:
     """Seconds an epoch of Baum-Welch on the same sequences from the same guess, and the likelihoods it leads to."""
-    for states in (50, 200):
-        tokens = processes.random(states, states, alpha=0.3, seed=1).sample(256, LENGTH, seed=2).astype(np.int64)
+    for states, num_rows in ((50, 1024), (200, 128)):  # what the slowest do in some tens of seconds
+        tokens = processes.random(states, states, alpha=0.3, seed=1).sample(num_rows, LENGTH, seed=2).astype(np.int64)
         guess = random_guess(states, states, seed=3)
         fits = {
             "hmm-datasets, float32": lambda *given: _fit(*given, "float32"),
