@@ -67,7 +67,7 @@ def entropy_rate(
     stationary = hmm.stationary()
     if hmm.is_unifilar():
         return EntropyRate(float(stationary @ entropy(hmm.emission)), 0.0)
-    tokens, parameters = _stationary_sample(hmm, num_sequences, length, burn_in, seed)
+    tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
     return EntropyRate(*_mean(_law_entropies(parameters, tokens), burn_in))
 
 
@@ -85,7 +85,7 @@ def entropy_rate_bounds(
     if len(lower) == length:
         return EntropyRateBounds(float(lower[-1]), float(upper[-1]), 0.0, 0.0)
     burn_in = length // 4 if burn_in is None else burn_in
-    tokens, parameters = _stationary_sample(hmm, num_sequences, length, burn_in, seed)
+    tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
     first = torch.nn.functional.one_hot(_draw_first_states(parameters, tokens, seed), hmm.num_states).double()
     (upper, upper_error), (lower, lower_error) = (
         _mean(_law_entropies(parameters, tokens, initial), burn_in) for initial in (None, first)
@@ -131,14 +131,14 @@ def _law_entropies(hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor 
 
 
 def _stationary_sample(
-    hmm: HMM, num_sequences: int, length: int, burn_in: int, seed: int
+    hmm: HMM, stationary: Float[np.ndarray, "H"], num_sequences: int, length: int, burn_in: int, seed: int
 ) -> tuple[Int[Tensor, "B T"], Parameters]:
     if not 0 <= burn_in < length or num_sequences < 2:
         raise InputError(
             f"burn_in is {burn_in}, length {length}, num_sequences {num_sequences}; "
             "expected 0 <= burn_in < length and 2 sequences or more"
         )
-    steady = HMM(**{**hmm.tables(), "start": hmm.stationary()})
+    steady = HMM(**{**hmm.tables(), "start": stationary})
     tokens = steady.sample(num_sequences, length, seed=seed)
     return torch.from_numpy(tokens.astype(np.int64)), steady.parameters()
 

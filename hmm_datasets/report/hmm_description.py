@@ -12,7 +12,6 @@ from ..hmm.model import HMM
 from .tables import LADDER, text_table
 
 _MOST_STATES = 12  # rows of the table of states
-_BATCH_CELLS = 1 << 23  # float64 numbers of one predictor in memory at once
 
 
 def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
@@ -115,18 +114,15 @@ def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
 def _cross_entropy(hmm: HMM, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
     import torch
 
-    from ..hmm.predictors import predictors_of
+    from ..hmm.predictors import predictors_of, stream
 
     predictors = predictors_of(hmm)
-    cells = (length + 1) * max(hmm.num_symbols, hmm.num_states, length)
-    rows = max(1, min(num_sequences, _BATCH_CELLS // cells))
-    nats = {name: np.empty((num_sequences, length)) for name in predictors}
-    for first in range(0, num_sequences, rows):
-        tokens = torch.from_numpy(hmm.sample(min(rows, num_sequences - first), length, seed, first).astype(np.int64))
-        truth = predictors["bayes"](tokens)[:, :-1]
+    parts = {name: [] for name in predictors}
+    for batch, truth in stream(predictors["bayes"], hmm.sample(num_sequences, length, seed)):
         for name, law in predictors.items():
             # The expectation over the token that comes, rather than the one that came: the same mean, less noise.
-            nats[name][first : first + rows] = -torch.xlogy(truth, law(tokens)[:, :-1]).sum(-1).numpy()
+            parts[name].append(-torch.xlogy(truth[:, :-1], law(batch)[:, :-1]).sum(-1).numpy())
+    nats = {name: np.concatenate(values) for name, values in parts.items()}
     return {
         name: {
             "by_position": values.mean(axis=0).tolist(),

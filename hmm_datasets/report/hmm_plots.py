@@ -2,18 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.colors import PowerNorm
 
-from ..files import atomic_file
+from .plots import save_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 _MOST_NAMES = 60  # more would not be read
@@ -45,7 +40,7 @@ def plot_table(
     if names is not None and width <= _MOST_NAMES:
         axes.set_xticks(range(width), names, rotation=90, fontsize=8 if width <= 30 else 6)
     figure.colorbar(image, ax=axes, label="probability", shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
@@ -60,10 +55,4 @@ def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, 
         )
     axes.set(title=title, aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.1, 0.97))
     axes.axis("off")
-    _save(figure, path)
-
-
-def _save(figure: plt.Figure, path: str | os.PathLike) -> None:
-    with atomic_file(Path(path)) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
-    plt.close(figure)
+    save_figure(figure, path)

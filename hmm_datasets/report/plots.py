@@ -116,6 +116,11 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: str | os.PathLike) -> None:
+    """Write a PNG, whole or not at all, and close the figure."""
     with atomic_file(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150, format="png")
     plt.close(figure)

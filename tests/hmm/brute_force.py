@@ -10,6 +10,12 @@ import numpy as np
 
 from hmm_datasets.hmm.model import HMM
 
+LEFT_TO_RIGHT = HMM(
+    start=[1, 0, 0],
+    transition=[[0.5, 0.5, 0], [0, 0.7, 0.3], [0, 0, 1]],
+    emission=[[0.9, 0.1, 0], [0, 0.6, 0.4], [0.3, 0, 0.7]],
+)
+
 
 def edge(hmm: HMM, symbol: int, state: int, after: int) -> float:
     """`P(emit symbol, go to after | in state)`."""

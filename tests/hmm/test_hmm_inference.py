@@ -5,7 +5,7 @@ import brute_force
 import numpy as np
 import pytest
 import torch
-from brute_force import random_edges
+from brute_force import LEFT_TO_RIGHT, random_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +15,6 @@ from hmm_datasets.hmm.model import HMM
 
 # A sum over 3**6 paths and a product of six matrices: some hundred roundings of 1e-16.
 EXACT = {"rtol": 1e-11, "atol": 1e-13}
-LEFT_TO_RIGHT = HMM(
-    start=[1, 0, 0],
-    transition=[[0.5, 0.5, 0], [0, 0.7, 0.3], [0, 0, 1]],
-    emission=[[0.9, 0.1, 0], [0, 0.6, 0.4], [0.3, 0, 0.7]],
-)
 TINY = {
     "dense": HMM(**{**processes.random(3, 3, alpha=0.5, seed=3).tables(), "start": np.array([0.6, 0.3, 0.1])}),
     "left to right": LEFT_TO_RIGHT,

@@ -5,7 +5,7 @@ import brute_force
 import numpy as np
 import pytest
 import torch
-from brute_force import random_edges
+from brute_force import LEFT_TO_RIGHT, random_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,11 +13,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes, viterbi
 from hmm_datasets.hmm.model import HMM
 
-LEFT_TO_RIGHT = HMM(
-    start=[1, 0, 0],
-    transition=[[0.5, 0.5, 0], [0, 0.7, 0.3], [0, 0, 1]],
-    emission=[[0.9, 0.1, 0], [0, 0.6, 0.4], [0.3, 0, 0.7]],
-)
 TINY = {
     "dense": processes.random(3, 3, alpha=0.5, seed=3),
     "left to right": LEFT_TO_RIGHT,
