@@ -70,7 +70,8 @@ def main(settings: EvaluationSettings) -> None:
     if settings.tokens is not None:
         from transformers import AutoTokenizer
 
-        from hmm_datasets.text.shards import TokenStream, TokenWindows
+        from hmm_datasets.text.shards import TokenStream
+        from hmm_datasets.text.windows import TokenWindows
 
         windows = TokenWindows(TokenStream(settings.tokens), settings.window)
         tokenizer = load_pretrained(AutoTokenizer, settings.model)

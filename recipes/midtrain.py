@@ -35,7 +35,8 @@ def main(mixture: MixtureSettings, settings) -> None:
 
     from hmm_datasets.data.mixtures import Mixture
     from hmm_datasets.data.views import repeated_windows
-    from hmm_datasets.text.shards import TokenStream, TokenWindows, tokenizer_hash
+    from hmm_datasets.text.shards import TokenStream, tokenizer_hash
+    from hmm_datasets.text.windows import TokenWindows
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainers import Pretrainer

@@ -47,7 +47,8 @@ def main(data: DataSettings, model_settings: ModelSettings, settings) -> None:
     from hmm_datasets import HMM, HMMSequences
     from hmm_datasets.data.views import TEST_FIRST, repeated_windows
     from hmm_datasets.metrics.ladder import Ladder
-    from hmm_datasets.text.shards import TokenStream, TokenWindows
+    from hmm_datasets.text.shards import TokenStream
+    from hmm_datasets.text.windows import TokenWindows
     from hmm_datasets.training.models import llama_config, load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainers import Pretrainer

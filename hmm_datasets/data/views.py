@@ -15,7 +15,8 @@ from jaxtyping import UInt
 from torch.utils.data import Dataset
 
 from ..errors import InputError
-from ..text.shards import TokenStream, TokenWindows
+from ..text.shards import TokenStream
+from ..text.windows import TokenWindows
 
 ENDLESS = 1 << 40
 """Length of a view that should never end: 10^12 sequences."""

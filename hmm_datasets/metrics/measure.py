@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..data.views import HMMSequences
     from ..hmm.model import HMM
-    from ..text.shards import TokenWindows
+    from ..text.windows import TokenWindows
 
 
 def measure_on_hmm(

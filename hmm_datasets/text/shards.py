@@ -1,10 +1,7 @@
-"""Token streams on disk: documents end to end in one memory-mapped file, and windows of it in a seeded order.
+"""Token streams on disk: documents end to end in one memory-mapped file.
 
 A folder holds `tokens.bin` (little-endian uint16, or uint32 for vocabularies above 65,536), `offsets.bin` (uint64, the
-token at which each document begins, and the end) and `index.json`. Every document ends in EOS, once. Window `i` is an
-offset, had in constant time. The order of an epoch is a pseudorandom permutation computed, not stored: a Feistel
-network over the next power of four, walked until it lands inside the range (cycle walking; Black and Rogaway, "Ciphers
-with arbitrary finite domains", CT-RSA 2002): at most four passes on average, whatever the number of windows.
+token at which each document begins, and the end) and `index.json`. Every document ends in EOS, once.
 """
 
 import hashlib
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Integer
 
 from ..errors import InputError
 from ..files import atomic_folder, read_json, write_json
@@ -34,8 +31,6 @@ FORMAT_VERSION = 1
 TOKENS_NAME = "tokens.bin"
 OFFSETS_NAME = "offsets.bin"
 INDEX_NAME = "index.json"
-
-_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -279,105 +274,6 @@ class TokenStream:
             raise InputError(f"{self.folder / OFFSETS_NAME}: documents do not end where EOS stands; write it again")
 
 
-class TokenWindows:
-    """A map-style data set of windows of a token stream, as trainers of causal language models take it.
-
-    Window `i` is `tokens[i * length : (i + 1) * length]`; windows cross documents. What is left after the last whole
-    window, `dropped_tokens`, is never seen. `labels` equal `input_ids`: models of transformers shift them inside.
-    Item `i` belongs to epoch `i // num_windows`; with a seed each epoch has an order of its own, the same on every
-    machine, worker and rank.
-
-    Args:
-        stream ([`TokenStream`]):
-            The tokens.
-        length (`int`):
-            Tokens a window, at least 2.
-        seed (`int`, *optional*):
-            Seed of the order; None keeps the order of the stream.
-        epochs (`int`, *optional*, defaults to 1):
-            How often the data set holds each window.
-
-    Attributes:
-        num_windows (`int`): windows an epoch.
-        dropped_tokens (`int`): tokens after the last whole window.
-
-    Raises:
-        `InputError`: for a length below 2 or above the stream's, or fewer than one epoch.
-    """
-
-    def __init__(self, stream: TokenStream, length: int, seed: int | None = None, epochs: int | None = None):
-        if length < 2:
-            raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
-        if length > stream.index.num_tokens:
-            raise InputError(f"length={length}, but {stream.folder} has only {stream.index.num_tokens} tokens")
-        self.epochs = 1 if epochs is None else epochs
-        if self.epochs < 1:
-            raise InputError(f"epochs={epochs}: expected at least 1")
-        self.stream, self.length, self.seed = stream, length, seed
-        self.num_windows, self.dropped_tokens = divmod(stream.index.num_tokens, length)
-
-    def __len__(self) -> int:
-        return self.num_windows * self.epochs
-
-    def __getitem__(self, index: int) -> dict[str, Int[np.ndarray, "L"]]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Int[np.ndarray, "L"]]]:
-        """Return the items at `indices`, which DataLoader asks for a batch at a time."""
-        items = []
-        for place in self.places(indices).tolist():
-            tokens = self.stream.tokens[place * self.length : (place + 1) * self.length].astype(np.int64)
-            items.append({"input_ids": tokens, "labels": tokens.copy()})
-        return items
-
-    def places(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
-        """Return which window of the stream each item is; negative indices count from the end."""
-        indices = np.asarray(indices)
-        if indices.size and indices.dtype.kind not in "iu":
-            raise TypeError(f"indices must be integers, found {indices.dtype}")
-        indices = indices.astype(np.int64)
-        outside = (indices < -len(self)) | (indices >= len(self))
-        if outside.any():
-            raise IndexError(f"index {indices[outside][0]} of a data set of {len(self)} windows")
-        epochs, places = np.divmod(indices % len(self), self.num_windows)
-        if self.seed is not None:
-            for epoch in np.unique(epochs).tolist():
-                chosen = epochs == epoch
-                places[chosen] = epoch_order(places[chosen], self.num_windows, self.seed, epoch)
-        return places
-
-
-def epoch_order(indices: Int[np.ndarray, "B"], size: int, seed: int, epoch: int = 0) -> Int[np.ndarray, "B"]:
-    """Return the places of `indices` in a pseudorandom permutation of `range(size)`, keyed by seed and epoch.
-
-    Args:
-        indices (`np.ndarray` of shape `(B,)`):
-            Integers in `[0, size)`.
-        size (`int`):
-            What is permuted, at most 2**62. Time and memory do not depend on it.
-        seed (`int`), epoch (`int`, *optional*, defaults to 0):
-            The key.
-
-    Returns:
-        `np.ndarray` of shape `(B,)`, int64.
-
-    ```python
-    >>> sorted(epoch_order(np.arange(5), 5, seed=1).tolist())
-    [0, 1, 2, 3, 4]
-
-    ```
-    """
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    key = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8 * _ROUNDS, person=b"epoch_order").digest()
-    keys = np.frombuffer(key, dtype="<u8").astype(np.uint64)
-    places = np.asarray(indices).astype(np.uint64)
-    walking = np.arange(len(places))
-    while walking.size:
-        places[walking] = _feistel(places[walking], half, keys)
-        walking = walking[places[walking] >= size]
-    return places.astype(np.int64)
-
-
 def check_replaceable(folder: str | os.PathLike, marker: str, overwrite: bool) -> None:
     """Raise [`InputError`] unless `folder` is new, empty, or to be overwritten and of our making (holds `marker`)."""
     folder = Path(folder)
@@ -387,18 +283,6 @@ def check_replaceable(folder: str | os.PathLike, marker: str, overwrite: bool) -
         raise InputError(f"{folder}: is there and holds something else (no {marker}); choose another folder")
     if not overwrite:
         raise InputError(f"{folder}: is there already; pass overwrite=True to replace it, or choose another folder")
-
-
-def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    """A bijection of `[0, 4**half)`; the round function is the finalizer of SplitMix64 (Steele et al., 2014)."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for key in keys:
-        mixed = right + key
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
-    return (left << half) | right
 
 
 def _checked(ids: Sequence[int], number: int, vocab_size: int, eos_id: int) -> np.ndarray:

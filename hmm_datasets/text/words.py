@@ -23,7 +23,8 @@ from jaxtyping import Int64, UInt16
 from ..errors import InputError
 from ..files import atomic_folder, read_json, write_json
 from .corpora import held_out
-from .shards import check_replaceable, epoch_order
+from .permutation import epoch_order
+from .shards import check_replaceable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

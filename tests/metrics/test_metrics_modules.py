@@ -17,7 +17,8 @@ from hmm_datasets.metrics import NAMES, metric_path
 from hmm_datasets.metrics.clustered import clustered_mean
 from hmm_datasets.metrics.measure import measure_on_hmm, measure_on_text
 from hmm_datasets.report.tables import hmm_table, out_of_order, text_table
-from hmm_datasets.text.shards import TokenStream, TokenWindows, write_tokens
+from hmm_datasets.text.shards import TokenStream, write_tokens
+from hmm_datasets.text.windows import TokenWindows
 
 RANDOM = np.random.default_rng(0)
 

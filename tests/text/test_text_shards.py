@@ -1,10 +1,6 @@
 import hashlib
 import json
 import pickle
-import subprocess
-import sys
-from collections import Counter
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -19,8 +15,6 @@ from hmm_datasets.text.shards import (
     OFFSETS_NAME,
     TOKENS_NAME,
     TokenStream,
-    TokenWindows,
-    epoch_order,
     tokenize_corpus,
     tokenizer_hash,
     write_tokens,
@@ -308,158 +302,3 @@ def test_texts_that_cannot_be_tokenized_leave_nothing(tmp_path, tokenizer):
     finally:
         tokenizer.eos_token = eos
     assert list(tmp_path.iterdir()) == []
-
-
-# Windows
-
-
-def test_a_window_is_a_slice_of_the_stream_and_the_rest_is_dropped(stream):
-    windows = TokenWindows(stream, 10)
-    assert (len(windows), windows.num_windows, windows.dropped_tokens) == (100, 100, 3)
-    for index in (0, 42, 99):
-        item = windows[index]
-        assert set(item) == {"input_ids", "labels"}
-        assert item["input_ids"].dtype == item["labels"].dtype == np.int64
-        assert item["input_ids"].tolist() == item["labels"].tolist() == list(range(10 * index, 10 * index + 10))
-    assert windows[-1]["input_ids"].tolist() == windows[99]["input_ids"].tolist()
-
-
-def test_labels_can_be_masked_without_changing_the_inputs(stream):
-    item = TokenWindows(stream, 10)[1]
-    item["labels"][:] = -100
-    assert item["input_ids"].tolist() == list(range(10, 20))
-
-
-@pytest.mark.parametrize("index", [100, -101, 10**15])
-def test_an_index_outside_is_an_index_error(stream, index):
-    with pytest.raises(IndexError):
-        TokenWindows(stream, 10)[index]
-
-
-def test_a_loop_over_windows_ends(stream):
-    assert len(list(TokenWindows(stream, 10))) == 100
-
-
-def test_an_index_that_is_no_integer_is_refused(stream):
-    with pytest.raises(TypeError):
-        TokenWindows(stream, 10)[0.5]
-
-
-def test_items_together_are_the_items_one_by_one(stream):
-    windows = TokenWindows(stream, 10, seed=3, epochs=3)
-    indices = [0, 299, 17, 100, 17, -1]
-    together = windows.__getitems__(indices)
-    assert [item["input_ids"].tolist() for item in together] == [windows[i]["input_ids"].tolist() for i in indices]
-
-
-def test_every_epoch_sees_each_window_once_in_an_order_of_its_own(stream):
-    windows = TokenWindows(stream, 10, seed=5, epochs=4)
-    assert len(windows) == 400
-    epochs = windows.places(range(400)).reshape(4, 100)
-    assert (np.sort(epochs, axis=1) == np.arange(100)).all()
-    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
-
-
-def test_without_a_seed_each_epoch_is_in_the_order_of_the_stream(stream):
-    assert TokenWindows(stream, 10, epochs=2).places(range(200)).tolist() == [*range(100)] * 2
-
-
-def test_windows_survive_pickling(stream):
-    windows = TokenWindows(stream, 10, seed=5, epochs=2)
-    again = pickle.loads(pickle.dumps(windows))
-    assert all(np.array_equal(again[index]["input_ids"], windows[index]["input_ids"]) for index in range(200))
-
-
-def test_a_dataloader_with_workers_gives_the_windows_in_order(stream):
-    from torch.utils.data import DataLoader
-
-    windows = TokenWindows(stream, 10, seed=5)
-    loader = DataLoader(windows, batch_size=8, num_workers=2, multiprocessing_context="spawn")
-    batches = [batch["input_ids"] for batch in loader]
-    assert [row.tolist() for batch in batches for row in batch] == [item["input_ids"].tolist() for item in windows]
-
-
-def test_windows_that_cannot_be_are_refused(stream):
-    assert "at least 2 tokens" in message(TokenWindows, stream, 1)
-    assert "has only 1003 tokens" in message(TokenWindows, stream, 1004)
-    assert "epochs=0" in message(TokenWindows, stream, 10, epochs=0)
-    assert len(TokenWindows(stream, 1003)) == 1
-
-
-# Order
-
-
-@pytest.mark.parametrize("size", [*range(1, 70), 255, 256, 257, 1023, 1025, 100_003])
-def test_the_order_is_a_permutation(size):
-    assert np.array_equal(np.sort(epoch_order(np.arange(size), size, seed=size)), np.arange(size))
-
-
-def test_the_order_of_a_great_many_windows_takes_no_memory():
-    size = 2**62
-    indices = np.array([0, 1, 12345, size // 2, size - 1])
-    places = epoch_order(indices, size, seed=0)
-    assert len(set(places.tolist())) == 5
-    assert ((places >= 0) & (places < size)).all()
-
-
-def test_places_do_not_depend_on_what_is_asked_together():
-    whole = epoch_order(np.arange(1000), 1000, seed=8, epoch=2)
-    assert [int(epoch_order(np.array([index]), 1000, seed=8, epoch=2)[0]) for index in range(1000)] == whole.tolist()
-
-
-def order_in_plain_integers(index: int, size: int, seed: int, epoch: int) -> int:
-    """The definition of `epoch_order` once more, in Python's integers."""
-    half = next(bits for bits in range(1, 64) if 4**bits >= size)
-    key = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=64, person=b"epoch_order").digest()
-    while True:
-        left, right = divmod(index, 2**half)
-        for start in range(0, 64, 8):
-            mixed = (right + int.from_bytes(key[start : start + 8], "little")) % 2**64
-            mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-            mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
-            left, right = right, left ^ (mixed ^ mixed >> 31) % 2**half
-        index = left * 2**half + right
-        if index < size:
-            return index
-
-
-@settings(deadline=None)
-@given(size=st.integers(1, 2**62), seed=st.integers(), epoch=st.integers(0, 9), data=st.data())
-def test_the_order_is_its_definition_in_plain_integers(size, seed, epoch, data):
-    index = data.draw(st.integers(0, size - 1))
-    found = epoch_order(np.array([index]), size, seed, epoch)
-    assert found.tolist() == [order_in_plain_integers(index, size, seed, epoch)]
-
-
-def test_the_order_is_fixed_for_good():
-    assert epoch_order(np.arange(10), 10, seed=0).tolist() == [6, 7, 3, 4, 0, 1, 2, 5, 9, 8]
-    assert epoch_order(np.arange(3), 10**12, seed=7, epoch=3).tolist() == [807085154577, 928644106393, 776034476402]
-
-
-@pytest.mark.launch
-def test_another_process_has_the_same_order():
-    program = (
-        "import numpy as np; from hmm_datasets.text.shards import epoch_order; "
-        "print(epoch_order(np.arange(1000), 1000, seed=2**70, epoch=5).tolist())"
-    )
-    settings = {"env": {"PYTHONHASHSEED": "123", "PYTHONPATH": ":".join(sys.path)}, "text": True, "check": True}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, **settings)
-    assert json.loads(result.stdout) == epoch_order(np.arange(1000), 1000, seed=2**70, epoch=5).tolist()
-
-
-def test_every_order_of_four_windows_is_about_as_likely():
-    seeds = 4800
-    found = Counter(tuple(epoch_order(np.arange(4), 4, seed=seed).tolist()) for seed in range(seeds))
-    assert set(found) <= set(permutations(range(4)))
-    chi_squared = sum((found[order] - seeds / 24) ** 2 / (seeds / 24) for order in permutations(range(4)))
-    assert chi_squared < 60  # 23 degrees of freedom: above 60 once in 30,000
-
-
-def test_each_place_is_about_as_likely_and_neighbours_part():
-    seeds, size = 2000, 50
-    orders = np.stack([epoch_order(np.arange(size), size, seed=1, epoch=epoch) for epoch in range(seeds)])
-    for column in (0, 1, 25, 49):
-        counts = np.bincount(orders[:, column], minlength=size)
-        assert ((counts - seeds / size) ** 2 / (seeds / size)).sum() < 110  # 49 degrees of freedom: once in a million
-    followed = (np.diff(orders, axis=1) == 1).mean()
-    assert abs(followed - 1 / size) < 0.002
