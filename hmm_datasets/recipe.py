@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     # Python puts the script's folder first on the path, where recipes/evaluate.py would hide the evaluate library.
     folder = Path(sys.argv[0]).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != folder]
+    # DeepSpeed calls old names of torch's at every step; nobody who runs a recipe can mend that.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     faulthandler.enable()  # a process that a signal kills says where it was
     with exit_without_teardown(), one_line_errors():
         import torch

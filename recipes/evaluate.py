@@ -18,7 +18,7 @@ class EvaluationSettings:
 
     model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
     output_dir: str = field(metadata={"help": "Where evaluation.json goes."})
-    hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of the HMM it was trained on."})
+    hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of the HMM or family of the data."})
     length: int = field(default=64, metadata={"help": "Symbols a sequence."})
     num_sequences: int = field(default=512, metadata={"help": "Held-out sequences."})
     stream_seed: int = field(default=0, metadata={"help": "The stream it was trained on; others' indices are used."})
@@ -53,20 +53,21 @@ def main(settings: EvaluationSettings) -> None:
     model = load_pretrained(AutoModelForCausalLM, settings.model).to(accelerator.device).eval()
     result = {"settings": asdict(settings), "versions": versions(), "commit": git_commit()}
     if settings.hmm is not None:
-        from hmm_datasets import HMM, HMMSequences
+        from hmm_datasets import HMMSequences
         from hmm_datasets.data.views import TEST_FIRST
+        from hmm_datasets.hmm.families import load_source
 
-        hmm = HMM.from_pretrained(settings.hmm)
+        source = load_source(settings.hmm)
         # Beyond those the training curves were measured on.
         rows = HMMSequences(
-            hmm,
+            source,
             settings.length,
             seed=settings.stream_seed,
             first=TEST_FIRST + (1 << 32),
             num_sequences=settings.num_sequences,
             bos=settings.bos,
         )
-        result["hmm"] = measure_on_hmm(model, hmm, rows, accelerator, batch_size=settings.batch_size)
+        result["hmm"] = measure_on_hmm(model, source, rows, accelerator, batch_size=settings.batch_size)
     if settings.tokens is not None:
         from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""Pretrain a Llama-style model: on sequences of an HMM, drawn as they are needed, or on tokenized text.
+"""Pretrain a Llama-style model: on sequences of an HMM or a family, drawn as they are needed, or on tokenized text.
 
     accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/pretrain.py \
         --config recipes/demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
@@ -18,7 +18,7 @@ from hmm_datasets.recipe import run
 class DataSettings:
     """What to train on: exactly one of `hmm` and `tokens`."""
 
-    hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM."})
+    hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM, or of a family of them."})
     tokens: str | None = field(default=None, metadata={"help": "Folder with token streams train/ and test/."})
     tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
     length: int = field(default=64, metadata={"help": "Symbols a sequence (HMM), tokens a window (text)."})
@@ -44,8 +44,9 @@ def main(data: DataSettings, model_settings: ModelSettings, settings) -> None:
     """Build data and model, train, save."""
     from transformers import AutoTokenizer, LlamaForCausalLM, set_seed
 
-    from hmm_datasets import HMM, HMMSequences
+    from hmm_datasets import HMMSequences
     from hmm_datasets.data.views import TEST_FIRST, repeated_windows
+    from hmm_datasets.hmm.families import load_source
     from hmm_datasets.metrics.ladder import Ladder
     from hmm_datasets.text.shards import TokenStream
     from hmm_datasets.text.windows import TokenWindows
@@ -57,14 +58,14 @@ def main(data: DataSettings, model_settings: ModelSettings, settings) -> None:
     evaluation = {}
     tokenizer = None
     if data.hmm is not None:
-        hmm = HMM.from_pretrained(data.hmm)
-        rows = HMMSequences(hmm, data.length, seed=data.stream_seed)
+        drawn_from = load_source(data.hmm)
+        rows = HMMSequences(drawn_from, data.length, seed=data.stream_seed)
         test_rows = HMMSequences(
-            hmm, data.length, seed=data.stream_seed, first=TEST_FIRST, num_sequences=data.num_test_sequences
+            drawn_from, data.length, seed=data.stream_seed, first=TEST_FIRST, num_sequences=data.num_test_sequences
         )
-        ladder = Ladder(hmm)
+        ladder = Ladder(drawn_from)
         evaluation = {"compute_metrics": ladder.summarize, "preprocess_logits_for_metrics": ladder.reduce_logits}
-        source = {"hmm": hmm.fingerprint()}
+        source = {"hmm": drawn_from.fingerprint()}
         special = {"vocab_size": rows.vocab_size, "bos_token_id": rows.bos_token_id}
         row_length = data.length + 1
         settings.plan(row_length)

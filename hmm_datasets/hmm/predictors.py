@@ -12,7 +12,7 @@ what they cost, position by position.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from ..errors import InputError
 from . import inference
 from .checks import as_tokens, integer
 from .model import HMM
+
+if TYPE_CHECKING:
+    from .families import Family
 
 Predictor = Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T+1 E"]]
 
@@ -124,12 +127,14 @@ def process_bigram(tokens: Int[Tensor, "B T"], laws: StationaryLaws) -> Float[Te
     return torch.cat([laws.symbol.expand(tokens.shape[0], 1, -1), laws.following[tokens]], dim=1)
 
 
-def predictors_of(hmm: HMM, device: torch.device | str | None = None, *, order: int = 2) -> dict[str, Predictor]:
-    """The ladder a language model climbs on an HMM's sequences, by name.
+def predictors_of(
+    source: "HMM | Family", device: torch.device | str | None = None, *, order: int = 2
+) -> dict[str, Predictor]:
+    """The ladder a language model climbs on the sequences of an HMM, or of a family of them, by name.
 
-    `uniform`; `unigram` and `bigram`, in context, and `3-gram` and so on up to `order`; `process_unigram` and
-    `process_bigram`, which know the process and count nothing; `bayes`. What depends on the HMM alone is computed
-    once, here.
+    `uniform`; `unigram` and `bigram`, in context, and `3-gram` and so on up to `order`; of an HMM `process_unigram`
+    and `process_bigram`, which know the process and count nothing; `bayes`, of a family only where its law is exact.
+    What depends on the HMM alone is computed once, here.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -139,22 +144,26 @@ def predictors_of(hmm: HMM, device: torch.device | str | None = None, *, order: 
 
     ```
     """
-    parameters = hmm.parameters(device=device)
-    symbols = hmm.num_symbols
-    stationary = stationary_laws(hmm, device)
+    symbols = source.num_symbols
 
     def checked(law: Callable[[Tensor], Tensor]) -> Predictor:
         return lambda tokens: law(as_tokens(tokens, symbols)[0])
 
-    return {
+    ladder = {
         "uniform": checked(lambda tokens: uniform(tokens, symbols)),
         "unigram": checked(lambda tokens: unigram(tokens, symbols)),
         "bigram": checked(lambda tokens: bigram(tokens, symbols)),
         **{f"{n}-gram": checked(partial(ngram, num_symbols=symbols, order=n)) for n in range(3, order + 1)},
-        "process_unigram": checked(lambda tokens: process_unigram(tokens, stationary)),
-        "process_bigram": checked(lambda tokens: process_bigram(tokens, stationary)),
-        "bayes": checked(lambda tokens: bayes(tokens, parameters)),
     }
+    if isinstance(source, HMM):
+        parameters = source.parameters(device=device)
+        stationary = stationary_laws(source, device)
+        ladder["process_unigram"] = checked(lambda tokens: process_unigram(tokens, stationary))
+        ladder["process_bigram"] = checked(lambda tokens: process_bigram(tokens, stationary))
+        ladder["bayes"] = checked(lambda tokens: bayes(tokens, parameters))
+    elif source.has_exact_law:
+        ladder["bayes"] = checked(source.next_token_probs)
+    return ladder
 
 
 def stationary_laws(hmm: HMM, device: torch.device | str | None = None) -> StationaryLaws:

@@ -49,7 +49,7 @@ def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | Non
     """Read a folder, here or on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
     folder = Path(name_or_path)
     if not folder.is_dir():
-        folder = _download(str(name_or_path), revision)
+        folder = download(str(name_or_path), revision, [CONFIG_NAME, WEIGHTS_NAME])
     path = folder / CONFIG_NAME
     config = read_json(path)
     if not isinstance(config, dict):
@@ -88,12 +88,13 @@ def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = No
         raise InputError(f"{path}: {error}") from None
 
 
-def _download(name: str, revision: str | None) -> Path:
+def download(name: str, revision: str | None, patterns: list[str]) -> Path:
+    """Fetch the files of a Hub repository whose names fit; return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG_NAME, WEIGHTS_NAME]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: neither a folder nor an HMM on the Hub ({reason})") from None

@@ -1,7 +1,8 @@
-"""Where a model stands among the predictors of an HMM, token by token, and over the course of training.
+"""Where a model stands among the predictors of its data's law, token by token, and over the course of training.
 
-A language model trained on an HMM's sequences passes from the uniform law to the unigram, the bigram and at last the
-Bayes-optimal one. Its divergence from each, and its cross-entropy beside theirs, tell where it is.
+A language model trained on the sequences of an HMM, or of a family of them, passes from the uniform law to the
+unigram, the bigram and at last the Bayes-optimal one. Its divergence from each, and its cross-entropy beside theirs,
+tell where it is.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import EvalPrediction
 
+from ..hmm.families import Family
 from ..hmm.model import HMM
 from ..hmm.predictors import Predictor, predictors_of
 
@@ -30,21 +32,22 @@ class LadderRows(NamedTuple):
 
 
 class Ladder:
-    """Compares a model with the predictors of `hmm` on rows of [`~hmm_datasets.HMMSequences`].
+    """Compares a model with the predictors of `source` on rows of [`~hmm_datasets.HMMSequences`].
 
     Made for the Trainer: [`Ladder.reduce_logits`] as `preprocess_logits_for_metrics` keeps a handful of numbers a
     token instead of the logits, on every rank; [`Ladder.summarize`] as `compute_metrics` averages them.
 
     Args:
-        hmm ([`~hmm_datasets.HMM`]): the law of the data.
+        source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the law of the data. A family without
+            an exact law has no Bayes-optimal predictor here.
         bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
             first symbol is not predicted.
     """
 
-    def __init__(self, hmm: HMM, *, bos: bool = True):
-        self.hmm = hmm
+    def __init__(self, source: HMM | Family, *, bos: bool = True):
+        self.source = source
         self.bos = bos
-        predictors = predictors_of(hmm)
+        predictors = predictors_of(source)
         self.names = list(predictors)
         self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
 
@@ -55,7 +58,7 @@ class Ladder:
         skipped = 0 if self.bos else 1
         device = logits.device
         if device not in self._predictors:
-            self._predictors[device] = predictors_of(self.hmm, device=device)
+            self._predictors[device] = predictors_of(self.source, device=device)
         predictors = self._predictors[device]
         laws = {name: law(symbols)[:, skipped:-1] for name, law in predictors.items()}
         return LadderRows(log_model, symbols[:, skipped:], laws)
@@ -76,7 +79,8 @@ class Ladder:
         result = {"cross_entropy": means[0]}
         result |= {f"cross_entropy_{name}": means[1 + k] for k, name in enumerate(self.names)}
         result |= {f"kl_{name}": means[1 + count + k] for k, name in enumerate(self.names)}
-        result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
+        if "bayes" in self.names:
+            result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
         return result
 
 

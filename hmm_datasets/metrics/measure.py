@@ -20,31 +20,49 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.views import HMMSequences
+    from ..hmm.families import Family
     from ..hmm.model import HMM
     from ..text.windows import TokenWindows
 
 
 def measure_on_hmm(
-    model: "PreTrainedModel", hmm: "HMM", rows: "HMMSequences", accelerator: "Accelerator", *, batch_size: int = 32
+    model: "PreTrainedModel",
+    source: "HMM | Family",
+    rows: "HMMSequences",
+    accelerator: "Accelerator",
+    *,
+    batch_size: int = 32,
 ) -> dict[str, Any]:
-    """How far a model is from the predictors of an HMM.
+    """How far a model is from the predictors of an HMM, or of a family of them.
+
+    Of a family there is also `informed`, the law of one who is told the HMM of each row. No predictor that sees the
+    tokens alone loses less on average; where the family has no exact law the gap is measured from there, and is more
+    than the gap to the optimum.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
-        hmm ([`~hmm_datasets.HMM`]): the law of the rows.
-        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences.
+        source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the law of the rows.
+        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it.
         accelerator ([`~accelerate.Accelerator`]): who shares the rows.
         batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
 
     Returns:
-        `dict`: `model` and one entry a predictor, each the result of `token_cross_entropy`; `kl`, of `predictor_kl` a
-        predictor; `bayes_gap`; counts. On ranks other than the main one an empty `dict`.
+        `dict`: `cross_entropy`, of `model` and each predictor the result of `token_cross_entropy`; `kl`, of each
+        predictor that of `predictor_kl`; `floor`, the predictor that `bayes_gap` is measured from, `bayes` or
+        `informed`; counts. On ranks other than the main one an empty `dict`.
     """
+    from ..hmm.families import Family
+
     _check_vocabulary(model, rows.vocab_size, "symbols")
-    ladder = Ladder(hmm, bos=rows.bos_token_id is not None)
-    cross_entropy = {name: _load("token_cross_entropy") for name in ["model", *ladder.names]}
-    divergence = {name: _load("predictor_kl") for name in ladder.names}
+    bos = rows.bos_token_id is not None
+    ladder = Ladder(source, bos=bos)
+    informed = isinstance(source, Family)
+    names = [*ladder.names, *["informed"] * informed]
+    floor = "bayes" if "bayes" in names else "informed"
+    cross_entropy = {name: _load("token_cross_entropy") for name in ["model", *names]}
+    divergence = {name: _load("predictor_kl") for name in names}
     gap = _load("bayes_gap")
+    first = rows.first
     for labels in _batches(rows, batch_size, accelerator, "sequences"):
         # Every rank runs as many batches; what padded the last one is cut off after gathering.
         mine = _share(labels, accelerator)
@@ -55,22 +73,27 @@ def measure_on_hmm(
         )
         if not accelerator.is_main_process:
             continue
+        if informed:
+            law = source.informed_next_token_probs(labels[:, int(bos) :], rows.seed, first)
+            tables.append(law[:, 0 if bos else 1 : -1].numpy())
+        first += len(labels)
         scores = {"model": _pick(log_model, symbols)}
-        for name, law in zip(ladder.names, tables, strict=True):
+        for name, law in zip(names, tables, strict=True):
             scores[name] = np.log(_pick(law, symbols))
             divergence[name].add_batch(predictions=log_model, references=law)
         for name, score in scores.items():
             cross_entropy[name].add_batch(predictions=score)
-        gap.add_batch(predictions=scores["model"], references=scores["bayes"])
+        gap.add_batch(predictions=scores["model"], references=scores[floor])
     if not accelerator.is_main_process:
         return {}
     return {
         "cross_entropy": {name: metric.compute() for name, metric in cross_entropy.items()},
         "kl": {name: metric.compute() for name, metric in divergence.items()},
         "bayes_gap": gap.compute(),
+        "floor": floor,
         "num_sequences": len(rows),
         "length": rows.length,
-        "hmm_fingerprint": hmm.fingerprint(),
+        "fingerprint": source.fingerprint(),
     }
 
 

@@ -1,7 +1,7 @@
 """Plots of a run, in colours that the colour-blind can tell apart (Okabe and Ito, 2008)."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ STYLES = {
     "bigram": {"color": "#0072B2", "linestyle": "--", "label": "bigram, in context"},
     "process_bigram": {"color": "#0072B2", "linestyle": "-", "label": "bigram of the process"},
     "bayes": {"color": "#009E73", "linestyle": "-", "label": "Bayes-optimal"},
+    "informed": {"color": "#009E73", "linestyle": "--", "label": "told the HMM"},
 }
 """One look for each predictor: the colour says what it counts, dashes that it counts in the context alone."""
 
@@ -40,7 +41,7 @@ def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, tit
     """
     held_out = _evaluations(history)
     figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
-    for name, style in STYLES.items():
+    for name, style in _styles(held_out[-1], "eval_cross_entropy_"):
         level = held_out[-1][f"eval_cross_entropy_{name}"]
         axes.axhline(level, linewidth=1.4, **{**style, "label": f"{style['label']}: {level:.3f}"})
     places, losses = zip(*((row["tokens"], row["eval_cross_entropy"]) for row in held_out), strict=True)
@@ -58,7 +59,7 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
     held_out = _evaluations(history)
     steps = [row["step"] for row in held_out]
     figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
-    for name, style in STYLES.items():
+    for name, style in _styles(held_out[-1], "eval_kl_"):
         values = [row[f"eval_kl_{name}"] for row in held_out]
         axes.plot(steps, values, marker="o", markersize=3, linewidth=1.4, **style)
     axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats a token)", title=title)
@@ -80,14 +81,15 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     )
     entropy = measured["cross_entropy"]
     places = np.arange(1, len(entropy["model"]["by_position"]) + 1)
-    for name, style in STYLES.items():
+    for name, style in _styles(entropy):
         above.plot(places, entropy[name]["by_position"], linewidth=1.4, **style)
     above.plot(places, entropy["model"]["by_position"], color="black", linewidth=1.4, label="model")
     above.set(ylabel="cross-entropy (nats)", title=title)
     gap, error = (np.array(measured["bayes_gap"][name]) for name in ("by_position", "by_position_error"))
-    below.axhline(0, color=STYLES["bayes"]["color"], linewidth=1.4)
+    floor = STYLES[measured["floor"]]
+    below.axhline(0, linewidth=1.4, color=floor["color"], linestyle=floor["linestyle"])
     below.fill_between(places, gap - 1.96 * error, gap + 1.96 * error, color="black", alpha=0.15, linewidth=0)
-    below.plot(places, gap, color="black", linewidth=1.4, label="model less Bayes-\noptimal, 95% interval")
+    below.plot(places, gap, color="black", linewidth=1.4, label=f"model less {floor['label']},\n95% interval")
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     _finish(figure, [above, below], path)
 
@@ -103,6 +105,11 @@ def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.Path
     axes.set(xlabel="tokens", ylabel="training loss (nats a token)", title=title)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _finish(figure, [axes], path)
+
+
+def _styles(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """The predictors that `values` knows, and how they look."""
+    return [(name, style) for name, style in STYLES.items() if f"{prefix}{name}" in values]
 
 
 def _evaluations(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LADDER = {
+    "informed": "told the HMM of each row",
     "bayes": "Bayes floor",
     "model": "model",
     "process_bigram": "bigram of the process",
@@ -14,7 +15,9 @@ LADDER = {
     "unigram": "unigram, in context",
     "uniform": "uniform",
 }
-"""The rows of the table, best first as a good model on one HMM has them."""
+"""The rows of the table, those that there are, best first as a good model on one HMM has them."""
+
+_FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -43,6 +46,8 @@ def hmm_table(measured: dict[str, Any]) -> str:
     """The result of [`~hmm_datasets.metrics.measure.measure_on_hmm`] as a table, and its Bayes gap in a line."""
     rows = []
     for name, title in LADDER.items():
+        if name not in measured["cross_entropy"]:
+            continue
         entropy = measured["cross_entropy"][name]
         divergence = measured["kl"].get(name)
         rows.append(
@@ -57,18 +62,19 @@ def hmm_table(measured: dict[str, Any]) -> str:
     gap = measured["bayes_gap"]
     table = text_table(["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"], rows)
     order = "in order" if not out_of_order(measured) else "NOT in order: " + "; ".join(out_of_order(measured))
+    floor = _FLOORS[measured["floor"]]
     return (
         f"{table}\n"
-        f"excess over the Bayes floor: {gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats a token "
+        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats a token "
         f"({measured['num_sequences']:,} held-out sequences of {measured['length']})\n"
-        f"Bayes floor <= model <= unigram <= uniform: {order}"
+        f"{floor} <= model <= unigram <= uniform: {order}"
     )
 
 
 def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]:
-    """Where `Bayes floor <= model <= unigram <= uniform` fails by more than `num_errors` standard errors."""
+    """Where `floor <= model <= unigram <= uniform` fails by more than `num_errors` standard errors."""
     faults = []
-    chain = ("bayes", "model", "unigram", "uniform")
+    chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):
         low, high = (measured["cross_entropy"][name] for name in (better, worse))
         error = math.hypot(low["standard_error"], high["standard_error"])

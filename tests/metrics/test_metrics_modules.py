@@ -265,7 +265,7 @@ def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm,
         -hmm.log_likelihood(tokens).sum() / tokens.size, rel=1e-12
     )
     assert (found["num_sequences"], found["length"]) == (30, 20)
-    assert found["hmm_fingerprint"] == hmm.fingerprint()
+    assert found["fingerprint"] == hmm.fingerprint()
 
 
 def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
@@ -374,6 +374,7 @@ def measured(**cross_entropies) -> dict:
         "cross_entropy": {n: {"cross_entropy": cross_entropies[n], "standard_error": 0.01} for n in names},
         "kl": {n: {"kl": 0.5, "standard_error": 0.125} for n in names if n != "model"},
         "bayes_gap": {"bayes_gap": cross_entropies["model"] - cross_entropies["bayes"], "standard_error": 0.002},
+        "floor": "bayes",
         "num_sequences": 1200,
         "length": 64,
     }

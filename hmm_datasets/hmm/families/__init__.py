@@ -6,12 +6,14 @@
 - [`Mixture`]: one of finitely many HMMs, by their weights.
 
 A family is a pure function: sequence `i` of the stream `seed` depends on `(family, seed, i)` alone, whatever the
-batch, rank or worker, as with one HMM. See `family` for the random numbers behind it.
+batch, rank or worker, as with one HMM; see `family` for the random numbers behind it. `family.save_pretrained(folder)`
+writes it; [`load_source`] reads it, or an HMM.
 """
 
 from .chains import RandomChains
 from .family import Family
 from .mixture import Mixture
 from .permuted import PermutedEmissions, PermutedSymbols
+from .storage import load_source
 
-__all__ = ["Family", "Mixture", "PermutedEmissions", "PermutedSymbols", "RandomChains"]
+__all__ = ["Family", "Mixture", "PermutedEmissions", "PermutedSymbols", "RandomChains", "load_source"]

@@ -94,6 +94,21 @@ class RandomChains(Family):
             raise InputError(f"start is {self.start!r}; expected 'uniform' or 'stationary'")
 
     @property
+    def has_exact_law(self) -> bool:
+        """Whether the chains are observed, their rows Dirichlet's and their start uniform."""
+        return not self._without_closed_form
+
+    @property
+    def _without_closed_form(self) -> list[str]:
+        has_none = {
+            "zipf": self.zipf is not None,
+            "doubly_stochastic": self.doubly_stochastic,
+            "emission_alpha": self.emission_alpha is not None,
+            "start='stationary'": self.start != "uniform",
+        }
+        return [name for name, present in has_none.items() if present]
+
+    @property
     def num_symbols(self) -> int:
         """`E`, the alphabet."""
         return self.alphabet
@@ -179,17 +194,11 @@ class RandomChains(Family):
 
         from .averages import posterior_mean, urns
 
-        has_none = {
-            "zipf": self.zipf is not None,
-            "doubly_stochastic": self.doubly_stochastic,
-            "emission_alpha": self.emission_alpha is not None,
-            "start='stationary'": self.start != "uniform",
-        }
-        if any(has_none.values()):
-            named = " and ".join(name for name, present in has_none.items() if present)
+        if not self.has_exact_law:
             raise InputError(
-                f"chains with {named} have no next-token law in closed form; informed_next_token_probs bounds every "
-                "predictor's loss from below, that of the same chains without it is a predictor, so from above"
+                f"chains with {' and '.join(self._without_closed_form)} have no next-token law in closed form; "
+                "informed_next_token_probs bounds every predictor's loss from below, that of the same chains without "
+                "it is a predictor, so from above"
             )
         values, _ = as_tokens(tokens, self.num_symbols)
         least, most = self._range

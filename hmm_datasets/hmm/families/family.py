@@ -14,6 +14,10 @@ they would favour some (Lemire, ACM Trans. Model. Comput. Simul. 29, 2019): unif
 are those of `dirichlet`.
 """
 
+import dataclasses
+import hashlib
+import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,9 +35,12 @@ SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
     FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8)
 )
 
+MOST_ENUMERATED = 7
+"""Things whose every permutation a law goes through: 5040 of them."""
+
 
 class Family:
-    """What families have in common; made by its subclasses alone.
+    """What families have in common; made by its subclasses alone, all of them frozen dataclasses.
 
     Attributes:
         num_symbols (`int`): `E`.
@@ -42,6 +49,31 @@ class Family:
 
     num_symbols: int
     group: int
+
+    @property
+    def has_exact_law(self) -> bool:
+        """Whether `next_token_probs` gives the Bayes-optimal law; otherwise it refuses, and says why."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[HMM, ...]:
+        """The HMMs it is made of; none of random chains."""
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        """Everything but the HMMs: numbers and names, as JSON holds them."""
+        fields = [field.name for field in dataclasses.fields(self) if field.name not in ("hmm", "hmms")]
+        return {name: getattr(self, name) for name in fields}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of settings and HMMs (32 hexadecimal digits): equal families, equal streams."""
+        content = [type(self).__name__, self.settings(), [hmm.fingerprint() for hmm in self.parts()]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads."""
+        from .storage import save_family
+
+        save_family(self, folder)
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""

@@ -71,6 +71,15 @@ class Mixture(Family):
         """`E`."""
         return self.hmms[0].num_symbols
 
+    def parts(self) -> tuple[HMM, ...]:
+        """The components."""
+        return self.hmms
+
+    @property
+    def has_exact_law(self) -> bool:
+        """Always."""
+        return True
+
     @cached_property
     def _bounds(self) -> np.ndarray:
         return integer_weights(np.array([self.weights]))[0].cumsum()

@@ -17,8 +17,8 @@ from ...errors import InputError
 from ..checks import as_tokens
 from ..inference import next_token_probs
 from ..model import HMM
+from .family import MOST_ENUMERATED
 
-MOST_PERMUTED = 7
 _NUMBERS = 1 << 22  # beliefs and laws held at once
 
 
@@ -69,10 +69,10 @@ def _over_all_permutations(
     tokens: Any,
     law: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]],
 ) -> Float[Any, "B T+1 E"]:
-    if size > MOST_PERMUTED:
+    if size > MOST_ENUMERATED:
         raise InputError(
-            f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected {MOST_PERMUTED} "
-            f"{what} or fewer. informed_next_token_probs bounds every predictor's loss from below"
+            f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected "
+            f"{MOST_ENUMERATED} {what} or fewer. informed_next_token_probs bounds every predictor's loss from below"
         )
     values, _ = as_tokens(tokens, hmm.num_symbols)
     permutations = torch.tensor(list(itertools.permutations(range(size))), device=values.device)

@@ -10,7 +10,7 @@ from ...errors import InputError
 from ..kernels import EMISSIONS_STREAM, rename_symbols
 from ..model import HMM
 from ..sampling import sample_tokens
-from .family import SYMBOLS, Family, check_permutable, group_number, permutation_of
+from .family import MOST_ENUMERATED, SYMBOLS, Family, check_permutable, group_number, permutation_of
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,15 @@ class PermutedSymbols(Family):
     def num_symbols(self) -> int:
         """`E`."""
         return self.hmm.num_symbols
+
+    def parts(self) -> tuple[HMM]:
+        """The base."""
+        return (self.hmm,)
+
+    @property
+    def has_exact_law(self) -> bool:
+        """Whether there are few enough permutations to go through all."""
+        return self.num_symbols <= MOST_ENUMERATED
 
     def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "E"]:
         """The permutation of sequence `index`: symbol `x` of the base becomes `permutation[x]`."""
@@ -119,6 +128,15 @@ class PermutedEmissions(Family):
     def num_symbols(self) -> int:
         """`E`."""
         return self.hmm.num_symbols
+
+    def parts(self) -> tuple[HMM]:
+        """The base."""
+        return (self.hmm,)
+
+    @property
+    def has_exact_law(self) -> bool:
+        """Whether there are few enough permutations to go through all."""
+        return self.hmm.num_states <= MOST_ENUMERATED
 
     def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
         """The permutation of sequence `index`: state `i` emits by row `permutation[i]` of the base."""

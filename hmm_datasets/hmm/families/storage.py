@@ -1,0 +1,97 @@
+"""A family's folder: `family.json` with its settings, and a folder for each HMM it is made of.
+
+[`load_source`] reads such a folder or an HMM's, so that whatever takes the name of an HMM to draw from takes that of a
+family.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...files import read_json, write_json
+from ..format import FORMAT_VERSION
+from ..model import HMM
+from ..storage import CONFIG_NAME, WEIGHTS_NAME, download
+from .chains import RandomChains
+from .family import Family
+from .mixture import Mixture
+from .permuted import PermutedEmissions, PermutedSymbols
+
+FAMILY_NAME = "family.json"
+
+_KINDS = {kind.__name__: kind for kind in (Mixture, PermutedEmissions, PermutedSymbols, RandomChains)}
+
+
+def save_family(family: Family, folder: str | os.PathLike) -> None:
+    """Write the folder; `family.json`, which makes it one, comes last."""
+    folder = Path(folder)
+    parts = family.parts()
+    for place, hmm in enumerate(parts):
+        hmm.save_pretrained(folder / f"hmm-{place}")
+    write_json(
+        folder / FAMILY_NAME,
+        {
+            "family": type(family).__name__,
+            "format_version": FORMAT_VERSION,
+            "settings": family.settings(),
+            "num_hmms": len(parts),
+            "fingerprint": family.fingerprint(),
+        },
+    )
+
+
+def load_source(name_or_path: str | os.PathLike, *, revision: str | None = None) -> HMM | Family:
+    """Read an HMM or a family of them from a folder, or from the Hub by its name.
+
+    Args:
+        name_or_path (`str` or path): a folder that `save_pretrained` of either wrote, or a name on the Hub.
+        revision (`str`, *optional*): of the Hub's repository.
+
+    Raises:
+        `InputError`: no such folder, another format, or tables that are not those the settings speak of.
+
+    ```python
+    >>> import tempfile
+    >>> from hmm_datasets.hmm.families import RandomChains
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     RandomChains(5, alpha=1.0).save_pretrained(folder)
+    ...     load_source(folder).num_symbols
+    5
+
+    ```
+    """
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        patterns = [FAMILY_NAME, CONFIG_NAME, WEIGHTS_NAME, f"*/{CONFIG_NAME}", f"*/{WEIGHTS_NAME}"]
+        folder = download(str(name_or_path), revision, patterns)
+    if not (folder / FAMILY_NAME).is_file():
+        return HMM.from_pretrained(folder)
+    path = folder / FAMILY_NAME
+    config = read_json(path)
+    kind = _KINDS.get(config.get("family")) if isinstance(config, dict) else None
+    if kind is None or config.get("format_version") != FORMAT_VERSION:
+        found = (config.get("family"), config.get("format_version")) if isinstance(config, dict) else config
+        raise InputError(f"{path}: {found}; expected one of {', '.join(_KINDS)} and format_version {FORMAT_VERSION}")
+    parts = [HMM.from_pretrained(folder / f"hmm-{place}") for place in range(config["num_hmms"])]
+    family = _make(kind, parts, config["settings"], path)
+    if family.fingerprint() != config.get("fingerprint"):
+        raise InputError(
+            f"{path}: its HMMs and settings have fingerprint {family.fingerprint()}, it expects "
+            f"{config.get('fingerprint')}; copy the whole folder again"
+        )
+    return family
+
+
+def _make(kind: type[Family], parts: list[HMM], settings: dict[str, Any], path: Path) -> Family:
+    names = {field.name for field in dataclasses.fields(kind)}
+    made_of = {"hmms": tuple(parts)} if "hmms" in names else {"hmm": parts[0]} if "hmm" in names else {}
+    if set(settings) | set(made_of) != names:
+        raise InputError(f"{path}: settings {', '.join(sorted(settings))}; expected those of {kind.__name__}")
+    # JSON has lists where the settings have tuples.
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    try:
+        return kind(**made_of, **values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
