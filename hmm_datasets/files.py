@@ -39,8 +39,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        for file in temporary.rglob("*"):
-            _sync(file)
+        sync_tree(temporary)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             os.replace(path, old)
@@ -51,6 +50,12 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush a folder and all that is in it to the disk."""
+    for file in [folder, *folder.rglob("*")]:
+        _sync(file)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

@@ -36,7 +36,7 @@ class DataSettings:
 class ModelSettings:
     """What to train."""
 
-    model: str = field(default="10m", metadata={"help": "A preset of hmm_datasets.training.models."})
+    model: str = field(default="10m", metadata={"help": "A preset of hmm_datasets.training.models, or a depth: d12."})
     tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
 
 

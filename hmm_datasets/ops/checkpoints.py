@@ -107,6 +107,15 @@ def list_checkpoints(output_dir: str | os.PathLike) -> list[CheckpointReport]:
     return [verify_checkpoint(path) for path in _folders(output_dir)]
 
 
+def list_steps(output_dir: str | os.PathLike) -> list[int]:
+    """The steps of the checkpoints in a folder, the newest first, whole or not.
+
+    Raises:
+        `InputError`: no such folder.
+    """
+    return [_step(path) for path in _folders(output_dir)]
+
+
 def newest_good(output_dir: str | os.PathLike, suits: Callable[[Path], bool] = lambda folder: True) -> Path | None:
     """The whole checkpoint of the highest step in a folder that `suits`, past torn ones; `None` where there is none.
 

@@ -5,11 +5,18 @@
 | 1m | 4 | 128 | 0.8 million |
 | 3m | 4 | 256 | 3.1 million |
 | 10m | 6 | 384 | 10.6 million |
+| 30m | 10 | 512 | 31.6 million |
 | 38m | 8 | 640 | 39.2 million |
+| 60m | 10 | 704 | 59.7 million |
+| 125m | 18 | 768 | 127 million |
 | 135m | 12 | 960 | 133 million |
+| 250m | 16 | 1152 | 255 million |
 | 500m | 24 | 1280 | 473 million |
+
+`dN` in place of a name sets the depth alone: `N` layers, width `64 N`, `N` heads.
 """
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +39,12 @@ PRESETS = {
     "1m": Shape(4, 128),
     "3m": Shape(4, 256),
     "10m": Shape(6, 384),
+    "30m": Shape(10, 512),
     "38m": Shape(8, 640),
+    "60m": Shape(10, 704),
+    "125m": Shape(18, 768),
     "135m": Shape(12, 960),
+    "250m": Shape(16, 1152),
     "500m": Shape(24, 1280),
 }
 
@@ -51,7 +62,7 @@ def llama_config(
     """The configuration of a preset.
 
     Args:
-        preset (`str`): a name of the table above.
+        preset (`str`): a name of the table above, or a depth, such as `d12`.
         vocab_size (`int`): `V`.
         max_length (`int`): longest row of tokens.
         bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
@@ -68,9 +79,7 @@ def llama_config(
     """
     from transformers import LlamaConfig
 
-    if preset not in PRESETS:
-        raise InputError(f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
-    shape = PRESETS[preset]
+    shape = _shape(preset)
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=shape.width,
@@ -85,6 +94,17 @@ def llama_config(
         tie_word_embeddings=tie_embeddings,
         use_cache=False,
     )
+
+
+def _shape(preset: str) -> Shape:
+    depth = re.fullmatch(r"d([1-9]\d?\d?)", preset)
+    if depth is not None:
+        return Shape(int(depth[1]), 64 * int(depth[1]))
+    if preset not in PRESETS:
+        raise InputError(
+            f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}, or a depth such as d12"
+        )
+    return PRESETS[preset]
 
 
 def count_parameters(model: "PreTrainedModel") -> dict[str, int]:

@@ -8,7 +8,9 @@ _COLUMNS = (
     ("eval_bayes_gap", "above the Bayes floor {:.4f}"),
     ("grad_norm", "gradient {:.3g}"),
     ("learning_rate", "lr {:.3g}"),
-    ("train_tokens_per_second", "{:,.0f} tokens/s"),
+    ("tokens_per_second", "{:,.0f} tokens/s"),
+    ("mfu", "MFU {:.1%}"),
+    ("cost", "cost {:.2f}"),
 )
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,24 @@ HISTORY_NAME = "history.jsonl"
 _PACKAGES = ("hmm-datasets", "torch", "transformers", "accelerate", "datasets", "tokenizers", "trl", "deepspeed")
 
 
-def write_record(output_dir: str | os.PathLike, settings: dict[str, Any], data: dict[str, Any]) -> dict:
+def write_record(
+    output_dir: str | os.PathLike,
+    settings: dict[str, Any],
+    data: dict[str, Any],
+    accepted: Collection[str] = (),
+) -> dict:
     """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
 
     Args:
         output_dir (path): folder of the run.
         settings (`dict`): every setting as resolved.
         data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
+        accepted (collection of `str`): names such as `data.seed` that may differ all the same.
 
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
     """
-    check_data(output_dir, data)
+    check_data(output_dir, data, accepted)
     record = {
         "data": data,
         "settings": settings,
@@ -50,7 +57,7 @@ def write_record(output_dir: str | os.PathLike, settings: dict[str, Any], data: 
     return record
 
 
-def check_data(output_dir: str | os.PathLike, data: dict[str, Any]) -> None:
+def check_data(output_dir: str | os.PathLike, data: dict[str, Any], accepted: Collection[str] = ()) -> None:
     """Compare what the data are with what an earlier run in this folder wrote down.
 
     Raises:
@@ -62,10 +69,10 @@ def check_data(output_dir: str | os.PathLike, data: dict[str, Any]) -> None:
     data = json.loads(json.dumps(data))  # as it will be read again: a tuple comes back as a list
     before = read_json(path)["data"]
     for name in sorted(before.keys() | data.keys()):
-        if before.get(name) != data.get(name):
+        if before.get(name) != data.get(name) and f"data.{name}" not in accepted:
             raise InputError(
                 f"{path}: a run with data.{name} {before.get(name)!r}, this one has {data.get(name)!r}; "
-                "choose another output_dir"
+                f"choose another output_dir, or go on all the same with --accept_changes data.{name}"
             )
 
 

@@ -1,19 +1,27 @@
-"""A training run from its first line to its last: record, resume, train, evaluate, save, account."""
+"""A training run from its first line to its last: record, resume, train, evaluate, save, account.
+
+Optimizer step `t` trains on rows `[t G, (t + 1) G)`. A run that goes on from step `t` is given the rows from `t G` on
+as a data set of their own, so that resuming at step 1,000,000 costs what resuming at step 10 does.
+"""
 
 import time
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import Subset
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..ops.checkpoints import newest_good
+from .interruptions import Interruptions, parse_time
 from .models import count_parameters
 from .pace import GeometricPace
 from .progress import ProgressLine
 from .record import History, check_data, write_record
+from .saving import check_checkpoint, identity_of
 from .sharding import holdings
 
 SUMMARY_NAME = "summary.json"
@@ -36,33 +44,47 @@ def train_and_save(
             checked against the plan.
 
     Returns:
-        `dict`: the summary: steps, tokens, seconds, parameters, evaluation.
+        `dict`: the summary: steps, tokens, seconds, parameters, evaluation. Of a run that was told to stop, how far it
+        came: there is no model yet, and no summary.
 
     Raises:
         `InputError`: the folder holds another run, or the tokens consumed are not those planned.
     """
     args = trainer.args
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    check_data(args.output_dir, data)
+    check_data(args.output_dir, data, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
         if trainer.is_world_process_zero():
             print(f"{args.output_dir}: finished before, at step {finished['steps']}; nothing to do")
         return finished
-    write_record(args.output_dir, {**settings, **args.to_dict()}, data)
+    checkpoint = _checkpoint_to_resume(args) if args.resume else None
+    trainer.identity = identity_of(trainer, data)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, trainer.identity, args.accept_changes)
+    write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes)
     if getattr(args, "evaluations_per_doubling", 0) > 0:
         trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
     trainer.add_callback(History(args.output_dir))
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressLine())
+    interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))
+    trainer.add_callback(interruptions)
     disable_progress_bar()
-    checkpoint = _checkpoint_to_resume(args) if args.resume else None
+    if checkpoint is not None and args.train_sampling_strategy == "sequential":
+        _start_at(trainer, read_json(checkpoint / "trainer_state.json")["global_step"])
     # Read now: by the end the checkpoint may have made room for newer ones.
     before = 0 if checkpoint is None else read_json(checkpoint / "trainer_state.json")["num_input_tokens_seen"]
     began = time.time()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     seconds = time.time() - began
+    if interruptions.interrupted:
+        trainer.say(
+            f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
+            "checkpoint; the same command goes on"
+        )
+        return {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
     evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
 
     tokens = trainer.state.num_input_tokens_seen
@@ -93,6 +115,13 @@ def train_and_save(
         write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
     trainer.accelerator.wait_for_everyone()
     return summary
+
+
+def _start_at(trainer: Trainer, step: int) -> None:
+    """Give the trainer the rows from `step` on, in place of skipping those before."""
+    rows: Sized = trainer.train_dataset
+    trainer.train_dataset = Subset(rows, range(step * trainer.args.global_batch_size, len(rows)))
+    trainer.args.ignore_data_skip = True
 
 
 def _budget(args) -> dict[str, float]:

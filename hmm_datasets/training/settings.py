@@ -20,6 +20,7 @@ from trl import SFTConfig, TrlParser
 from ..errors import InputError
 from . import cpu_fsdp
 from .budget import accumulation_steps, steps_for_tokens
+from .interruptions import parse_time
 
 
 @dataclass
@@ -36,6 +37,21 @@ class GlobalBatch:
     resume: bool = field(
         default=True, metadata={"help": "Go on from the newest whole checkpoint in output_dir, if there is one."}
     )
+    accept_changes: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Names, such as data.seed or settings.learning_rate, that may differ from the checkpoint's."
+        },
+    )
+    keep_every: int | None = field(
+        default=None, metadata={"help": "save_total_limit spares the checkpoints of steps that this divides."}
+    )
+    price_per_hour: float | None = field(
+        default=None, metadata={"help": "What a device costs an hour, in any money, for the cost so far."}
+    )
+    time_limit: str | None = field(
+        default=None, metadata={"help": "Save and stop before so long, as Slurm writes it: 3:55:00, 2-00:00:00."}
+    )
 
     def __post_init__(self):
         steps = accumulation_steps(
@@ -47,6 +63,10 @@ class GlobalBatch:
                 f"global_batch_size {self.global_batch_size}: {steps} here; set global_batch_size instead"
             )
         self.gradient_accumulation_steps = steps
+        if self.time_limit is not None:
+            parse_time(self.time_limit)
+        if self.keep_every is not None and self.keep_every < 1:
+            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or nothing")
         _fit_to_machine(self)
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # every parameter of these models takes part in every step

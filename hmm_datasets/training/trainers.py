@@ -1,4 +1,4 @@
-"""The Trainer and TRL's SFTTrainer with two more checks: every rank takes part, and a NaN never trains on."""
+"""The Trainer and TRL's SFTTrainer with whole checkpoints, and a NaN that never trains on."""
 
 import socket
 
@@ -7,6 +7,8 @@ from transformers import Trainer
 from trl import SFTTrainer
 
 from ..errors import InputError
+from .accounting import Accounting
+from .saving import WholeCheckpoints
 
 
 class FiniteLoss:
@@ -24,9 +26,9 @@ class FiniteLoss:
         return loss
 
 
-class Pretrainer(FiniteLoss, Trainer):
+class Pretrainer(FiniteLoss, Accounting, WholeCheckpoints, Trainer):
     """The Trainer for rows of tokens, read in order."""
 
 
-class FineTuner(FiniteLoss, SFTTrainer):
+class FineTuner(FiniteLoss, Accounting, WholeCheckpoints, SFTTrainer):
     """TRL's trainer for conversations."""

@@ -6,12 +6,10 @@ Runs the recipes one after another, each as its own command, which is printed; s
 again it goes on where it stopped: training that is done is not done twice.
 """
 
-import os
-import shlex
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+from hmm_datasets.stages import run_stages
 
 LAUNCH = "accelerate launch --config_file accelerate_configs/{}.yaml recipes/{}.py --config recipes/demo/{}.yaml"
 STAGES = (
@@ -28,33 +26,5 @@ STAGES = (
 )
 
 
-def main() -> int:
-    """Run every stage; return the exit code of the first that failed, or 0."""
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
-        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    began = time.time()
-    for number, (title, command) in enumerate(STAGES, start=1):
-        print(f"\n[{number}/{len(STAGES)}] {title}\n$ {command}", flush=True)
-        started = time.time()
-        code = subprocess.run(_resolve(shlex.split(command)), cwd=root, env=environment).returncode
-        if code != 0:
-            print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr)
-            return code
-        print(f"({time.time() - started:.0f} s)", flush=True)
-    print(f"\nAll of it took {time.time() - began:.0f} s.")
-    return 0
-
-
-def _resolve(words: list[str]) -> list[str]:
-    """The command under this interpreter, whatever the PATH."""
-    if words[0] == "accelerate":
-        return [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words[1:]]
-    return [sys.executable, *words[1:]]
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_stages(STAGES, Path(__file__).resolve().parents[2]))

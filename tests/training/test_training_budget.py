@@ -88,3 +88,10 @@ def test_shared_embeddings_count_once():
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="model preset '7b' is unknown; expected one of 1m, 3m, 10m"):
         llama_config("7b", vocab_size=10, max_length=10)
+
+
+def test_a_depth_sets_the_rest():
+    config = llama_config("d12", vocab_size=10, max_length=10)
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
+    with pytest.raises(InputError, match="or a depth such as d12"):
+        llama_config("d0", vocab_size=10, max_length=10)

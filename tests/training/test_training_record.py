@@ -52,7 +52,8 @@ def test_the_folder_of_a_run_on_other_data_is_refused_and_left_alone(tmp_path, c
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(InputError) as caught:
         write_record(tmp_path, {}, {**DATA, **change})
-    assert str(caught.value) == f"{tmp_path / 'run.json'}: a run with {differs}; choose another output_dir"
+    remedy = f"choose another output_dir, or go on all the same with --accept_changes data.{next(iter(change))}"
+    assert str(caught.value) == f"{tmp_path / 'run.json'}: a run with {differs}; {remedy}"
     assert (tmp_path / "run.json").read_bytes() == before
 
 
