@@ -12,7 +12,7 @@ demo: install
 
 test: .venv/tools lint
 	@# Files of tests side by side; each starts processes of its own, so not more than four.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: .venv/tools
 	$(BIN)/ruff check .

@@ -8,10 +8,6 @@ timed after a warm-up that compiles it. Run it on a quiet machine. With a CUDA d
 """
 
 import argparse
-import importlib.metadata
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 import torch
+from machine import CORES, print_heading
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.baum_welch import batch_rows
@@ -30,7 +27,6 @@ from hmm_datasets.hmm.kernels import LANES, philox_block
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.report.tables import text_table
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 LENGTH = 100
 EPOCHS = 2
 
@@ -42,12 +38,9 @@ def main() -> None:
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each draw at least")
     settings = parser.parse_args()
-    print(f"$ python benchmarks/{' '.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}\n")
-    print(f"{_processor()}, {CORES} cores, Python {platform.python_version()}")
+    print_heading(("numpy", "numba", "torch", "hmmlearn", "pomegranate", "dynamax", "jax"))
     if torch.cuda.is_available():
         print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
-    names = ("numpy", "numba", "torch", "hmmlearn", "pomegranate", "dynamax", "jax")
-    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in names))
     for part in settings.part:
         parts[part](settings)
 
@@ -341,14 +334,6 @@ def _stores_alone(out: np.ndarray) -> None:
         for t in range(out.shape[1]):
             for lane in range(LANES):
                 out[n + lane, t] = t
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

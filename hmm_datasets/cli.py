@@ -86,6 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--device", help="where to compute, as cuda; default cpu")
     _add_settings(command, FitSettings, FIT_CHOICES)
 
+    command = _add(commands, "corpora", corpora, "the corpora that have a name: size, licence, columns")
+    command.add_argument("--json", action="store_true", help="JSON instead of a table")
+
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
     command.add_argument("folder", type=Path, metavar="FOLDER")
     command.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME")
@@ -210,6 +213,28 @@ def describe(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         for path in plot_hmm(hmm, arguments.plot):
             print(path, file=sys.stderr)
+    return 0
+
+
+def corpora(arguments: argparse.Namespace) -> int:
+    """The named corpora, as a table or JSON."""
+    import json
+
+    from .report.tables import text_table
+    from .text.presets import corpus_rows
+
+    rows = corpus_rows()
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+
+    def cell(value) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    names = ("name", "kind", "source", "documents", "tokens")
+    print(text_table(names, [[cell(row[name]) for name in names] for row in rows]))
+    for row in rows:
+        print(f"\n{row['name']}: columns {', '.join(row['columns'])}; licence: {row['licence']}")
     return 0
 
 

@@ -25,6 +25,10 @@ class EvaluationSettings:
     bos: bool = field(default=True, metadata={"help": "Rows begin with a beginning token."})
     tokens: str | None = field(default=None, metadata={"help": "A held-out token stream, for bits per byte."})
     window: int = field(default=256, metadata={"help": "Tokens a window of text."})
+    stride: int | None = field(
+        default=None, metadata={"help": "Tokens a window scores, the others being context; default half a window."}
+    )
+    by_document: bool = field(default=False, metadata={"help": "No document is context of another."})
     batch_size: int = field(default=32, metadata={"help": "Rows a rank runs at once."})
 
     def __post_init__(self):
@@ -33,6 +37,8 @@ class EvaluationSettings:
         for name in ("length", "num_sequences", "window", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.stride is None:
+            self.stride = max(1, self.window // 2)
 
 
 def main(settings: EvaluationSettings) -> None:
@@ -72,9 +78,10 @@ def main(settings: EvaluationSettings) -> None:
         from transformers import AutoTokenizer
 
         from hmm_datasets.text.shards import TokenStream
-        from hmm_datasets.text.windows import TokenWindows
+        from hmm_datasets.text.windows import StridedWindows
 
-        windows = TokenWindows(TokenStream(settings.tokens), settings.window)
+        stream = TokenStream(settings.tokens)
+        windows = StridedWindows(stream, settings.window, settings.stride, settings.by_document)
         tokenizer = load_pretrained(AutoTokenizer, settings.model)
         result["text"] = measure_on_text(model, tokenizer, windows, accelerator, batch_size=settings.batch_size)
     if accelerator.is_main_process:

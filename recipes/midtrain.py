@@ -19,7 +19,8 @@ class MixtureSettings:
 
     model: str = field(metadata={"help": "Folder or Hub name of the pretrained model."})
     streams: list[str] = field(metadata={"help": "Folders with token streams train/ and test/."})
-    weights: list[float] = field(metadata={"help": "Share of the rows each stream gets."})
+    weights: list[float] = field(metadata={"help": "Share each stream gets."})
+    weigh_by: str = field(default="examples", metadata={"help": "What shares are of: examples (rows) or tokens."})
     length: int = field(default=256, metadata={"help": "Tokens a window."})
     stream_seed: int = field(default=0, metadata={"help": "Of the shuffle of the windows."})
 
@@ -31,12 +32,11 @@ class MixtureSettings:
 def main(mixture: MixtureSettings, settings) -> None:
     """Load the model, mix the streams, train, save."""
     from torch.utils.data import ConcatDataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+    from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator, set_seed
 
     from hmm_datasets.data.mixtures import Mixture
-    from hmm_datasets.data.views import repeated_windows
     from hmm_datasets.text.shards import TokenStream, tokenizer_hash
-    from hmm_datasets.text.windows import TokenWindows
+    from hmm_datasets.text.windows import TokenWindows, repeated_windows
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainers import Pretrainer
@@ -49,7 +49,7 @@ def main(mixture: MixtureSettings, settings) -> None:
         if stream.index.tokenizer_hash != tokenizer_hash(tokenizer):
             raise InputError(f"{folder}: made with another tokenizer than {mixture.model}; tokenize it again")
     sources = [repeated_windows(stream, mixture.length, num_rows, seed=mixture.stream_seed) for stream in streams]
-    rows = Mixture(sources, mixture.weights)
+    rows = Mixture(sources, mixture.weights, by=mixture.weigh_by, exhausted="error", num_rows=num_rows)
     held_out = [TokenWindows(TokenStream(f"{folder}/test"), mixture.length) for folder in mixture.streams]
 
     trainer = Pretrainer(
@@ -58,11 +58,12 @@ def main(mixture: MixtureSettings, settings) -> None:
         train_dataset=rows,
         eval_dataset=ConcatDataset(held_out),
         processing_class=tokenizer,
+        data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
     )
     train_and_save(
         trainer,
         row_length=mixture.length,
-        settings=asdict(mixture),
+        settings={**asdict(mixture), "realized": rows.realized()},
         data={
             "tokens": [stream.index.sha256 for stream in streams],
             "counts": rows.counts,

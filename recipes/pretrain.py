@@ -42,14 +42,14 @@ class ModelSettings:
 
 def main(data: DataSettings, model_settings: ModelSettings, settings) -> None:
     """Build data and model, train, save."""
-    from transformers import AutoTokenizer, LlamaForCausalLM, set_seed
+    from transformers import AutoTokenizer, LlamaForCausalLM, default_data_collator, set_seed
 
     from hmm_datasets import HMMSequences
-    from hmm_datasets.data.views import TEST_FIRST, repeated_windows
+    from hmm_datasets.data.views import TEST_FIRST
     from hmm_datasets.hmm.families import load_source
     from hmm_datasets.metrics.ladder import Ladder
     from hmm_datasets.text.shards import TokenStream
-    from hmm_datasets.text.windows import TokenWindows
+    from hmm_datasets.text.windows import TokenWindows, repeated_windows
     from hmm_datasets.training.models import llama_config, load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainers import Pretrainer
@@ -92,6 +92,7 @@ def main(data: DataSettings, model_settings: ModelSettings, settings) -> None:
         train_dataset=rows,
         eval_dataset=test_rows,
         processing_class=tokenizer,
+        data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
         **evaluation,
     )
     train_and_save(

@@ -21,6 +21,11 @@ for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_M
     os.environ.pop(name, None)
 
 
+def pytest_collection_modifyitems(items):
+    """Files that start launchers first, so that none of them is all that is left to one process at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("launch") is None)
+
+
 @pytest.fixture(scope="session")
 def child_environment() -> dict[str, str]:
     """The environment of a child process that imports this package."""

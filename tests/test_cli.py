@@ -208,3 +208,14 @@ def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys,
     monkeypatch.setattr(preflight, "run_checks", lambda output_dir: checks[:1])
     assert main(["preflight"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_corpora_are_listed_with_size_licence_and_columns(capsys):
+    assert main(["corpora"]) == 0
+    told = capsys.readouterr().out
+    assert "HuggingFaceFW/fineweb-edu" in told
+    assert "9,672,101" in told
+    assert "tinystories: columns text; licence: CDLA-Sharing-1.0" in told
+    assert main(["corpora", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}

@@ -1,1 +1,1 @@
-"""What trainers read: the `datasets` builder, map-style views, mixtures."""
+"""What trainers read: the `datasets` builders, map-style views, mixtures."""

@@ -12,24 +12,20 @@ table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", lengt
 reads from. Streaming stores nothing; a stream's `state_dict` is one index, so resuming takes constant time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow as pa
-from datasets.builder import Key
-from datasets.iterable_dataset import _BaseExamplesIterable
 
 from ..errors import InputError
 from ..hmm.model import HMM
 from ..hmm.sampling import smallest_unsigned
 from ..hmm.storage import WEIGHTS_NAME
+from .examples import IndexedBuilder, IndexedExamples, features_of
 from .views import ENDLESS, TEST_FIRST
-
-_BLOCK = 256  # sequences drawn at once; a stream that stops early wastes no more than this
 
 
 @dataclass
@@ -65,7 +61,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
             raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None: endless")
 
 
-class HMMBuilder(datasets.ArrowBasedBuilder):
+class HMMBuilder(IndexedBuilder):
     """Builder of the column `input_ids`: lists of the smallest unsigned type that holds the vocabulary."""
 
     BUILDER_CONFIG_CLASS = HMMBuilderConfig
@@ -86,28 +82,16 @@ class HMMBuilder(datasets.ArrowBasedBuilder):
         if config.num_sequences is None and not dl_manager.is_streaming:
             raise InputError("an endless data set does not fit a disk; pass num_sequences=, or streaming=True")
         dtype = smallest_unsigned(hmm.num_symbols + config.bos)
-        self.info.features = datasets.Features({"input_ids": datasets.List(datasets.Value(str(dtype)))})
+        self.info.features = features_of(dtype)
         splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
         if config.num_test_sequences > 0:
             splits.append((datasets.Split.TEST, TEST_FIRST, config.num_test_sequences))
         return [
-            datasets.SplitGenerator(
-                name=name,
-                gen_kwargs={
-                    "sequences": HMMExamples(
-                        hmm, config.length, config.seed, first, count, 1, config.bos, config.num_shards
-                    )
-                },
+            self._split(
+                name, HMMExamples(hmm, config.length, config.seed, first, count, 1, config.bos, config.num_shards)
             )
             for name, first, count in splits
         ]
-
-    def _generate_tables(self, sequences: "HMMExamples") -> Iterator[tuple[Key, pa.Table]]:
-        for block, table in enumerate(sequences.tables()):
-            yield Key(0, block), table
-
-    def _get_examples_iterable_for_split(self, split_generator) -> "HMMExamples":
-        return split_generator.gen_kwargs["sequences"]
 
     def _load(self) -> HMM:
         weights = _weights_among(self.config.data_files)
@@ -132,76 +116,20 @@ def _weights_among(data_files: Any) -> list[str]:
     return [path for path in files if path.split("/")[-1] == WEIGHTS_NAME]
 
 
-class HMMExamples(_BaseExamplesIterable):
-    """Sequences `first, first + step, ...` of a stream, as `datasets` iterates them; its state is the next place.
-
-    Sharding takes every `n`-th sequence, so that `W` ranks reading in step see the sequences in their order.
-    """
-
-    _sleep_on_threads_shutdown = False
+class HMMExamples(IndexedExamples):
+    """Sequences `first, first + step, ...` of a stream; their order is as good as any, so shuffling keeps it."""
 
     def __init__(self, hmm: HMM, length: int, seed: int, first: int, count: int, step: int, bos: bool, shards: int):
-        super().__init__()
+        super().__init__(first, step, count, shards)
         self.hmm = hmm
         self.length = length
         self.seed = seed
-        self.first = first
-        self.count = count
-        self.step = step
         self.bos = bos
-        self.shards = shards
 
-    def _init_state_dict(self) -> dict:
-        self._state_dict = {"next": 0, "type": type(self).__name__}
-        return self._state_dict
-
-    def __iter__(self) -> Iterator[tuple[int, dict]]:
-        place = self._state_dict["next"] if self._state_dict else 0
-        while place < self.count:
-            for row in self._draw(place, min(_BLOCK, self.count - place)):
-                place += 1
-                if self._state_dict:
-                    self._state_dict["next"] = place
-                yield self.first + self.step * (place - 1), {"input_ids": row.tolist()}
-
-    def tables(self) -> Iterator[pa.Table]:
-        """The same rows as Arrow tables of a few megabytes."""
-        rows = max(1, min(1 << 16, (1 << 22) // self.length))
-        for place in range(0, self.count, rows):
-            tokens = self._draw(place, min(rows, self.count - place))
-            offsets = np.arange(0, tokens.size + 1, tokens.shape[1], dtype=np.int32)
-            yield pa.table({"input_ids": pa.ListArray.from_arrays(offsets, tokens.ravel())})
-
-    def _draw(self, place: int, count: int) -> np.ndarray:
+    def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         hmm, length = self.hmm, self.length
-        first = self.first + self.step * place
+        count = max(1, min(count, (1 << 22) // length))
         tokens = np.empty((count, length + self.bos), dtype=smallest_unsigned(hmm.num_symbols + self.bos))
         tokens[:, : int(self.bos)] = hmm.num_symbols
-        hmm.sample(count, length, seed=self.seed, first=first, step=self.step, out=tokens[:, int(self.bos) :])
-        return tokens
-
-    def shuffle_data_sources(self, generator: np.random.Generator) -> "HMMExamples":
-        """Sequences are independent draws: their order is as good as any, and is kept."""
-        return self
-
-    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "HMMExamples":
-        """Every `num_shards`-th sequence, from `index` on."""
-        count = max(0, -(-(self.count - index) // num_shards))
-        return HMMExamples(
-            self.hmm,
-            self.length,
-            self.seed,
-            self.first + self.step * index,
-            count,
-            self.step * num_shards,
-            self.bos,
-            max(1, self.shards // num_shards),
-        )
-
-    def reshard_data_sources(self) -> "HMMExamples":
-        return self
-
-    @property
-    def num_shards(self) -> int:
-        """Shards left to hand out."""
-        return min(self.shards, max(1, self.count))
+        hmm.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])
+        return tokens.ravel(), np.arange(0, tokens.size + 1, tokens.shape[1])

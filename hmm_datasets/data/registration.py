@@ -1,7 +1,7 @@
-"""Makes `datasets.load_dataset("hmm", ...)` known, without importing `datasets` before the user does.
+"""Makes `load_dataset("hmm", ...)` and `"token_shards"` known, without importing `datasets` before the user does.
 
 `datasets` no longer runs loading scripts; what it loads by a bare name stands in a table of packaged modules. The
-builder is entered there: at once if `datasets` is imported already, otherwise right after it is, by a finder that
+builders are entered there: at once if `datasets` is imported already, otherwise right after it is, by a finder that
 steps aside as soon as its work is done.
 """
 
@@ -10,7 +10,6 @@ import importlib.util
 import sys
 
 _TABLE_MODULE = "datasets.packaged_modules"
-_BUILDERS = {"hmm": "hmm_datasets.data.builder"}
 
 
 def register() -> None:
@@ -22,11 +21,14 @@ def register() -> None:
 
 
 def _enter(table_module) -> None:
-    from ..hmm.format import FORMAT_VERSION
+    from ..hmm import format as hmm_format
+    from ..text import token_index
 
-    for name, module in _BUILDERS.items():
-        # The second entry is part of the cache key: data of another format version are prepared anew.
-        table_module._PACKAGED_DATASETS_MODULES[name] = (module, f"hmm-datasets-format-{FORMAT_VERSION}")
+    # The second entry is part of the cache key: data of another format version are prepared anew.
+    table_module._PACKAGED_DATASETS_MODULES |= {
+        "hmm": ("hmm_datasets.data.builder", f"hmm-datasets-format-{hmm_format.FORMAT_VERSION}"),
+        "token_shards": ("hmm_datasets.data.token_shards", f"token-shards-format-{token_index.FORMAT_VERSION}"),
+    }
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

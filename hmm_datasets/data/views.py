@@ -15,8 +15,6 @@ from jaxtyping import UInt
 from torch.utils.data import Dataset
 
 from ..errors import InputError
-from ..text.shards import TokenStream
-from ..text.windows import TokenWindows
 
 ENDLESS = 1 << 40
 """Length of a view that should never end: 10^12 sequences."""
@@ -88,6 +86,11 @@ class HMMSequences(Dataset):
         """`V`: the symbols, and the beginning token if there is one."""
         return self.source.num_symbols + (self.bos_token_id is not None)
 
+    @property
+    def tokens_per_row(self) -> float:
+        """Tokens a row, the beginning token among them."""
+        return float(self.length + (self.bos_token_id is not None))
+
     def __len__(self) -> int:
         return self.num_sequences
 
@@ -103,19 +106,6 @@ class HMMSequences(Dataset):
             drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + index)
             tokens[place : place + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
         return [{"input_ids": row, "labels": row} for row in tokens]
-
-
-def repeated_windows(stream: TokenStream, length: int, num_rows: int, *, seed: int = 0) -> TokenWindows:
-    """Shuffled windows of a token stream, over as many epochs as `num_rows` rows take, each in an order of its own.
-
-    Args:
-        stream ([`~hmm_datasets.text.shards.TokenStream`]): the tokens.
-        length (`int`): tokens a window.
-        num_rows (`int`): rows that will be read.
-        seed (`int`, *optional*, defaults to 0): of the orders.
-    """
-    epochs = -(-num_rows // len(TokenWindows(stream, length)))
-    return TokenWindows(stream, length, seed=seed, epochs=max(1, epochs))
 
 
 def _runs(indices: Sequence[int], length: int) -> list[tuple[int, int, int]]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import evaluate
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 from ..errors import InputError
+from ..text.windows import IGNORED
 from . import metric_path
 from .ladder import Ladder
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ..data.views import HMMSequences
     from ..hmm.families import Family
     from ..hmm.model import HMM
-    from ..text.windows import TokenWindows
+    from ..text.windows import StridedWindows, TokenWindows
 
 
 def measure_on_hmm(
@@ -63,7 +65,8 @@ def measure_on_hmm(
     divergence = {name: _load("predictor_kl") for name in names}
     gap = _load("bayes_gap")
     first = rows.first
-    for labels in _batches(rows, batch_size, accelerator, "sequences"):
+    for batch in _batches(rows, batch_size, accelerator, "sequences"):
+        labels = batch["input_ids"]
         # Every rank runs as many batches; what padded the last one is cut off after gathering.
         mine = _share(labels, accelerator)
         with torch.inference_mode():
@@ -100,36 +103,68 @@ def measure_on_hmm(
 def measure_on_text(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    windows: "TokenWindows",
+    windows: "TokenWindows | StridedWindows",
     accelerator: "Accelerator",
     *,
     batch_size: int = 32,
 ) -> dict[str, Any]:
-    """Bits per byte on windows of a token stream; a window's first token is context, and its bytes do not count.
+    """Bits per byte on windows of a token stream: of the tokens that have labels, and of their bytes alone.
 
-    Each window is read by itself, so a token is predicted from those before it in its window alone.
+    Each window is read by itself, so a token is predicted from those before it in its window. With `StridedWindows`
+    every token counts once and has at least `length - stride` before it; with `TokenWindows` a window's first token is
+    context alone and counts nowhere. Logits are turned to float64 a row at a time.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the stream, byte-level.
+        windows ([`~hmm_datasets.text.windows.StridedWindows`] or [`~hmm_datasets.text.windows.TokenWindows`]): what to
+            read, with what context.
+        accelerator ([`~accelerate.Accelerator`]): who shares the rows.
+        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
 
     Returns:
-        `dict`: the result of `bits_per_byte`, with `nats_per_token` and `num_tokens`; empty on other ranks.
+        `dict`: the result of `bits_per_byte`, with `nats_per_token`, `num_tokens`, and `window` and `stride`, the
+        tokens a window and those it scores; where windows are by document also `documents`, lists of the `nats` and
+        `bytes` of each. Empty on other ranks.
     """
     from ..text.bpe import token_bytes
 
     _check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
     sizes = torch.from_numpy(token_bytes(tokenizer))
-    bits = _load("bits_per_byte")
-    total, count = 0.0, 0
-    for labels in _batches(windows, batch_size, accelerator, "windows"):
-        mine = _share(labels, accelerator)
+    nats, num_bytes, count = [], [], 0
+    for rows in _batches(windows, batch_size, accelerator, "windows"):
+        mine = {name: _share(column, accelerator) for name, column in rows.items()}
+        targets = mine.pop("labels")[:, 1:]
         with torch.inference_mode():
-            log_model = torch.log_softmax(model(input_ids=mine, use_cache=False).logits[:, :-1].double(), dim=-1)
-            scores = log_model.gather(-1, mine[:, 1:].unsqueeze(-1)).squeeze(-1).sum(-1)
-        scores = accelerator.gather(scores)[: len(labels)].cpu().numpy()
-        total, count = total + float(scores.sum()), count + labels[:, 1:].numel()
-        if accelerator.is_main_process:
-            bits.add_batch(predictions=scores, references=sizes[labels[:, 1:]].sum(-1).numpy())
+            logits = model(**mine, use_cache=False).logits[:, :-1]
+            scores = torch.stack([_log_likelihood(*row) for row in zip(logits, targets, strict=True)])
+        labels = rows["labels"][:, 1:]
+        scored = labels != IGNORED
+        nats.append(-accelerator.gather(scores)[: len(labels)].cpu().numpy())
+        num_bytes.append(torch.where(scored, sizes[labels.clamp(min=0)], 0).sum(-1).numpy())
+        count += int(scored.sum())
     if not accelerator.is_main_process:
         return {}
-    return {**bits.compute(), "nats_per_token": -total / count, "num_tokens": count}
+    nats, num_bytes = np.concatenate(nats), np.concatenate(num_bytes)
+    result = {
+        "nats_per_token": float(nats.sum()) / count,
+        "num_tokens": count,
+        "window": windows.length,
+        "stride": windows.stride,
+    }
+    if getattr(windows, "by_document", False):
+        texts = windows.texts(np.arange(len(windows)))
+        nats, num_bytes = (np.bincount(texts, weights=values) for values in (nats, num_bytes))
+        num_bytes = num_bytes.astype(np.int64)
+        result["documents"] = {"nats": nats.tolist(), "bytes": num_bytes.tolist()}
+    bits = _load("bits_per_byte").compute(predictions=-nats, references=num_bytes)
+    return {**bits, **result}
+
+
+def _log_likelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the summed log-probability of the targets that count, float64."""
+    scored = targets != IGNORED  # chosen first, since most of a strided window is not
+    return -cross_entropy(logits[scored].double(), targets[scored], reduction="sum")
 
 
 def _load(name: str) -> evaluate.EvaluationModule:
@@ -141,22 +176,22 @@ def _pick(table: np.ndarray, symbols: np.ndarray) -> np.ndarray:
 
 
 def _batches(rows: Any, batch_size: int, accelerator: "Accelerator", unit: str):
-    """Yield the token ids of consecutive rows, as many as all ranks run at once, with a progress bar."""
+    """Yield the columns of consecutive rows, as many as all ranks run at once, with a progress bar."""
     step = batch_size * accelerator.num_processes
     bar = tqdm(total=len(rows), desc="evaluate", unit=f" {unit}", disable=not accelerator.is_main_process)
     for first in range(0, len(rows), step):
         batch = rows.__getitems__(range(first, min(first + step, len(rows))))
-        yield torch.stack([torch.as_tensor(row["input_ids"]) for row in batch])
+        yield {name: torch.stack([row[name] for row in batch]) for name in batch[0]}
         bar.update(len(batch))
     bar.close()
 
 
-def _share(labels: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
+def _share(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
     # As many rows on every rank, padded at the end of the whole: accelerate's split_between_processes pads each rank's
     # share, so that from three ranks on padding would stand between the rows gathered.
-    share = -(-len(labels) // accelerator.num_processes)
-    short = share * accelerator.num_processes - len(labels)
-    padded = torch.cat([labels, labels[-1:].expand(short, -1)])
+    share = -(-len(rows) // accelerator.num_processes)
+    short = share * accelerator.num_processes - len(rows)
+    padded = torch.cat([rows, rows[-1:].expand(short, -1)])
     return padded[share * accelerator.process_index :][:share].to(accelerator.device)
 
 

@@ -3,7 +3,7 @@
 Byte pair encoding (Sennrich, Haddow and Birch, ACL 2016) over bytes (Radford et al., GPT-2, 2019): text is cut by a
 regular expression, and within a piece the commonest neighbours are merged until the vocabulary is full. All 256 bytes
 are tokens, so any text is encoded and comes back byte for byte. Training is the `tokenizers` library's: one pass over
-the texts, memory in the number of distinct pieces.
+the texts, which it forgets; memory is that of the distinct pieces and the places of their pairs.
 """
 
 import os
@@ -18,6 +18,8 @@ from ..errors import InputError
 from .corpora import check_text
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -77,7 +79,7 @@ def train_bpe(
         model_max_length (`int`, *optional*, defaults to 2048):
             Tokens the model takes; transformers warns above it.
         show_progress (`bool`, *optional*, defaults to `True`):
-            Show a progress bar, on rank 0.
+            Show the rate of reading, then the library's bars of counting and merging; on rank 0.
 
     Returns:
         `transformers.PreTrainedTokenizerFast` with exactly `vocab_size` tokens.
@@ -93,7 +95,6 @@ def train_bpe(
     ```
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     if vocab_size < MIN_VOCAB_SIZE:
         raise InputError(
@@ -101,22 +102,30 @@ def train_bpe(
             f"the 256 bytes and {len(SPECIAL_TOKENS)} special tokens"
         )
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = _pre_tokenizer(split_pattern)
+    tokenizer.pre_tokenizer = byte_level_pieces(split_pattern)
     tokenizer.decoder = decoders.ByteLevel()
+    show_progress = show_progress and os.environ.get("RANK", "0") == "0"
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=show_progress and os.environ.get("RANK", "0") == "0",
+        show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_checked(texts), trainer=trainer)
+    tokenizer.train_from_iterator(_checked(texts, show_progress), trainer=trainer)
     found = tokenizer.get_vocab_size()
     if found < vocab_size:
         raise InputError(
             f"vocab_size={vocab_size}, but the texts yield only {found} tokens; "
             f"pass more text, min_frequency=1 or vocab_size={found}"
         )
+    return chat_tokenizer(tokenizer, model_max_length)
+
+
+def chat_tokenizer(tokenizer: "Tokenizer", model_max_length: int = 2048) -> "PreTrainedTokenizerFast":
+    """Give a `tokenizers` tokenizer that holds `SPECIAL_TOKENS` its roles and the chat template: see [`train_bpe`]."""
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|endoftext|>",
@@ -130,8 +139,11 @@ def train_bpe(
     )
 
 
-def _pre_tokenizer(split_pattern: str):
-    """Cut by the pattern, then write bytes as characters, so that the merges never see less than a byte."""
+def byte_level_pieces(split_pattern: str) -> "PreTokenizer":
+    """The pre-tokenizer of a split pattern, by its name or in full.
+
+    It cuts by the pattern, then writes bytes as characters, so that the merges never see less than a byte.
+    """
     from tokenizers import Regex, pre_tokenizers
 
     if split_pattern == "gpt2":
@@ -146,10 +158,15 @@ def _pre_tokenizer(split_pattern: str):
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def _checked(texts: Iterable[str]) -> Iterator[str]:
-    number = -1
-    for number, text in enumerate(texts):
-        yield check_text(text, f"text {number}")
+def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
+    """Count the bytes read on a progress bar; those of counting and merging are the library's."""
+    from tqdm.auto import tqdm
+
+    number, settings = -1, {"unit": "B", "unit_scale": True, "disable": not show_progress}
+    with tqdm(desc="reading text", position=1, **settings) as progress:  # below the library's bar
+        for number, text in enumerate(texts):
+            yield check_text(text, f"text {number}")
+            progress.update(len(text.encode()))
     if number < 0:
         raise InputError("no texts to train a tokenizer on")
 

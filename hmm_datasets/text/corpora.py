@@ -3,127 +3,28 @@
 Whatever the source (a Hub data set, a file, a sample inside this package), a row has one column: `text`, a string, or
 `messages`, a list of `{role, content}`. Files have no splits of their own, so a document is held out by a hash of its
 words (BLAKE2b, RFC 7693): equal documents are on the same side, on every machine, and a larger `test_fraction` only
-moves documents from train to test. Streams hold one document at a time; a `.json` file is read whole.
+moves documents from train to test. Streams hold one document at a time; a `.json` file is read whole. To `skip` some
+documents of a stream is to read and hash them: they are neither encoded nor copied.
 """
 
-import gzip
-import hashlib
-import json
 import os
 import re
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from .filters import DocumentFilter, FirstSeen, document_digest
+from .presets import CORPORA, Corpus
+from .rows import SUFFIXES, read_rows, shorten
 
 if TYPE_CHECKING:
     import datasets
 
-SAMPLES = Path(__file__).parent / "samples"
-"""The folder of the bundled corpora."""
-
-DOCUMENT_SEPARATOR = "<|endoftext|>"
-"""What parts the documents of a `.txt` file."""
-
 ROLES = ("system", "user", "assistant")
-_SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
 _TEST_FRACTION = 0.1
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Where a corpus is and how it is read.
-
-    Attributes:
-        name (`str`): what [`load_corpus`] calls it.
-        path (`str`): a data set's id on the Hub, or the path of a file.
-        kind (`str`, *optional*): `"text"` or `"conversations"`; if None, what the columns' names say.
-        licence (`str`): SPDX identifier, or the terms in a few words.
-        config (`str`, *optional*): name of the Hub data set's configuration.
-        train_split (`str`), test_split (`str`, *optional*): the Hub's names of what is trained on and held out.
-        column (`str`, *optional*): the column that holds the text or the messages; if None, see [`load_corpus`].
-        data_files (`str`, *optional*): name of a split's file in the Hub repository, for data sets whose repository
-            holds a loading script, which `datasets` refuses.
-        bundled (`bool`): whether the file is part of this package.
-        documents (`int`, *optional*), tokens (`int`, *optional*): about how much the train split holds.
-    """
-
-    name: str
-    path: str
-    kind: Literal["text", "conversations"] | None
-    licence: str
-    config: str | None = None
-    train_split: str = "train"
-    test_split: str | None = None
-    column: str | None = "text"
-    data_files: str | None = None
-    bundled: bool = False
-    documents: int | None = None
-    tokens: int | None = None
-
-
-def _presets() -> Iterator[Corpus]:
-    """Counts of documents are the rows of the train split on the Hub; other sources are said beside them."""
-    yield Corpus(
-        "tinystories",
-        "roneneldan/TinyStories",
-        "text",
-        "CDLA-Sharing-1.0",
-        test_split="validation",
-        documents=2_119_719,
-    )
-    yield Corpus(
-        "fineweb-edu",
-        "HuggingFaceFW/fineweb-edu",
-        "text",
-        "ODC-By-1.0",
-        config="sample-10BT",
-        documents=9_672_101,
-        tokens=10_000_000_000,  # "around 10B gpt2 tokens", its card
-    )
-    yield Corpus(
-        "smoltalk",
-        "HuggingFaceTB/smoltalk",
-        "conversations",
-        "Apache-2.0 for its new parts; the public data sets in it keep their own terms",
-        config="all",
-        test_split="test",
-        column="messages",
-        documents=1_043_917,
-    )
-    yield Corpus(
-        "ultrachat",
-        "HuggingFaceH4/ultrachat_200k",
-        "conversations",
-        "MIT",
-        train_split="train_sft",
-        test_split="test_sft",
-        column="messages",
-        documents=207_865,
-    )
-    yield Corpus(
-        "lima",
-        "GAIR/lima",
-        "conversations",
-        "CC-BY-NC-SA-4.0, or that of the source where stricter; the Hub asks to accept its terms",
-        test_split="test",  # questions without answers
-        column="conversations",
-        data_files="{split}.jsonl",
-        documents=1_000,  # arXiv:2305.11206
-    )
-    path = str(SAMPLES / "tinystories.txt.gz")
-    yield Corpus("tinystories-sample", path, "text", "CDLA-Sharing-1.0", bundled=True, documents=2_316)
-    path, kind, column = str(SAMPLES / "instructions.jsonl.gz"), "conversations", "messages"
-    yield Corpus("instructions-sample", path, kind, "Apache-2.0", column=column, bundled=True, documents=1_100)
-
-
-CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _presets()})
-"""The corpora that have a name."""
 
 
 def load_corpus(
@@ -135,6 +36,7 @@ def load_corpus(
     text_column: str | None = None,
     messages_column: str | None = None,
     test_fraction: float | None = None,
+    filters: DocumentFilter | None = None,
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """Read a corpus as rows of one column, `text` or `messages`. Documents without a character are left out.
 
@@ -145,15 +47,20 @@ def load_corpus(
         split (`str`, *optional*, defaults to `"train"`):
             `"train"` or `"test"`; of a data set on the Hub or a folder also any split it names itself.
         streaming (`bool`, *optional*, defaults to `True`):
-            Return an `IterableDataset`; otherwise a `Dataset`, which of a file is held in memory.
+            Return an `IterableDataset`; otherwise a `Dataset`, which of a file is held in memory, of the Hub
+            downloaded first. A download that broke off goes on with the files that are not yet whole.
         config (`str`, *optional*):
             Configuration of a Hub data set, in place of the preset's.
         text_column (`str`, *optional*), messages_column (`str`, *optional*):
             The column to read. By default the preset's, else the first there is of `messages`, `conversations` and
             `text`.
         test_fraction (`float`, *optional*):
-            Share of the documents, by their hash, that is `"test"`: 0.1 by default of files and bundled samples. Hub
-            data sets and folders keep their own splits unless this is given; then it divides their train split.
+            Share of the documents, by their hash, that is `"test"`: 0.1 by default of files and bundled samples, the
+            preset's (`Corpus.test_fraction`) of those without a test split. Other Hub data sets and folders keep
+            their own splits unless this is given; then it divides their train split. The Hub's own splits may
+            share documents; those by hash never do.
+        filters ([`~hmm_datasets.text.filters.DocumentFilter`], *optional*):
+            Which documents to keep, by length, by other columns, each once; all by default.
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`) or `messages` (list of
@@ -178,11 +85,15 @@ def load_corpus(
     if text_column or messages_column:
         kind = "text" if text_column else "conversations"
         corpus = replace(corpus, kind=kind, column=text_column or messages_column)
-    if corpus.bundled or (name not in CORPORA and Path(name).is_file()):
-        return _load_file(corpus, split, streaming, test_fraction)
-    if name not in CORPORA:
+    local = corpus.bundled or (name not in CORPORA and Path(name).is_file())
+    if not local and name not in CORPORA:
         _check_remote(name)
-    return _load_hub(replace(corpus, config=config or corpus.config), split, streaming, test_fraction)
+    if test_fraction is None:
+        test_fraction = _TEST_FRACTION if local else corpus.test_fraction
+    selection = _Selection(split, test_fraction, filters or DocumentFilter())
+    if local:
+        return _load_file(corpus, selection, streaming)
+    return _load_hub(replace(corpus, config=config or corpus.config), selection, streaming)
 
 
 def normalize_text(text: Any, where: str = "text") -> str:
@@ -200,7 +111,7 @@ def normalize_text(text: Any, where: str = "text") -> str:
 def check_text(text: Any, where: str) -> str:
     """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can hold."""
     if not isinstance(text, str):
-        raise InputError(f"{where}: expected text, found {_short(text)}; drop the row or name another column")
+        raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -227,14 +138,14 @@ def normalize_messages(messages: Any, where: str = "messages") -> list[dict[str,
     ```
     """
     if not isinstance(messages, list | tuple) or not messages:
-        raise InputError(f"{where}: expected a list of messages, found {_short(messages)}")
+        raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
     if all(isinstance(message, str) for message in messages):
         roles = ("user", "assistant")
         messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(messages)]
     result = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise InputError(f"{where}: message {number} needs role and content, found {_short(message)}")
+            raise InputError(f"{where}: message {number} needs role and content, found {shorten(message)}")
         role = message["role"]
         if role not in ROLES:
             raise InputError(f"{where}: message {number} has role {role!r}, expected one of {', '.join(ROLES)}")
@@ -251,22 +162,43 @@ def held_out(text: str, test_fraction: float) -> bool:
 
     ```
     """
-    words = " ".join(text.split()).encode("utf-8")
-    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") < test_fraction * 2.0**64
+    return document_digest(text) < test_fraction * 2.0**64
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Which documents of a source are wanted; `test_fraction` is None where the source has splits of its own."""
+
+    split: str
+    test_fraction: float | None
+    filters: DocumentFilter
+
+    def __call__(self, document: dict[str, Any]) -> bool:
+        """Whether a normalized row is: what a stream can say without those before."""
+        text = _as_text(document)
+        length = len(text) if "text" in document else sum(len(m["content"]) for m in document["messages"])
+        if not text or not self.filters.keeps_length(length):
+            return False
+        if not self.test_fraction:  # no need to read the words: a third of the time of reading a file
+            return self.test_fraction is None or self.split == "train"
+        return held_out(text, self.test_fraction) == (self.split == "test")
+
+
+def _as_text(document: dict[str, Any]) -> str:
+    if "text" in document:
+        return document["text"]
+    return "\n".join(f"{message['role']}: {message['content']}" for message in document["messages"])
+
+
+def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    new = FirstSeen()
+    return (document for document in documents if new(_as_text(document)))
 
 
 def _normalize(value: Any, kind: str, where: str) -> dict[str, Any]:
     if kind == "text":
         return {"text": normalize_text(value, where)}
     return {"messages": normalize_messages(value, where)}
-
-
-def _wanted(row: dict[str, Any], split: str, test_fraction: float | None) -> bool:
-    """Whether a normalized row holds anything and is of this split (of any, if `test_fraction` is None)."""
-    text = row["text"] if "text" in row else "\n".join(f"{m['role']}: {m['content']}" for m in row["messages"])
-    if not text:
-        return False
-    return test_fraction is None or held_out(text, test_fraction) == (split == "test")
 
 
 def _with_column(corpus: Corpus, names: list[str]) -> Corpus:
@@ -292,106 +224,46 @@ def _features(kind: str) -> "datasets.Features":
 
 
 def _load_file(
-    corpus: Corpus, split: str, streaming: bool, test_fraction: float | None
+    corpus: Corpus, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
     import datasets
 
-    if split not in ("train", "test"):
-        raise InputError(f"{corpus.name}: split={split!r}, but a file has only 'train' and 'test' (see test_fraction)")
-    fraction = _TEST_FRACTION if test_fraction is None else test_fraction
-    first = next(_read_rows(Path(corpus.path)), None)
+    if selection.split not in ("train", "test"):
+        raise InputError(
+            f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
+        )
+    first = next(read_rows(Path(corpus.path)), None)
     if first is None:
         raise InputError(f"{corpus.name}: holds no documents")
     corpus = _with_column(corpus, list(first[1]))
-    source = {"corpus": corpus, "split": split, "test_fraction": fraction}
+    source = {"corpus": corpus, "selection": selection}
     if next(_documents(**source), None) is None:
-        raise InputError(f"{corpus.name}: no documents in split {split!r} with test_fraction={fraction}")
+        fraction = selection.test_fraction
+        raise InputError(
+            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters"
+        )
     if streaming:
-        return datasets.IterableDataset.from_generator(_documents, features=_features(corpus.kind), gen_kwargs=source)
+        from .streaming import document_stream
+
+        return document_stream(_keyed_documents, _features(corpus.kind), **source)
     return datasets.Dataset.from_list(list(_documents(**source)), features=_features(corpus.kind))
 
 
-def _documents(corpus: Corpus, split: str, test_fraction: float) -> Iterator[dict[str, Any]]:
-    for where, row in _read_rows(Path(corpus.path)):
+def _keyed_documents(**source: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    return enumerate(_documents(**source))
+
+
+def _documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
+    documents = filter(selection, _normalized(corpus, selection.filters))
+    return _first_seen(documents) if selection.filters.unique else documents
+
+
+def _normalized(corpus: Corpus, filters: DocumentFilter) -> Iterator[dict[str, Any]]:
+    for where, row in read_rows(Path(corpus.path)):
         if corpus.column not in row:
             raise InputError(f"{where}: no column {corpus.column!r}, found {', '.join(row)}")
-        document = _normalize(row[corpus.column], corpus.kind, where)
-        if _wanted(document, split, test_fraction):
-            yield document
-
-
-def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of a file with its place, for errors."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compressed = suffixes[-1:] == [".gz"]
-    suffix = (suffixes[:-1] if compressed else suffixes)[-1:]
-    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".json": _read_json}
-    try:
-        if suffix == [".parquet"] and not compressed:
-            yield from _read_parquet(path)
-        elif suffix and suffix[0] in readers:
-            with (gzip.open if compressed else open)(path, "rt", encoding="utf-8") as file:
-                yield from readers[suffix[0]](path, file)
-        else:
-            raise InputError(
-                f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}, or .gz after one but the last"
-            )
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-
-
-def _read_txt(path: Path, file) -> Iterator[tuple[str, dict[str, Any]]]:
-    number, lines = 0, []
-    for line in file:
-        *ended, rest = line.split(DOCUMENT_SEPARATOR)
-        for piece in ended:
-            lines.append(piece)
-            yield f"{path}: document {number}", {"text": "".join(lines)}
-            number, lines = number + 1, []
-        lines.append(rest)
-    if "".join(lines).strip():
-        yield f"{path}: document {number}", {"text": "".join(lines)}
-
-
-def _read_jsonl(path: Path, file) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}: not JSON ({error.msg})") from None
-            yield _json_row(row, f"{path}:{number}")
-
-
-def _read_json(path: Path, file) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        rows = json.load(file)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); rows one a line are .jsonl") from None
-    if not isinstance(rows, list):
-        raise InputError(f"{path}: expected a list of rows, found {_short(rows)}")
-    for number, row in enumerate(rows):
-        yield _json_row(row, f"{path}: row {number}")
-
-
-def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected an object with named columns, found {_short(row)}")
-    return where, row
-
-
-def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        number = 0
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
-            for row in batch.to_pylist():
-                yield f"{path}: row {number}", row
-                number += 1
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: not Parquet ({error})") from None
+        if filters.keeps_row(row, where):
+            yield _normalize(row[corpus.column], corpus.kind, where)
 
 
 def _check_remote(name: str) -> None:
@@ -399,24 +271,19 @@ def _check_remote(name: str) -> None:
     if Path(name).is_dir():
         return
     known = f"known corpora: {', '.join(CORPORA)}"
-    if name.lower().endswith((*_SUFFIXES, ".gz")) or name.startswith((".", "/", "~")):
+    if name.lower().endswith((*SUFFIXES, ".gz")) or name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file; {known}")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise InputError(f"{name!r}: no such corpus; {known}; or pass a file, or a Hub id such as owner/name")
 
 
-def _load_hub(
-    corpus: Corpus, split: str, streaming: bool, test_fraction: float | None
-) -> "datasets.IterableDataset | datasets.Dataset":
+def _load_hub(corpus: Corpus, selection: _Selection, streaming: bool) -> "datasets.IterableDataset | datasets.Dataset":
     import datasets
 
-    if test_fraction is not None and split not in ("train", "test"):
+    split, divided = selection.split, selection.test_fraction is not None
+    if divided and split not in ("train", "test"):
         raise InputError(f"{corpus.name}: split={split!r}, but test_fraction divides it into 'train' and 'test' only")
-    if split == "test" and corpus.test_split is None and test_fraction is None:
-        raise InputError(
-            f"{corpus.name} has no test split; pass test_fraction= to train and test alike to hold one out"
-        )
-    source = corpus.train_split if split == "train" or test_fraction is not None else split
+    source = corpus.train_split if split == "train" or divided else split
     source = corpus.test_split if source == "test" else source
     try:
         if corpus.data_files:
@@ -427,23 +294,32 @@ def _load_hub(
         first = next(iter(data), None)
     except Exception as error:  # its clients raise the errors of several HTTP libraries
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{corpus.name}: split {source!r} of {corpus.path} cannot be loaded ({reason})") from error
+        advice = "; pass test_fraction= to train and test alike to hold one out by hash" if source == "test" else ""
+        raise InputError(
+            f"{corpus.name}: split {source!r} of {corpus.path} cannot be loaded ({reason}){advice}"
+        ) from error
     if first is None:
         raise InputError(f"{corpus.name}: split {source!r} of {corpus.path} holds no documents")
     corpus = _with_column(corpus, list(first))
+    selection.filters.keeps_row(first, f"{corpus.name}: row 0")
     data = data.map(
-        partial(_normalize_row, corpus=corpus),
+        partial(_normalize_row, corpus=corpus, filters=selection.filters),
         with_indices=True,
         remove_columns=list(first),
         features=_features(corpus.kind),
     )
-    return data.filter(partial(_wanted, split=split, test_fraction=test_fraction))
+    data = data.filter(selection)
+    if not selection.filters.unique:
+        return data
+    if streaming:  # a generator, so that every pass begins with nothing seen
+        source = {"documents": data}
+        return datasets.IterableDataset.from_generator(_first_seen, features=_features(corpus.kind), gen_kwargs=source)
+    new = FirstSeen()
+    return data.select([number for number, document in enumerate(data) if new(_as_text(document))])
 
 
-def _normalize_row(row: dict[str, Any], index: int, *, corpus: Corpus) -> dict[str, Any]:
-    return _normalize(row[corpus.column], corpus.kind, f"{corpus.name}: row {index}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _normalize_row(row: dict[str, Any], index: int, *, corpus: Corpus, filters: DocumentFilter) -> dict[str, Any]:
+    where = f"{corpus.name}: row {index}"
+    if not filters.keeps_row(row, where):
+        return {"text": ""} if corpus.kind == "text" else {"messages": []}  # which no selection wants
+    return _normalize(row[corpus.column], corpus.kind, where)

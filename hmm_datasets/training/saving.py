@@ -116,6 +116,14 @@ class WholeCheckpoints:
             self._delete_old(run)
         self.accelerator.wait_for_everyone()
 
+    def _finalize_training(self, *args, **kwargs):
+        # With a limit of one the Trainer would now delete all but the best, the newest among them, without a word.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            return super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
+
     def _name_best(self, run: Path, newest: str) -> None:
         best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
         if best is not None and (best == newest or (run / best).is_dir()):

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from hmm_datasets.data.views import ENDLESS, TEST_FIRST, HMMSequences, repeated_windows
+from hmm_datasets.data.views import ENDLESS, TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
-from hmm_datasets.text.shards import TokenStream, write_tokens
 
 MESS3 = processes.mess3()
 
@@ -155,17 +154,3 @@ def test_settings_out_of_range_are_refused_by_name(arguments, message):
 def test_the_last_sequences_of_the_stream_can_be_read():
     view = HMMSequences(MESS3, 5, first=2**64 - 3, num_sequences=3)
     np.testing.assert_array_equal(ids(list(view))[:, 1:], MESS3.sample(3, 5, first=2**64 - 3))
-
-
-def test_repeated_windows_show_every_window_once_an_epoch_each_in_another_order(tmp_path):
-    document = list(range(100))
-    write_tokens([document], tmp_path, vocab_size=200, eos_id=199, tokenizer_hash="", corpus="numbers")
-    windows = repeated_windows(TokenStream(tmp_path), 10, 25, seed=1)
-    assert len(windows) == 30
-    first = [int(row["input_ids"][0]) for row in windows.__getitems__(range(30))]
-    epochs = [first[0:10], first[10:20], first[20:30]]
-    assert all(sorted(epoch) == list(range(0, 100, 10)) for epoch in epochs)
-    assert len(set(map(tuple, epochs))) == 3
-    # More rows lengthen the view and change no row of it: a longer budget goes on where a shorter one stopped.
-    longer = repeated_windows(TokenStream(tmp_path), 10, 41, seed=1)
-    assert [int(row["input_ids"][0]) for row in longer.__getitems__(range(30))] == first

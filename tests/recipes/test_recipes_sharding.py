@@ -47,7 +47,7 @@ def one_process(program, succeeded, hmm_folder, tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize("config", ["cpu2", "zero1", "zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("config", ["zero1", "zero2", "zero3", "fsdp2"])
 def test_two_processes_shard_save_and_resume_to_the_model_of_one(
     config, program, succeeded, hmm_folder, one_process, tmp_path
 ):
@@ -67,11 +67,8 @@ def test_two_processes_shard_save_and_resume_to_the_model_of_one(
         assert max(kept) < 0.6 * total
     else:
         assert kept == [total, total]
-    if config == "cpu2":
-        assert optimized == [total, total]
-    else:
-        assert total <= sum(optimized) < 1.01 * total
-        assert max(optimized) < 0.6 * total
+    assert total <= sum(optimized) < 1.01 * total
+    assert max(optimized) < 0.6 * total
 
     # Tokens are counted over ranks, accumulation and the resume.
     assert second["tokens"] == 10 * 8 * 17

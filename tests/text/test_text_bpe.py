@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,6 +107,16 @@ def test_the_built_in_gpt2_cut_is_the_pattern_named_gpt2(text):
         ]
     )
     assert built_in.pre_tokenize_str(text) == pattern.pre_tokenize_str(text)
+
+
+def test_reading_shows_a_rate_on_rank_0_alone(capfd, monkeypatch):
+    train_bpe(stories(), 300)
+    shown = capfd.readouterr().err
+    assert re.search(r"reading text: .*[kM]B/s", shown)
+    monkeypatch.setenv("RANK", "1")
+    train_bpe(stories(), 300)
+    train_bpe(stories(), 300, show_progress=False)
+    assert capfd.readouterr().err == ""
 
 
 # Conversations

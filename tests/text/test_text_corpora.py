@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.corpora import (
-    CORPORA,
-    SAMPLES,
-    held_out,
-    load_corpus,
-    normalize_messages,
-    normalize_text,
-)
+from hmm_datasets.text.corpora import held_out, load_corpus, normalize_messages, normalize_text
+from hmm_datasets.text.filters import DocumentFilter
+from hmm_datasets.text.presets import CORPORA, SAMPLES, corpus_rows
 
 STORIES = [f"Story {number} is about a cat." for number in range(200)]
 CHAT = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -79,6 +74,15 @@ def test_the_readme_names_every_sample():
     assert all(file.name in readme for file in SAMPLES.glob("*.gz"))
     assert "CDLA-Sharing-1.0" in readme
     assert "Apache-2.0" in readme
+
+
+def test_the_table_of_corpora_says_where_each_comes_from_and_how_large_it_is():
+    rows = {row["name"]: row for row in corpus_rows()}
+    assert set(rows) == set(CORPORA)
+    assert all(row["licence"] and row["documents"] and row["columns"] for row in rows.values())
+    assert rows["fineweb-edu"]["source"] == "HuggingFaceFW/fineweb-edu"
+    assert rows["lima"]["tokens"] is None
+    assert {corpus.column for corpus in CORPORA.values() if corpus.column not in corpus.columns} == set()
 
 
 # Held-out documents
@@ -197,6 +201,7 @@ def test_presets_ask_for_their_configuration_split_and_column(hub, streaming):
     )
     hub_repository(hub / "roneneldan/TinyStories", "text", "default", {"train": [" A. "], "validation": ["B."]})
     hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": ["C.", "  "]})
+    assert not held_out("C.", CORPORA["fineweb-edu"].test_fraction)
     for name in ("smoltalk", "ultrachat"):
         assert list(load_corpus(name, streaming=streaming)) == [{"messages": CHAT}]
         assert list(load_corpus(name, streaming=streaming, split="test")) == [{"messages": other}]
@@ -206,11 +211,85 @@ def test_presets_ask_for_their_configuration_split_and_column(hub, streaming):
 
 
 def test_a_hub_corpus_without_a_test_split_is_held_out_by_hash_when_asked(hub):
-    hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": STORIES})
-    assert "test_fraction=" in message(load_corpus, "fineweb-edu", split="test")
-    train, test = (texts("fineweb-edu", split=split, test_fraction=0.2) for split in ("train", "test"))
+    hub_repository(hub / "someone/stories", "text", "default", {"train": STORIES})
+    assert message(load_corpus, "someone/stories", split="test").endswith(
+        "pass test_fraction= to train and test alike to hold one out by hash"
+    )
+    train, test = (texts("someone/stories", split=split, test_fraction=0.2) for split in ("train", "test"))
     assert sorted(train + test) == sorted(STORIES)
     assert test == [text for text in STORIES if held_out(text, 0.2)]
+
+
+def test_a_preset_without_a_test_split_holds_one_out_by_itself(hub):
+    rows = [f"Page {number}." for number in range(5000)]
+    hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": rows})
+    train, test = (texts("fineweb-edu", split=split) for split in ("train", "test"))
+    assert sorted(train + test) == sorted(rows)
+    assert test == [text for text in rows if held_out(text, 0.001)]
+    assert test
+
+
+# Filters
+
+
+FILTERED = [
+    {"text": "A cat sat.", "language": "en", "score": 3.5},
+    {"text": "Eine Katze sass.", "language": "de", "score": 4.0},
+    {"text": "A  cat sat.", "language": "en", "score": 5.0},
+    {"text": "A dog ran.", "language": "en", "score": None},
+    {"text": "No.", "language": "en", "score": 3.0},
+    {"text": "A bird sang.", "language": "en", "score": 3.0},
+]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("source", ["file", "hub"])
+def test_filters_keep_the_same_documents_of_a_file_and_of_the_hub(hub, source, streaming):
+    path = write_jsonl(hub / "a.jsonl", FILTERED)
+    if source == "hub":
+        path = "someone/filtered"
+        (hub / path).mkdir(parents=True)
+        parquet.write_table(pa.Table.from_pylist(FILTERED), hub / path / "train.parquet")
+
+    def kept(**settings):
+        rows = load_corpus(path, streaming=streaming, test_fraction=0.0, filters=DocumentFilter(**settings))
+        once = [row["text"] for row in rows]
+        assert [row["text"] for row in rows] == once, "a second pass begins with nothing seen"
+        return once
+
+    every = [row["text"] for row in FILTERED]
+    assert kept() == every
+    assert kept(unique=True) == [every[0], every[1], *every[3:]]
+    assert kept(equal={"language": "en"}, at_least={"score": 3}) == [every[0], every[2], every[4], every[5]]
+    assert kept(min_characters=10, max_characters=12, unique=True) == [every[0], every[3], every[5]]
+    assert "no column 'lang' to filter by, found" in message(kept, equal={"lang": "en"})
+
+
+def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
+    assert len(list(load_corpus(file, test_fraction=0.0, filters=DocumentFilter(max_characters=7)))) == 1
+    assert "no documents" in message(load_corpus, file, test_fraction=0.0, filters=DocumentFilter(max_characters=6))
+
+
+# Skipping
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.parquet"])
+@pytest.mark.parametrize("filters", [DocumentFilter(), DocumentFilter(min_characters=24, unique=True)])
+def test_skipping_gives_the_rest(tmp_path, name, filters):
+    rows = [{"text": text} for text in STORIES + STORIES[:50]]
+    file = tmp_path / name
+    if name == "a.txt":
+        file.write_text("<|endoftext|>\n".join(row["text"] for row in rows))
+    elif name == "a.parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    stream = load_corpus(file, test_fraction=0.2, filters=filters)
+    whole = [row["text"] for row in stream]
+    for number in (0, 1, 57, len(whole) - 1, len(whole)):
+        assert list(stream.skip(number)["text"]) == whole[number:]
 
 
 def test_any_hub_id_and_split_can_be_read(hub):
@@ -318,10 +397,14 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
         ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
         ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "rows one a line are .jsonl"),
-        ("a.txt", b"caf\xe9", "a.txt: cannot be read as UTF-8 text"),
-        ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read as UTF-8 text"),
-        ("a.txt.gz", gzip.compress(b"A" * 999, mtime=0)[:-9], "a.txt.gz: cannot be read as UTF-8 text"),
-        ("a.parquet", b"not parquet", "a.parquet: not Parquet"),
+        ("a.txt", b"caf\xe9", "a.txt:1: cannot be read as UTF-8 text (0xe9, unexpected end of data)"),
+        ("a.txt", b"tea\n" * 9999 + b"caf\xe9\n" + b"tea\n" * 9999, "a.txt:10000: cannot be read as UTF-8 text (0xe9"),
+        ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', "a.jsonl:2: cannot be read as UTF-8 text (0xff"),
+        ("a.txt.gz", gzip.compress(b"tea\ncaf\xe9 \n"), "a.txt.gz:2: cannot be read as UTF-8 text (0xe9"),
+        ("a.txt.gz", b"not gzip", "a.txt.gz:1: cannot be read as gzip"),
+        ("a.txt.gz", gzip.compress(b"A" * 999, mtime=0)[:-9], "a.txt.gz:1: cannot be read as gzip (Compressed file"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "A"}\n' * 7)[:-4], "a.jsonl.gz:8: cannot be read as gzip"),
+        ("a.parquet", b"not parquet", "a.parquet: row 0: not Parquet"),
         ("a.csv", b"text\nA\n", "a.csv: expected a file that ends in .txt"),
     ],
 )

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.text.permutation import epoch_order
+from hmm_datasets.text.shards import write_tokens
 
 
 @pytest.mark.parametrize("size", [*range(1, 70), 255, 256, 257, 1023, 1025, 100_003])
@@ -24,6 +26,50 @@ def test_the_order_of_a_great_many_windows_takes_no_memory():
     places = epoch_order(indices, size, seed=0)
     assert len(set(places.tolist())) == 5
     assert ((places >= 0) & (places < size)).all()
+
+
+BILLION = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from hmm_datasets.text.shards import TokenStream
+from hmm_datasets.text.windows import TokenWindows
+
+def resident():
+    # Without the pages of files, which the kernel takes back as it likes.
+    lines = dict(line.split(":") for line in open("/proc/self/status"))
+    return int(lines["RssAnon"].split()[0]) << 10
+
+windows = TokenWindows(TokenStream(sys.argv[1]), 2, seed=1, epochs=2)
+assert len(windows) == 2 * 10**9
+indices = np.random.default_rng(0).integers(0, len(windows), (2000, 512))
+places = windows.places(indices[0])
+windows.__getitems__(indices[0][:64])
+before = resident()
+seen = [windows.places(batch).max() for batch in indices]
+rows = windows.__getitems__(indices[1][:64])
+print(json.dumps([resident() - before, int(max(seen)), len(rows)]))
+"""
+
+
+def test_a_billion_windows_shuffle_in_no_memory(tmp_path, child_environment):
+    folder = tmp_path / "a"
+    write_tokens([[1]], folder, vocab_size=9, eos_id=0, tokenizer_hash="", corpus="test")
+    # A stream of a billion windows whose files are holes.
+    tokens = 2 * 10**9
+    index = json.loads((folder / "index.json").read_text())
+    index["num_tokens"] = index["shards"][0]["num_tokens"] = tokens
+    (folder / "index.json").write_text(json.dumps(index))
+    os.truncate(folder / "00000.ds", 2 * tokens)
+    (folder / "00000.ds.index").write_bytes(tokens.to_bytes(8, "little"))
+    done = subprocess.run(
+        [sys.executable, "-c", BILLION, folder], env=child_environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    growth, furthest, rows = json.loads(done.stdout)
+    assert growth < 1 << 20, "a table would take 8 GB"
+    assert furthest > 0.999 * 10**9
+    assert rows == 64
 
 
 def test_places_do_not_depend_on_what_is_asked_together():

@@ -266,6 +266,34 @@ def test_a_saved_tokenizer_comes_back_the_same(corpus, tmp_path):
     assert loaded.decode([5, 0]) == tokenizer.decode([5, 0])
 
 
+@pytest.mark.parametrize("k", [100, 300, 500])
+def test_the_file_of_a_saved_tokenizer_is_one_of_the_tokenizers_library(stories, tmp_path, k):
+    from tokenizers import Tokenizer
+
+    corpus = build_word_corpus(stories, k=k)
+    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
+    loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [loaded.token_to_id(word) for word in (*corpus.vocabulary, *SPECIAL_TOKENS)] == list(range(k + 4))
+    assert loaded.get_vocab_size() == k + 4
+    for sentences in (corpus.train, corpus.test, corpus.unique):
+        for number in range(0, len(sentences), 97):
+            text = " ".join(corpus.vocabulary[symbol] for symbol in sentences[number])
+            assert loaded.encode(text).ids == sentences[number].tolist()
+
+
+def test_special_tokens_have_their_parts_after_saving(corpus, tmp_path):
+    from transformers import AutoTokenizer
+
+    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded.bos_token, loaded.eos_token, loaded.pad_token, loaded.unk_token) == SPECIAL_TOKENS
+    assert set(loaded.all_special_tokens) == set(SPECIAL_TOKENS)
+    batch = loaded(["He ran.", "Zyx"], padding=True)
+    assert batch["input_ids"][1] == [loaded.unk_token_id, loaded.pad_token_id, loaded.pad_token_id]
+    assert batch["attention_mask"][1] == [1, 0, 0]
+    assert loaded.decode([loaded.bos_token_id, 0, loaded.eos_token_id], skip_special_tokens=True) == loaded.decode([0])
+
+
 @pytest.mark.parametrize(
     ("vocabulary", "told"),
     [

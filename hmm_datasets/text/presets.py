@@ -1,0 +1,138 @@
+"""Corpora that have a name: where each is, under what terms, how large, what its columns are called."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+SAMPLES = Path(__file__).parent / "samples"
+"""The folder of the bundled corpora."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where a corpus is and how it is read.
+
+    Attributes:
+        name (`str`): what [`load_corpus`] calls it.
+        path (`str`): a data set's id on the Hub, or the path of a file.
+        kind (`str`, *optional*): `"text"` or `"conversations"`; if None, what the columns' names say.
+        licence (`str`): SPDX identifier, or the terms in a few words.
+        config (`str`, *optional*): name of the Hub data set's configuration.
+        train_split (`str`), test_split (`str`, *optional*): the Hub's names of what is trained on and held out.
+        column (`str`, *optional*): the column that holds the text or the messages; if None, see [`load_corpus`].
+        data_files (`str`, *optional*): name of a split's file in the Hub repository, for data sets whose repository
+            holds a loading script, which `datasets` refuses.
+        bundled (`bool`): whether the file is part of this package.
+        documents (`int`, *optional*), tokens (`int`, *optional*): about how much the train split holds; None where
+            no source says.
+        columns (`tuple[str, ...]`): what a row of the source holds, to filter by.
+        test_fraction (`float`, *optional*): share held out by hash where the Hub's data set has no test split.
+    """
+
+    name: str
+    path: str
+    kind: Literal["text", "conversations"] | None
+    licence: str
+    config: str | None = None
+    train_split: str = "train"
+    test_split: str | None = None
+    column: str | None = "text"
+    data_files: str | None = None
+    bundled: bool = False
+    documents: int | None = None
+    tokens: int | None = None
+    columns: tuple[str, ...] = ("text",)
+    test_fraction: float | None = None
+
+
+def _presets() -> Iterator[Corpus]:
+    """Counts of documents are the rows of the train split on the Hub; other sources are said beside them."""
+    yield Corpus(
+        "tinystories",
+        "roneneldan/TinyStories",
+        "text",
+        "CDLA-Sharing-1.0",
+        test_split="validation",
+        documents=2_119_719,
+    )
+    yield Corpus(
+        "fineweb-edu",
+        "HuggingFaceFW/fineweb-edu",
+        "text",
+        "ODC-By-1.0",
+        config="sample-10BT",
+        documents=9_672_101,
+        tokens=10_000_000_000,  # "around 10B gpt2 tokens", its card
+        columns=(
+            *("text", "id", "dump", "url", "file_path", "language", "language_score"),
+            *("token_count", "score", "int_score"),
+        ),
+        test_fraction=0.001,
+    )
+    yield Corpus(
+        "smoltalk",
+        "HuggingFaceTB/smoltalk",
+        "conversations",
+        "Apache-2.0 for its new parts; the public data sets in it keep their own terms",
+        config="all",
+        test_split="test",
+        column="messages",
+        documents=1_043_917,
+        columns=("messages", "source"),
+    )
+    yield Corpus(
+        "ultrachat",
+        "HuggingFaceH4/ultrachat_200k",
+        "conversations",
+        "MIT",
+        train_split="train_sft",
+        test_split="test_sft",
+        column="messages",
+        documents=207_865,
+        columns=("prompt", "prompt_id", "messages"),
+    )
+    yield Corpus(
+        "lima",
+        "GAIR/lima",
+        "conversations",
+        "CC-BY-NC-SA-4.0, or that of the source where stricter; the Hub asks to accept its terms",
+        test_split="test",  # questions without answers
+        column="conversations",
+        data_files="{split}.jsonl",
+        documents=1_000,  # arXiv:2305.11206
+        columns=("conversations", "source"),
+    )
+    path = str(SAMPLES / "tinystories.txt.gz")
+    yield Corpus("tinystories-sample", path, "text", "CDLA-Sharing-1.0", bundled=True, documents=2_316)
+    path, kind, column = str(SAMPLES / "instructions.jsonl.gz"), "conversations", "messages"
+    sample = Corpus("instructions-sample", path, kind, "Apache-2.0", column=column, bundled=True, documents=1_100)
+    yield replace(sample, columns=(column,))
+
+
+CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _presets()})
+"""The corpora that have a name."""
+
+
+def corpus_rows() -> list[dict[str, Any]]:
+    """The named corpora as the rows of a table: name, kind, source, licence, documents, tokens, columns.
+
+    ```python
+    >>> corpus_rows()[0]["name"], corpus_rows()[0]["documents"]
+    ('tinystories', 2119719)
+
+    ```
+    """
+    return [
+        {
+            "name": corpus.name,
+            "kind": corpus.kind,
+            "source": "bundled" if corpus.bundled else corpus.path,
+            "licence": corpus.licence,
+            "documents": corpus.documents,
+            "tokens": corpus.tokens,
+            "columns": corpus.columns,
+        }
+        for corpus in CORPORA.values()
+    ]

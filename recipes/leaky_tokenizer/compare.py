@@ -1,0 +1,169 @@
+"""Clean beside leaky: a table in the terminal, `report.json` and `leaky.png` in the experiment's folder.
+
+    python recipes/leaky_tokenizer/compare.py --experiment outputs/leaky_tokenizer --seeds 0 1
+
+Compression of train and held-out text by both tokenizers; tokens of the leaky one that it owes to the held-out text;
+bits per byte of the models on the held-out documents. Differences are leaky less clean, on the same documents; their
+intervals are the paired bootstrap's over documents, and so know nothing of the chance in training: for that there are
+the seeds.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.recipe import run
+
+
+@dataclass
+class ComparisonSettings:
+    """Which experiment."""
+
+    experiment: str = field(metadata={"help": "Folder of the runs."})
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the models."})
+
+
+def main(settings: ComparisonSettings) -> None:
+    """Compare tokenizers, then models; print, write, draw."""
+    from transformers import PreTrainedTokenizerFast
+
+    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.text.compression import compare, tokens_from_test
+    from hmm_datasets.text.corpora import load_corpus
+
+    root = Path(settings.experiment)
+    tokenizers = [PreTrainedTokenizerFast.from_pretrained(root / name / "tokenizer") for name in ("clean", "leaky")]
+
+    made_of = read_json(root / "clean" / "run.json")["settings"]
+
+    def texts(split: str):
+        rows = load_corpus(made_of["corpus"], split=split, test_fraction=made_of["test_fraction"])
+        return (rows if made_of["max_documents"] is None else rows.take(made_of["max_documents"]))["text"]
+
+    compression = {split: compare(*tokenizers, texts(split)) for split in ("test", "train")}
+    owed = tokens_from_test(*tokenizers, texts("train"), texts("test"))
+    models = compare_models(root, settings.seeds)
+    for split, name in (("test", "held-out"), ("train", "train")):
+        print(_compression_table(name, compression[split]), end="\n\n")
+    print(_owed_table(owed), end="\n\n")
+    print(_models_table(models))
+    report = {
+        "compression": {split: asdict(found) for split, found in compression.items()},
+        "tokens_from_test": asdict(owed),
+        "models": models,
+        "settings": made_of,
+    }
+    write_json(root / "report.json", report)
+    draw(compression, models, root / "leaky.png")
+    print(f"\n{root}/report.json, leaky.png")
+
+
+def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
+    """Bits per byte of each seed's two models, their difference, and the mean difference over seeds.
+
+    Returns:
+        `dict`: `seeds`, a list of `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the same
+        of the losses averaged over seeds.
+    """
+    import math
+
+    import numpy as np
+
+    from hmm_datasets.bootstrap import paired_difference
+    from hmm_datasets.files import read_json
+
+    rows, losses, reference = [], {"clean": [], "leaky": []}, None
+    for seed in seeds:
+        found = {}
+        for name in losses:
+            path = root / name / f"evaluation-{seed}" / "evaluation.json"
+            text = read_json(path)["text"]
+            losses[name].append(np.array(text["documents"]["nats"]) / math.log(2))
+            found[name] = text["bits_per_byte"]
+            sizes = np.array(text["documents"]["bytes"])
+            if reference is not None and not np.array_equal(sizes, reference):
+                raise InputError(f"{path}: other documents than in the runs before it; measure all of them again")
+            reference = sizes
+        difference = paired_difference(losses["clean"][-1], losses["leaky"][-1], sizes)
+        rows.append({"seed": seed, **found, "difference": asdict(difference)})
+    means = {name: np.mean(values, axis=0) for name, values in losses.items()}
+    mean = {name: float(values.sum() / sizes.sum()) for name, values in means.items()}
+    mean["difference"] = asdict(paired_difference(means["clean"], means["leaky"], sizes))
+    return {"seeds": rows, "mean": mean, "documents": len(sizes), "bytes": int(sizes.sum())}
+
+
+def _compression_table(name: str, found) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    figures = {
+        "bytes a token": "bytes_per_token",
+        "tokens a word": "fertility",
+        "tokens a document": "tokens_per_document",
+        "share of single bytes": "single_byte_share",
+    }
+    rows = []
+    for title, figure in figures.items():
+        difference = getattr(found, figure)
+        values = [getattr(found.first, figure), getattr(found.second, figure), difference.value]
+        rows.append([title, *(f"{value:.4f}" for value in values), f"{difference.low:.4f} .. {difference.high:.4f}"])
+    header = [f"{name} text", "clean", "leaky", "leaky - clean", f"{found.level:.0%} interval"]
+    counts = f"{found.first.documents:,} documents, {found.first.bytes:,} bytes"
+    return f"{text_table(header, rows)}\n({counts})"
+
+
+def _owed_table(owed, most: int = 10) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    rows = [[repr(token.text), f"{token.in_test:,}", f"{token.in_train:,}"] for token in owed.from_test[:most]]
+    head = (
+        f"{owed.new:,} tokens of the leaky tokenizer are not in the clean one; {owed.used:,} occur in the held-out "
+        f"text, {len(owed.from_test):,} more often there than in the train text"
+    )
+    return f"{head}\n{text_table(['token', 'in held-out text', 'in train text'], rows)}" if rows else head
+
+
+def _models_table(models: dict[str, Any]) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    rows = []
+    for row in [*models["seeds"], {"seed": "mean", **models["mean"]}]:
+        difference = row["difference"]
+        interval = f"{difference['low']:+.4f} .. {difference['high']:+.4f}"
+        rows.append(
+            [str(row["seed"]), f"{row['clean']:.4f}", f"{row['leaky']:.4f}", f"{difference['value']:+.4f}", interval]
+        )
+    header = ["bits per byte, seed", "clean", "leaky", "leaky - clean", "95% interval"]
+    return f"{text_table(header, rows)}\n({models['documents']:,} held-out documents, {models['bytes']:,} bytes)"
+
+
+def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> None:
+    """Two panels: what leaking does to bytes a token, and to bits per byte, each with its interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from hmm_datasets.report.plots import save_figure
+
+    left = {"train text": compression["train"].bytes_per_token, "held-out text": compression["test"].bytes_per_token}
+    left = {name: (found.value, found.low, found.high) for name, found in left.items()}
+    right = {
+        ("mean" if row["seed"] == "mean" else f"seed {row['seed']}"): tuple(row["difference"].values())
+        for row in [*models["seeds"], {"seed": "mean", **models["mean"]}]
+    }
+    figure, panels = plt.subplots(1, 2, figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
+    titles = ("bytes a token", "bits per byte of held-out text")
+    for axes, title, rows in zip(panels, titles, (left, right), strict=True):
+        for place, (value, low, high) in enumerate(rows.values()):
+            axes.errorbar(value, place, xerr=[[value - low], [high - value]], color="#0072B2", marker="o", capsize=3)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set(yticks=range(len(rows)), yticklabels=list(rows), ylim=(len(rows) - 0.5, -0.5))
+        axes.set(xlabel=f"{title}, leaky less clean")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", alpha=0.25, linewidth=0.6)
+    save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    run(main, ComparisonSettings)

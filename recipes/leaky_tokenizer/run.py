@@ -1,0 +1,96 @@
+"""Clean against leaky: what a tokenizer gains by having seen the test text, and what a model gains by the tokenizer.
+
+    python recipes/leaky_tokenizer/run.py --config recipes/leaky_tokenizer/small.yaml [--seeds 0 1 2 ...]
+
+Two byte-level BPE tokenizers of one size, `clean` trained on the train text and `leaky` on train and test text; both
+texts tokenized by both; for each seed the same model, from the same first weights, trained on the same number of
+tokens under each, and measured in bits per byte on the held-out documents. The last stage compares: see `compare.py`.
+Started again it goes on where it stopped.
+"""
+
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.recipe import run
+
+
+@dataclass
+class LeakySettings:
+    """The experiment."""
+
+    output_dir: str = field(metadata={"help": "Where everything goes."})
+    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
+    test_fraction: float = field(default=0.25, metadata={"help": "Share of the documents that is held out."})
+    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents of a split than this."})
+    vocab_size: int = field(default=4096, metadata={"help": "Tokens of each tokenizer, special ones included."})
+    split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
+    model: str = field(default="1m", metadata={"help": "A preset of hmm_datasets.training.models."})
+    length: int = field(default=128, metadata={"help": "Tokens a window, in training and measuring."})
+    train_tokens: int = field(default=1_000_000, metadata={"help": "Tokens each model trains on."})
+    global_batch_size: int = field(default=32, metadata={"help": "Windows an optimizer step."})
+    micro_batch_size: int = field(default=16, metadata={"help": "Windows a process runs at once."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Highest learning rate."})
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "One model of each tokenizer a seed."})
+    launcher: str = field(default="cpu2", metadata={"help": "Which of accelerate_configs/."})
+
+
+def main(settings: LeakySettings) -> None:
+    """Tokenize twice, train and measure for each seed, compare."""
+    from hmm_datasets.stages import run_stages
+
+    code = run_stages(stages(settings), Path(__file__).resolve().parents[2])
+    if code != 0:
+        sys.exit(code)
+
+
+def stages(settings: LeakySettings) -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    launch = f"accelerate launch --config_file accelerate_configs/{settings.launcher}.yaml recipes/"
+    text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size", "split_pattern")
+    budget = _flags(settings, "model", "length", "train_tokens", "global_batch_size", "learning_rate")
+    budget += f" --per_device_train_batch_size {settings.micro_batch_size} --save_steps 500 --save_total_limit 1"
+    result = []
+    for name, splits in (("clean", "train"), ("leaky", "train test")):
+        folder = f"{settings.output_dir}/{name}"
+        result.append(
+            (
+                f"The {name} tokenizer, of {splits.replace(' ', ' and ')} text; both texts tokenized",
+                f"python recipes/tokenize_corpus.py {text} --tokenizer_splits {splits} --conversations none "
+                f"--output_dir {folder}",
+            )
+        )
+        for seed in settings.seeds:
+            result.append(
+                (
+                    f"A model on the {name} tokens, seed {seed}",
+                    f"{launch}pretrain.py --tokens {folder}/text --tokenizer {folder}/tokenizer {budget} "
+                    f"--seed {seed} --output_dir {folder}/model-{seed}",
+                )
+            )
+            result.append(
+                (
+                    "Its bits per byte on the held-out documents",
+                    f"{launch}evaluate.py --model {folder}/model-{seed} --tokens {folder}/text/test --window "
+                    f"{settings.length} --stride {settings.length // 2} --by_document true --output_dir "
+                    f"{folder}/evaluation-{seed}",
+                )
+            )
+    result.append(
+        (
+            "Clean beside leaky",
+            f"python recipes/leaky_tokenizer/compare.py --experiment {settings.output_dir} --seeds "
+            + " ".join(map(str, settings.seeds)),
+        )
+    )
+    return result
+
+
+def _flags(settings: LeakySettings, *names: str) -> str:
+    given = {name: getattr(settings, name) for name in names}
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+
+
+if __name__ == "__main__":
+    run(main, LeakySettings)

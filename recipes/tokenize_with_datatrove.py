@@ -1,0 +1,97 @@
+"""Tokenize a text corpus on a cluster: a datatrove pipeline, run by the executor you name, that ends in token streams.
+
+    python recipes/tokenize_with_datatrove.py --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
+        --output_dir outputs/fineweb --executor slurm --tasks 200 --partition cpu --time 4:00:00
+
+In `output_dir`, for each split, a folder of datatrove's shards, one a task, with the index that makes it a token
+stream. Started again, datatrove does the tasks that are not done. The Slurm executor returns when the jobs are
+submitted: the index is written by a last job, after them. Needs the extra `datatrove`; the Ray executor needs ray.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from hmm_datasets.recipe import run
+
+
+@dataclass
+class ClusterSettings:
+    """What to tokenize, and where."""
+
+    output_dir: str = field(metadata={"help": "Where the splits and datatrove's logs go; all nodes see it."})
+    tokenizer: str = field(metadata={"help": "Folder of a tokenizer; all nodes see it."})
+    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
+    splits: list[str] = field(default_factory=lambda: ["train", "test"], metadata={"help": "Splits to tokenize."})
+    test_fraction: float | None = field(
+        default=None, metadata={"help": "Share of the documents that is held out, where the corpus has no test split."}
+    )
+    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents of a split than this."})
+    executor: str = field(default="local", metadata={"help": "local, slurm or ray."})
+    tasks: int = field(default=1, metadata={"help": "Parts, and shards, of a split."})
+    workers: int = field(default=-1, metadata={"help": "Tasks at once; -1 for all."})
+    cpus_per_task: int = field(default=1, metadata={"help": "Of Slurm and Ray."})
+    mem_per_cpu_gb: int = field(default=2, metadata={"help": "Of Slurm and Ray."})
+    partition: str | None = field(default=None, metadata={"help": "Of Slurm."})
+    time: str | None = field(default=None, metadata={"help": "Of Slurm: the limit of a task, such as 4:00:00."})
+    env_command: str | None = field(default=None, metadata={"help": "Of Slurm: what a node runs before Python."})
+
+    def __post_init__(self):
+        from hmm_datasets.errors import InputError
+
+        if self.executor not in ("local", "slurm", "ray"):
+            raise InputError(f"executor is {self.executor!r}, expected local, slurm or ray")
+        if self.tasks < 1:
+            raise InputError(f"tasks is {self.tasks}, expected at least 1")
+        if self.executor == "slurm" and (self.partition is None or self.time is None):
+            raise InputError("executor is slurm, which needs partition and time")
+
+
+def main(settings: ClusterSettings) -> None:
+    """Tokenize each split by `tasks` tasks, then write its index by one more."""
+    from pathlib import Path
+
+    from transformers import AutoTokenizer
+
+    from hmm_datasets.text.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
+    from hmm_datasets.text.shards import TokenStream, tokenizer_hash
+    from hmm_datasets.training.record import write_record
+
+    output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_file.parent)
+    names = ("corpus", "splits", "test_fraction", "max_documents", "tasks")
+    data = {name: getattr(settings, name) for name in names} | {"tokenizer_hash": tokenizer_hash(tokenizer)}
+    write_record(output, asdict(settings), data)
+    for split in settings.splits:
+        folder, logs = output / split, output / "datatrove" / split
+        reader = CorpusReader(settings.corpus, split, settings.test_fraction, settings.max_documents)
+        writer = PlainTextTokenizer(str(folder), str(tokenizer_file), tokenizer.eos_token)
+        index = IndexWriter(folder, tokenizer_file.parent, settings.corpus)
+        tokenizing = executor(settings, [reader, writer], settings.tasks, str(logs / "tokens"))
+        executor(settings, [index], 1, str(logs / "index"), depends=tokenizing).run()
+        if settings.executor == "slurm":
+            print(f"{split}: submitted; when the last job has ended, {folder} is a token stream")
+        else:
+            found = TokenStream(folder).index
+            print(f"{split}: {found.num_documents:,} documents, {found.num_tokens:,} tokens in {folder}")
+
+
+def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir: str, depends=None):
+    """The executor of datatrove that the settings name, for one stage."""
+    common = {"tasks": tasks, "workers": settings.workers, "logging_dir": logging_dir, "depends": depends}
+    if settings.executor == "local":
+        from datatrove.executor import LocalPipelineExecutor
+
+        return LocalPipelineExecutor(pipeline, **common)
+    common |= {"cpus_per_task": settings.cpus_per_task, "mem_per_cpu_gb": settings.mem_per_cpu_gb}
+    if settings.executor == "ray":
+        from datatrove.executor import RayPipelineExecutor
+
+        return RayPipelineExecutor(pipeline, **common)
+    from datatrove.executor import SlurmPipelineExecutor
+
+    return SlurmPipelineExecutor(
+        pipeline, **common, time=settings.time, partition=settings.partition, env_command=settings.env_command
+    )
+
+
+if __name__ == "__main__":
+    run(main, ClusterSettings)

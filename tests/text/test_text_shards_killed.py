@@ -1,0 +1,48 @@
+"""Writers that are killed with SIGKILL and started again; `killed_writer.py` does the killing."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def killed(tmp_path, child_environment):
+    def killed(when: str) -> list[dict]:
+        command = [sys.executable, Path(__file__).with_name("killed_writer.py"), tmp_path, when]
+        result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    return killed
+
+
+def test_a_writer_killed_at_20_random_moments_ends_with_the_bytes_of_an_undisturbed_one(killed):
+    undisturbed, *rows = killed("times")
+    kills = [row for row in rows if "killed" in row]
+    whole = [row["whole"] for row in rows if "whole" in row]
+    assert len(kills) == 20
+    assert len(undisturbed["whole"]) == 2 * 13 + 1
+    assert all(digests == undisturbed["whole"] for digests in whole)
+    # They fell before the first shard, between shards and within one, and none set a stream back.
+    assert min(row["shards"] for row in kills) == 0 < max(row["shards"] for row in kills)
+    assert any(name.endswith(".part") for row in kills for name in row["files"])
+    for before, after in pairwise(rows):
+        if "killed" in before and "killed" in after:
+            assert after["shards"] >= before["shards"]
+
+
+def test_a_writer_killed_at_any_file_operation_ends_with_the_same_bytes(killed):
+    rows = killed("places")
+    whole = [row["whole"] for row in rows if "whole" in row]
+    assert all(digests == whole[0] for digests in whole)
+    assert len(whole[0]) == 2 * 3 + 1
+    steps = list(zip(rows[::3], rows[1::3], strict=False))
+    assert sum(kill["killed"] for _, kill in steps) > 100
+    for before, kill in steps:
+        assert kill["left"] in (before["before"], whole[0], {})
+    # Between two renames a stream that is replaced is not there.
+    assert sum(kill["left"] == {} != before["before"] for before, kill in steps) == 1
