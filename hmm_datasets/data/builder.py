@@ -8,8 +8,9 @@ stream = load_dataset("hmm", data_dir="outputs/hmm", length=100, split="train", 
 table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
 ```
 
-`data_dir` is a folder written by `HMM.save_pretrained`; `data_files` names its `model.safetensors` anywhere `datasets`
-reads from. Streaming stores nothing; a stream's `state_dict` is one index, so resuming takes constant time.
+`data_dir` is a folder written by `save_pretrained` of an HMM, or of a family of them; `data_files` names an HMM's
+`model.safetensors` anywhere `datasets` reads from. Streaming stores nothing; a stream's `state_dict` is one index, so
+resuming takes constant time.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ import datasets
 import numpy as np
 
 from ..errors import InputError
+from ..hmm.families.storage import FAMILY_NAME, Family, load_source
 from ..hmm.model import HMM
 from ..hmm.sampling import smallest_unsigned
 from ..hmm.storage import WEIGHTS_NAME
@@ -68,33 +70,36 @@ class HMMBuilder(IndexedBuilder):
 
     def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
         # In a folder with names like train.log or test/, `datasets` finds those alone.
-        weights = None if data_dir is None else Path(data_dir).expanduser() / WEIGHTS_NAME
-        if weights is not None and weights.is_file() and not _weights_among(data_files):
-            data_files = str(weights.resolve())
+        if data_dir is not None and not _named(WEIGHTS_NAME, data_files):
+            found = (Path(data_dir).expanduser() / name for name in (FAMILY_NAME, WEIGHTS_NAME))
+            data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
         super().__init__(*args, data_dir=data_dir, data_files=data_files, **settings)
 
     def _info(self) -> datasets.DatasetInfo:
         return datasets.DatasetInfo(description="Sequences drawn from a hidden Markov model.")
 
     def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
-        hmm = self._load()
+        source = self._load()
         config = self.config
         if config.num_sequences is None and not dl_manager.is_streaming:
             raise InputError("an endless data set does not fit a disk; pass num_sequences=, or streaming=True")
-        dtype = smallest_unsigned(hmm.num_symbols + config.bos)
+        dtype = smallest_unsigned(source.num_symbols + config.bos)
         self.info.features = features_of(dtype)
         splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
         if config.num_test_sequences > 0:
             splits.append((datasets.Split.TEST, TEST_FIRST, config.num_test_sequences))
         return [
             self._split(
-                name, HMMExamples(hmm, config.length, config.seed, first, count, 1, config.bos, config.num_shards)
+                name, HMMExamples(source, config.length, config.seed, first, count, 1, config.bos, config.num_shards)
             )
             for name, first, count in splits
         ]
 
-    def _load(self) -> HMM:
-        weights = _weights_among(self.config.data_files)
+    def _load(self) -> HMM | Family:
+        families = _named(FAMILY_NAME, self.config.data_files)
+        if families and self.config.data_dir is not None:
+            return load_source(Path(families[0]).parent)
+        weights = _named(WEIGHTS_NAME, self.config.data_files)
         highest = min((path.count("/") for path in weights), default=0)
         weights = [path for path in weights if path.count("/") == highest]
         if len(weights) > 1:
@@ -104,32 +109,34 @@ class HMMBuilder(IndexedBuilder):
         if not weights:
             raise InputError(
                 f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; expected data_dir=, a folder written by "
-                "HMM.save_pretrained, or data_files=, that file in it"
+                "save_pretrained, or data_files=, that file in it"
             )
         # A streaming manager would hand back the address as it is; the small file is read whole all the same.
         return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
 
 
-def _weights_among(data_files: Any) -> list[str]:
+def _named(name: str, data_files: Any) -> list[str]:
     lists = data_files.values() if isinstance(data_files, Mapping) else [data_files or []]
     files = [str(path) for paths in lists for path in ([paths] if isinstance(paths, str) else paths)]
-    return [path for path in files if path.split("/")[-1] == WEIGHTS_NAME]
+    return [path for path in files if path.split("/")[-1] == name]
 
 
 class HMMExamples(IndexedExamples):
     """Sequences `first, first + step, ...` of a stream; their order is as good as any, so shuffling keeps it."""
 
-    def __init__(self, hmm: HMM, length: int, seed: int, first: int, count: int, step: int, bos: bool, shards: int):
+    def __init__(
+        self, source: HMM | Family, length: int, seed: int, first: int, count: int, step: int, bos: bool, shards: int
+    ):
         super().__init__(first, step, count, shards)
-        self.hmm = hmm
+        self.source = source
         self.length = length
         self.seed = seed
         self.bos = bos
 
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        hmm, length = self.hmm, self.length
+        source, length = self.source, self.length
         count = max(1, min(count, (1 << 22) // length))
-        tokens = np.empty((count, length + self.bos), dtype=smallest_unsigned(hmm.num_symbols + self.bos))
-        tokens[:, : int(self.bos)] = hmm.num_symbols
-        hmm.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])
+        tokens = np.empty((count, length + self.bos), dtype=smallest_unsigned(source.num_symbols + self.bos))
+        tokens[:, : int(self.bos)] = source.num_symbols
+        source.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])
         return tokens.ravel(), np.arange(0, tokens.size + 1, tokens.shape[1])

@@ -212,14 +212,14 @@ def tokens_from_test(
             text=decoder.decode([token]),
             in_test=int(in_test[number]),
             in_train=int(in_train[number]),
-            rate_in_test=1e6 * in_test[number] / test_bytes,
-            rate_in_train=1e6 * in_train[number] / train_bytes,
+            rate_in_test=float(1e6 * in_test[number] / test_bytes),
+            rate_in_train=float(1e6 * in_train[number] / train_bytes),
         )
         for number, token in new.items()
         if in_test[number] * train_bytes > in_train[number] * test_bytes
     ]
     found.sort(key=lambda token: (-token.in_test, token.token_id))
-    return TokensFromTest(len(new), sum(in_test[number] > 0 for number in new), tuple(found))
+    return TokensFromTest(len(new), sum(bool(in_test[number]) for number in new), tuple(found))
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from hmm_datasets.data.builder import HMMExamples
 from hmm_datasets.data.views import TEST_FIRST
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.hmm.model import HMM
 
 MESS3 = processes.mess3()
@@ -99,6 +100,15 @@ def test_a_beginning_token_widens_the_type_where_it_must(load, folder, symbols, 
         found = load(num_sequences=3, bos=True, streaming=streaming)
         assert found.features["input_ids"].feature.dtype == with_bos
         assert rows(found) == [[symbols, *row] for row in hmm.sample(3, 8).tolist()]
+
+
+def test_a_family_is_streamed_and_prepared_as_an_hmm_is(load, tmp_path):
+    family = PermutedSymbols(MESS3, group=2)
+    family.save_pretrained(tmp_path / "family")
+    expected = family.sample(60, 8, seed=4).tolist()
+    settings = {"data_dir": str(tmp_path / "family"), "seed": 4}
+    assert rows(load(**settings), 60) == expected
+    assert rows(load(streaming=False, num_sequences=60, **settings)) == expected
 
 
 def test_the_file_alone_serves_as_well_as_the_folder(load, folder):

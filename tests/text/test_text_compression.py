@@ -1,3 +1,6 @@
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,7 @@ def test_merges_that_came_from_the_test_text_are_named():
     assert found.new == len(leaky.get_vocab().keys() - clean.get_vocab().keys())
     assert found.new >= found.used >= len(found.from_test) > 0
     assert [token.in_test for token in found.from_test] == sorted((t.in_test for t in found.from_test), reverse=True)
+    assert json.loads(json.dumps(asdict(found)))["used"] == found.used, "a report holds it"
     by_text = {token.text: token for token in found.from_test}
     pieces = [piece for piece in by_text if len(piece) > 4 and piece in SECRET]
     assert pieces
