@@ -22,10 +22,10 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -47,7 +47,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -55,7 +55,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
 def sync_tree(folder: Path) -> None:
     """Flush a folder and all that is in it to the disk."""
     for file in [folder, *folder.rglob("*")]:
-        _sync(file)
+        sync(file)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
@@ -109,7 +109,8 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
     return rows
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -49,12 +49,12 @@ def main(chat: ConversationSettings, settings) -> None:
     if chat.max_conversations is not None:
         train = train.select(range(min(len(train), chat.max_conversations)))
     trainer = FineTuner(model=model, args=settings, train_dataset=train, eval_dataset=test, processing_class=tokenizer)
-    train_and_save(
+    summary = train_and_save(
         trainer,
         settings=asdict(chat),
         data={"conversations": chat.conversations, "count": len(train), "seed": settings.seed},
     )
-    if trainer.is_world_process_zero():
+    if "interrupted" not in summary and trainer.is_world_process_zero():
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")
         write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})

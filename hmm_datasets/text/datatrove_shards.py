@@ -14,9 +14,9 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_json
 from .bpe import token_bytes
-from .token_index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, Shard, TokenIndex, blank_index, with_shards
+from .token_index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, Shard, TokenIndex, with_shards
 from .token_stream import map_file, verify_ends
-from .tokenizing import tokenizer_hash
+from .tokenizing import tokenizer_index
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -49,9 +49,7 @@ def adopt_datatrove(
             not end in EOS or have it inside.
     """
     folder = Path(folder)
-    if tokenizer.eos_token_id is None:
-        raise InputError("the tokenizer has no EOS token, which ends each document; set tokenizer.eos_token")
-    index = blank_index(corpus, tokenizer_hash(tokenizer), len(tokenizer), tokenizer.eos_token_id, None)
+    index = tokenizer_index(tokenizer, corpus, shard_tokens=None)
     sizes = token_bytes(tokenizer) if "ByteLevel" in tokenizer.backend_tokenizer.to_str() else None
     paths = [path for path in sorted(folder.glob("*.ds")) if path.stat().st_size]
     if not paths:

@@ -26,7 +26,7 @@ from jaxtyping import Int, Int64
 from ..errors import InputError
 from ..files import atomic_file
 from .token_stream import TokenStream
-from .windows import IGNORED, Windows
+from .windows import IGNORED, Windows, check_length
 
 PLAN_VERSION = 1
 """Changes whenever the same stream and length give another plan."""
@@ -82,8 +82,7 @@ class PackedWindows(Windows):
         epochs: int | None = None,
         cache_dir: str | os.PathLike | None = None,
     ):
-        if length < 2:
-            raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
+        check_length(length)
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self.plan = _cached_plan(stream, length, self.cache_dir)
         self._shard_ends = np.cumsum([shard.num_tokens for shard in stream.index.shards])

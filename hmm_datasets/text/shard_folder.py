@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
+from ..files import sync
 from .token_index import INDEX_NAME, TokenIndex, read_index
 
 PART_SUFFIX = ".part"
@@ -90,11 +91,7 @@ def put_in_place(source: Path, target: Path) -> None:
     if target.exists():
         os.replace(target, tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     os.replace(source, target)
-    handle = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)
     for path in target.parent.iterdir():
         if path.name.startswith(prefix):  # this one, and those of runs that were killed here
             shutil.rmtree(path)

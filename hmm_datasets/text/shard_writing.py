@@ -176,7 +176,7 @@ class _Writer:
         self.folder, self.index = folder, index
         self.token_bytes = None if token_bytes is None else np.asarray(token_bytes)
         self.shard: _OpenShard | None = None
-        self.num_read = sum(shard.num_documents + shard.num_empty for shard in index.shards)
+        self.num_read = self._num_finished()
         self.last_document = None
         if index.shards:
             # It is read once more, to see that the source is still the same.

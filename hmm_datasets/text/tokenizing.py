@@ -65,11 +65,9 @@ def tokenize_corpus(
     """
     from .encoding import Encoder
 
-    if tokenizer.eos_token_id is None:
-        raise InputError("the tokenizer has no EOS token, which ends each document; set tokenizer.eos_token")
+    blank = tokenizer_index(tokenizer, corpus, shard_tokens)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
-    blank = blank_index(corpus, tokenizer_hash(tokenizer), len(tokenizer), tokenizer.eos_token_id, shard_tokens)
     encoder = Encoder(tokenizer)
     total = num_documents or operator.length_hint(documents) or None
 
@@ -87,6 +85,13 @@ def tokenize_corpus(
                 _advance(bar, len(texts), num_tokens)
 
     return write_batches(batches, folder, blank, overwrite=overwrite)
+
+
+def tokenizer_index(tokenizer: "PreTrainedTokenizerFast", corpus: str, shard_tokens: int | None) -> TokenIndex:
+    """The index of a stream of this tokenizer's ids that holds nothing yet; refuses one without EOS."""
+    if tokenizer.eos_token_id is None:
+        raise InputError("the tokenizer has no EOS token, which ends each document; set tokenizer.eos_token")
+    return blank_index(corpus, tokenizer_hash(tokenizer), len(tokenizer), tokenizer.eos_token_id, shard_tokens)
 
 
 def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:

@@ -116,7 +116,8 @@ class TokenWindows(Windows):
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None = None, epochs: int | None = None):
-        _check_length(stream, length)
+        check_length(length)
+        _check_room(stream, length)
         super().__init__(stream, length, stream.num_tokens // length, seed, epochs)
 
     @property
@@ -171,7 +172,8 @@ class StridedWindows(Windows):
     """
 
     def __init__(self, stream: TokenStream, length: int, stride: int, by_document: bool = False):
-        _check_length(stream, 2 if by_document else length)
+        check_length(length)
+        _check_room(stream, 2 if by_document else length)
         if not 1 <= stride < length:
             raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
         self.stride, self.by_document = stride, by_document
@@ -238,9 +240,13 @@ def repeated_windows(
     return windows
 
 
-def _check_length(stream: TokenStream, length: int) -> None:
+def check_length(length: int) -> None:
+    """Raise [`InputError`] for windows in which there is nothing to predict."""
     if length < 2:
         raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
+
+
+def _check_room(stream: TokenStream, length: int) -> None:
     if length > stream.num_tokens:
         raise InputError(f"length={length}, but {stream.folder} has only {stream.num_tokens} tokens")
 

@@ -1,8 +1,9 @@
 """What a run consumes, told at every log step: tokens, arithmetic, time and where it goes, memory.
 
 Mixed into a Trainer. A step is: waiting for data, forward, backward, the optimizer, and the rest (logging, callbacks,
-gathering of counts). On a GPU the parts are measured by events on its stream, read at log steps alone, so that nothing
-waits for them; on a CPU by the clock. Times are rank 0's; tokens are all ranks', padding apart.
+gathering of counts, evaluations and checkpoints since the last log step). On a GPU the parts are measured by events on
+its stream, read at log steps alone, so that nothing waits for them; on a CPU by the clock. Times are rank 0's; tokens
+are all ranks', padding apart.
 """
 
 import time

@@ -72,10 +72,13 @@ def train_and_save(
     interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))
     trainer.add_callback(interruptions)
     disable_progress_bar()
-    if checkpoint is not None and args.train_sampling_strategy == "sequential":
-        _start_at(trainer, read_json(checkpoint / "trainer_state.json")["global_step"])
-    # Read now: by the end the checkpoint may have made room for newer ones.
-    before = 0 if checkpoint is None else read_json(checkpoint / "trainer_state.json")["num_input_tokens_seen"]
+    before = 0
+    if checkpoint is not None:
+        # Read now: by the end the checkpoint may have made room for newer ones.
+        state = read_json(checkpoint / "trainer_state.json")
+        before = state["num_input_tokens_seen"]
+        if args.train_sampling_strategy == "sequential":
+            _start_at(trainer, state["global_step"])
     began = time.time()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     seconds = time.time() - began
