@@ -29,7 +29,11 @@ _CHUNK_TOKENS = 1 << 22
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments, flags = parser.parse_known_args(argv)
+    if flags and arguments.run is not plan:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
+    arguments.flags = flags
     try:
         with one_line_errors():
             return arguments.run(arguments)
@@ -88,6 +92,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = _add(commands, "corpora", corpora, "the corpora that have a name: size, licence, columns")
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
+
+    command = _add(commands, "plan", plan, "what a recipe will consume, and ask of the machine, before it runs")
+    command.add_argument("settings", type=Path, metavar="FILE.yaml", help="of recipes/pretrain.py or midtrain.py")
+    command.add_argument("--num_processes", type=int, metavar="N", help="ranks; default those of --config_file, or 1")
+    command.add_argument("--config_file", type=Path, metavar="FILE.yaml", help="one of accelerate_configs/")
+    command.add_argument("--json", action="store_true", help="JSON instead of tables")
+    command.epilog = "Any other flag is the recipe's, and overrides the file: --assumed_device H200, for the time."
 
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
     command.add_argument("folder", type=Path, metavar="FOLDER")
@@ -238,6 +249,23 @@ def corpora(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def plan(arguments: argparse.Namespace) -> int:
+    """Tables, or JSON, of a run that has not begun."""
+    import json
+
+    from .report.forecast_table import forecast_text
+    from .training.planning import plan_recipe
+
+    found = plan_recipe(
+        arguments.settings,
+        arguments.flags,
+        num_processes=arguments.num_processes,
+        launch_config=arguments.config_file,
+    )
+    print(json.dumps(found) if arguments.json else forecast_text(found))
+    return 0
+
+
 def push(arguments: argparse.Namespace) -> int:
     """Push a folder to the Hub."""
     from .hub.push import push_folder
@@ -295,7 +323,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _add(commands, name: str, run, text: str) -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
     command.set_defaults(run=run)
     return command
 

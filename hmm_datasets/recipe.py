@@ -5,12 +5,14 @@ import contextlib
 import faulthandler
 import logging
 import os
+import re
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .errors import one_line_errors
+from .errors import InputError, one_line_errors
 
 
 def run(main: Callable[..., None], *kinds: type | str) -> None:
@@ -27,7 +29,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     # DeepSpeed calls old names of torch's at every step; nobody who runs a recipe can mend that.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     faulthandler.enable()  # a process that a signal kills says where it was
-    with exit_without_teardown(), one_line_errors():
+    with exit_without_teardown(), one_line_errors(), _one_line_of_lost_peers():
         import torch
 
         if not torch.accelerator.is_available():
@@ -42,6 +44,25 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             state = PartialState()
             state.wait_for_everyone()
             state.destroy_process_group()
+
+
+# Gloo's words for it, which are all that tells its errors from others.
+_LOST_PEER = re.compile(r"(Connection (closed|reset) by peer|Timed out waiting|Broken pipe)")
+
+
+@contextlib.contextmanager
+def _one_line_of_lost_peers() -> Iterator[None]:
+    """Tell in one line that another process is gone; what it says of itself, if anything, stands in its own log."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not _LOST_PEER.search(reason):
+            raise
+        raise InputError(
+            f"rank {os.environ.get('RANK')} on {socket.gethostname()} lost another process ({reason}); look for the "
+            "one that ended first, here or on another host; the same command goes on from the newest checkpoint"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -219,3 +219,25 @@ def test_corpora_are_listed_with_size_licence_and_columns(capsys):
     assert main(["corpora", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}
+
+
+def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(folder, tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"hmm: {folder}\nlength: 9\nmodel: d1\ntrain_tokens: 1000\nglobal_batch_size: 8\n")
+    assert main(["plan", str(path), "--num_processes", "2", "--per_device_train_batch_size", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "2 micro-batch x 2 accumulation x 2 ranks = 8 rows" in told
+    assert "zero3" in told
+    assert main(["plan", str(path), "--per_device_train_batch_size", "2", "--max_steps", "7", "--train_tokens", "None",
+                 "--json"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["tokens"] == 7 * 8 * 10
+    assert failing(capsys, "plan", str(path), "--train_token", "3") == (
+        "error: unknown flag --train_token; did you mean --train_tokens?"
+    )
+
+
+def test_only_plan_takes_flags_it_does_not_know(folder, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["entropy-rate", folder, "--max_steps", "7"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --max_steps 7" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from pathlib import Path
 from ..errors import InputError
 
 STATE_NAME = "trainer_state.json"
+IDENTITY_NAME = "identity.json"
 LARGE_RATIO = 10.0
 """Above this many bytes a byte of weights something is stored too often; float32 masters and Adam's two moments beside
 bfloat16 weights are 7."""
@@ -52,6 +53,19 @@ class CheckpointReport:
     def size_ratio(self) -> float | None:
         """Bytes on disk a byte of weights; `None` where no weights are in safetensors. See [`LARGE_RATIO`]."""
         return self.total_bytes / self.tensor_bytes if self.tensor_bytes > 0 else None
+
+
+@dataclass(frozen=True)
+class ZeroShards:
+    """How a checkpoint of DeepSpeed's is cut.
+
+    Attributes:
+        folder (`Path`): where the shards are.
+        ranks (`int`): how many there are of the optimizer's state.
+    """
+
+    folder: Path
+    ranks: int
 
 
 def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
@@ -92,7 +106,7 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
         except (InputError, ValueError, OSError) as error:
             message = str(error).removeprefix(f"{path}: ")
             problems.append(f"{name}: {message}")
-    problems += _index_problems(folder, tensors) + _state_problems(folder, step)
+    problems += _index_problems(folder, tensors) + _state_problems(folder, step) + _rank_problems(folder)
     if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder):
         problems.append("no weights: neither *.safetensors nor a DeepSpeed or FSDP folder of shards")
     return CheckpointReport(folder, step, tuple(problems), tensor_bytes, total_bytes)
@@ -152,6 +166,15 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
     return sizes
 
 
+def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
+    """How a checkpoint of DeepSpeed's is cut, from its files' names; `None` of another."""
+    latest = Path(folder) / "latest"
+    if not latest.is_file():
+        return None
+    shards = Path(folder) / latest.read_text(encoding="utf-8").strip()
+    return ZeroShards(shards, ranks=len(list(shards.glob("*zero_pp_rank_*_optim_states.pt"))))
+
+
 def _step(folder: Path) -> int | None:
     match = re.fullmatch(r"checkpoint-(\d+)", folder.resolve().name)
     return int(match[1]) if match else None
@@ -204,9 +227,24 @@ def _state_problems(folder: Path, step: int) -> list[str]:
     return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
 
 
+def _rank_problems(folder: Path) -> list[str]:
+    """What the ranks that wrote the checkpoint should have left and did not."""
+    try:
+        ranks = json.loads((folder / IDENTITY_NAME).read_text(encoding="utf-8"))["written_by"]["processes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    names = [f"rng_state_{rank}.pth" for rank in range(ranks)] if ranks > 1 else ["rng_state.pth"]
+    problems = [
+        f"{name}: missing, though {ranks} processes wrote it" for name in names if not (folder / name).exists()
+    ]
+    shards = zero_shards(folder)
+    if shards is not None and shards.ranks != ranks:
+        problems.append(f"{shards.folder.name}: optimizer states of {shards.ranks} ranks, though {ranks} wrote it")
+    return problems
+
+
 def _sharded_weights(folder: Path) -> bool:
-    latest = folder / "latest"
-    if latest.is_file():
-        shards = folder / latest.read_text(encoding="utf-8").strip()
-        return shards.is_dir() and any(shards.glob("*_model_states.pt"))
+    shards = zero_shards(folder)
+    if shards is not None:
+        return any(shards.folder.glob("*_model_states.pt"))
     return any(path.stat().st_size > 0 for path in folder.glob("pytorch_model_fsdp_*/*.distcp"))

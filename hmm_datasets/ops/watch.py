@@ -59,7 +59,9 @@ class RunStatus:
         tokens (`int`, *optional*): consumed so far.
         steps_per_second (`float`, *optional*): over the latest rows.
         tokens_per_second (`float`, *optional*): over the latest rows.
-        seconds_left (`float`, *optional*): to `max_steps` at that rate.
+        fraction (`float`, *optional*): of the plan that is done: by rows where they say so, else by steps.
+        seconds_left (`float`, *optional*): to the end at that rate.
+        skipped_steps (`int`, *optional*): steps whose gradient was not finite, so that they changed nothing.
         seconds_silent (`float`): since the latest row.
         host (`str`, *optional*): who wrote it.
         stalled (`bool`): silent for longer than is usual, and not finished.
@@ -73,6 +75,8 @@ class RunStatus:
     tokens: int | None
     steps_per_second: float | None
     tokens_per_second: float | None
+    fraction: float | None
+    skipped_steps: int | None
     seconds_left: float | None
     seconds_silent: float
     host: str | None
@@ -136,9 +140,7 @@ def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -
     max_steps = next((int(r["max_steps"]) for r in reversed(rows) if _is_number(r.get("max_steps"))), None)
     if max_steps is not None and max_steps <= 0:
         max_steps = None
-    left = None
-    if max_steps is not None and steps_per_second is not None:
-        left = max(max_steps - last["step"], 0) / steps_per_second
+    fraction, left = _progress(rows, max_steps, steps_per_second, settings.window)
     silent = max(now - last["time"], 0.0)
     finished = max_steps is not None and last["step"] >= max_steps
     losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
@@ -149,6 +151,8 @@ def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -
         tokens=next((int(r["tokens"]) for r in reversed(rows) if _is_number(r.get("tokens"))), None),
         steps_per_second=steps_per_second,
         tokens_per_second=tokens_per_second,
+        fraction=fraction,
+        skipped_steps=next((int(n) for r in reversed(rows) if _is_number(n := r.get("skipped_steps"))), None),
         seconds_left=left,
         seconds_silent=silent,
         host=last.get("host"),
@@ -160,18 +164,24 @@ def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -
 
 def format_status(status: RunStatus) -> str:
     """A status as a table of two columns."""
-    of = "" if status.max_steps is None else f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})"
+    done = "" if status.fraction is None else f" ({status.fraction:.1%})"
+    of = "" if status.max_steps is None else f" of {status.max_steps:,}"
+    left = _duration(status.seconds_left)
+    if status.seconds_left is not None:
+        left += f", until {end_date(time.time() + status.seconds_left)}"
     rows = [
-        ("step", f"{status.step:,}{of}"),
+        ("step", f"{status.step:,}{of}{done}"),
         ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats a token"),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
         ("rate", _rate(status)),
-        ("time left", "finished" if status.finished else _duration(status.seconds_left)),
+        ("time left", "finished" if status.finished else left),
         ("last row", f"{_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
         ("stalled", "YES" if status.stalled else "no"),
         ("NaN or infinite", _list(status.not_finite)),
         ("spikes", _list(status.spikes)),
     ]
+    if status.skipped_steps is not None:
+        rows.append(("left out", f"{status.skipped_steps:,} steps"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
@@ -184,6 +194,34 @@ def follow(path: str | os.PathLike, settings: WatchSettings | None = None, every
         if status.finished:
             return
         time.sleep(every)
+
+
+def _progress(
+    rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None, window: int
+) -> tuple[float | None, float | None]:
+    """Share of the plan that is done, and seconds left: by its rows, where they are told, since a ramp makes steps
+    unequal; else by its steps."""
+    told = [row for row in rows if _is_number(row.get("fraction"))]
+    if told:
+        pairs = [(a, b) for a, b in pairwise(told) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
+        pace = _median([(b["fraction"] - a["fraction"]) / (b["time"] - a["time"]) for a, b in pairs[-window:]])
+        return told[-1]["fraction"], None if pace is None else (1 - told[-1]["fraction"]) / pace
+    if max_steps is None:
+        return None, None
+    left = max(max_steps - rows[-1]["step"], 0)
+    return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
+
+
+def end_date(moment: float) -> str:
+    """A Unix time as local day and minute.
+
+    ```python
+    >>> end_date(0.0)[-5:-3].isdigit()
+    True
+
+    ```
+    """
+    return time.strftime("%a %d %b %H:%M", time.localtime(moment))
 
 
 def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings) -> Iterator[tuple]:

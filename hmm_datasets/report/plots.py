@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from ..files import atomic_file
+from .curves import Panel
 
 STYLES = {
     "uniform": {"color": "#CC79A7", "linestyle": "-", "label": "uniform"},
@@ -94,6 +95,40 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     _finish(figure, [above, below], path)
 
 
+def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
+    """Curves of a run against its tokens, on a logarithmic axis where that suits them.
+
+    Args:
+        panel ([`~hmm_datasets.report.curves.Panel`]): such as the losses.
+        path (path): where the PNG goes.
+        title (`str`): above the plot.
+    """
+    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    if panel.level is not None:
+        name, level = panel.level
+        style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
+        axes.axhline(level, linewidth=1.4, **style)
+    for curve, colour in zip(panel.curves, ("#0072B2", "black"), strict=False):
+        label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
+        is_sparse = len(curve.values) < 60
+        axes.plot(
+            curve.tokens,
+            curve.values,
+            color=colour,
+            marker="o" if is_sparse else None,
+            markersize=3,
+            linewidth=1.2,
+            label=label,
+        )
+    axes.set(xlabel="tokens", ylabel=panel.title, title=title)
+    if panel.suits_logarithm():
+        axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if axes.get_ylim()[1] >= 1e4:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    _finish(figure, [axes], path)
+
+
 def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.PathLike, *, title: str) -> None:
     """Training loss of consecutive stages (pretraining, midtraining, SFT) against the tokens seen since the first."""
     figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
@@ -122,7 +157,8 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
     for axes in all_axes:
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save_figure(figure, path)
 
 

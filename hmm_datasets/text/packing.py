@@ -14,13 +14,14 @@ stream and the length, written whole or not at all, and written anew if it is de
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numba
 import numpy as np
+import torch
 from jaxtyping import Int, Int64
 
 from ..errors import InputError
@@ -39,8 +40,9 @@ class PackedWindows(Windows):
 
     A row has `input_ids`, `labels` and `position_ids`, int64 tensors of shape `(L,)`. Positions count from 0 in every
     piece of a document. The first label of a piece is -100: nothing before it belongs to its document. So is the label
-    of padding, which is EOS and stands apart as a piece of its own; `num_padding` counts it. An epoch holds every
-    token of the stream once. Without a seed windows are in the order of their first documents.
+    of padding, which is EOS; its positions are all `L - 1`, which no token without a label has else, so that
+    [`count_tokens`] can tell it from a document of EOS alone; `num_padding` counts it. An epoch holds every token of
+    the stream once. Without a seed windows are in the order of their first documents.
 
     **Documents are kept apart by `position_ids` alone.** transformers builds the block-diagonal mask from them (sdpa,
     eager and flex attention) only where the model gets no `attention_mask` and `use_cache=False`; otherwise each
@@ -109,12 +111,27 @@ class PackedWindows(Windows):
         """Tokens a row that are not padding, on average."""
         return self.stream.num_tokens / self.num_windows
 
+    def tokens_between(self, first: int, last: int) -> int:
+        """Tokens of the items from `first` to before `last` that are not padding, exactly.
+
+        Whole epochs are known; of the last one, as far as it goes, every window is looked up in the plan.
+        """
+        return self._tokens_before(last) - self._tokens_before(first)
+
+    def _tokens_before(self, index: int) -> int:
+        epochs, rest = divmod(index, self.num_windows)
+        first = epochs * self.num_windows
+        total = epochs * self.stream.num_tokens
+        for begin in range(first, first + rest, _BLOCK):
+            places = self.places(range(begin, min(begin + _BLOCK, first + rest)))
+            total += int(self.plan.pieces_of(places)[2].sum())
+        return total
+
     def _columns(self, places):
         rows, starts, sizes, offsets = self.plan.pieces_of(places)
-        used = np.bincount(rows, weights=sizes, minlength=len(places)).astype(np.int64)
         tokens = np.full((len(places), self.length), self.stream.index.eos_id, dtype=np.int64)
         labels = np.full_like(tokens, IGNORED)
-        positions = np.arange(self.length) - used[:, None]  # of the padding; pieces write theirs over it
+        positions = np.full_like(tokens, self.length - 1)  # of the padding; pieces write theirs over it
         shards = np.searchsorted(self._shard_ends, starts, side="right")
         for shard in np.unique(shards).tolist():
             begin, end = self._shard_ends[shard - 1] if shard else 0, self._shard_ends[shard]
@@ -130,6 +147,27 @@ class PackedWindows(Windows):
                 positions,
             )
         return {"input_ids": tokens, "labels": labels, "position_ids": positions}
+
+
+def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
+    """Tokens of a batch of rows without an attention mask that are not padding: of packed rows by their positions.
+
+    Args:
+        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; and of packed rows `labels` and
+            `position_ids`.
+
+    ```python
+    >>> row = {"input_ids": [[5, 6, 9, 9]], "labels": [[-100, 6, 9, -100]], "position_ids": [[0, 1, 2, 3]]}
+    >>> int(count_tokens({name: torch.tensor(column) for name, column in row.items()}))
+    3
+
+    ```
+    """
+    places = batch["input_ids"].numel()
+    if "position_ids" not in batch:
+        return places
+    last = batch["position_ids"].shape[-1] - 1
+    return places - ((batch["labels"] == IGNORED) & (batch["position_ids"] == last)).sum()
 
 
 @numba.njit(cache=True, nogil=True)

@@ -5,14 +5,18 @@ being the weights without the input embedding, which is looked up (tied, it is t
 attention the two products of queries with keys and of weights with values over all `T` places of the row, without a
 discount for the causal mask (Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1; Chowdhery et
 al., "PaLM", 2022, appendix B, which also defines MFU so). Recomputed activations count nothing: MFU is of the model's
-FLOPs, not the hardware's.
+FLOPs, not the hardware's. So does padding, though it costs the hardware what tokens do. A batch whose rows differ in
+length costs the sum over its sequences, `6 N T + 12 L D T^2` of each, `T` its tokens; documents packed in one row are
+sequences of their own where `position_ids` keep them apart, so that a plan by the row's length is an upper bound.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .models import count_parameters, parameter_size
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 
@@ -30,6 +34,45 @@ def flops_per_token(model: "PreTrainedModel", length: int) -> int:
             `hidden_size`, or names for them that transformers knows.
         length (`int`): `T`, tokens a row.
     """
+    of_token, of_pair = unit_flops(model)
+    return of_token + of_pair * length
+
+
+def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
+    """FLOPs of training on a token, attention apart, and those of attention for each pair of places in a sequence.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): as for [`flops_per_token`].
+    """
     config = model.config.get_text_config()
-    attention = 12 * config.num_hidden_layers * config.hidden_size * length
-    return 6 * matrix_parameters(model) + attention
+    return 6 * matrix_parameters(model), 12 * config.num_hidden_layers * config.hidden_size
+
+
+def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
+    """The sum of the lengths of the sequences in a batch, and the sum of their squares.
+
+    ```python
+    >>> import torch
+    >>> row = torch.zeros(1, 5, dtype=torch.int64)
+    >>> sequence_lengths({"input_ids": row})
+    (5, 25)
+    >>> sequence_lengths({"input_ids": row, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])})
+    (3, 9)
+    >>> sequence_lengths({"input_ids": row, "position_ids": torch.tensor([[0, 1, 2, 0, 1]]), "labels": row})
+    (5, 13)
+
+    ```
+    """
+    if "attention_mask" in batch:
+        lengths = batch["attention_mask"].sum(-1)
+        return int(lengths.sum()), int((lengths**2).sum())
+    rows, length = batch["input_ids"].shape
+    if "position_ids" not in batch:
+        return rows * length, rows * length**2
+    from ..text.packing import IGNORED, count_tokens
+
+    positions = batch["position_ids"]
+    # The odd numbers up to 2 T - 1 add up to T squared. Padding stands at the last position of the row, unlabelled.
+    squares = 2 * positions + 1
+    padding = (batch["labels"] == IGNORED) & (positions == length - 1)
+    return int(count_tokens(batch)), int(squares.masked_fill(padding, 0).sum())

@@ -4,6 +4,8 @@ SIGTERM and SIGUSR1 (Slurm sends the latter ahead of a job's end with `--signal=
 named `stop` in the run's folder, and the time limit, early enough that the checkpoint is written in time. A file named
 `save` saves and goes on. A signal reaches ranks at different steps, so after each step they agree on what was asked
 for, by the largest of one small number: a collective of 8 bytes.
+
+Where another process or machine is gone without a word, no rank waits for it longer than `ddp_timeout`.
 """
 
 import signal
@@ -43,7 +45,9 @@ class Interruptions(TrainerCallback):
         self._handlers: dict[int, object] = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Listen for signals."""
+        """Listen for signals; bound the waiting for other ranks."""
+        if args.world_size > 1:
+            _bound_waiting(timedelta(seconds=args.ddp_timeout))
         for number in (signal.SIGTERM, signal.SIGUSR1):
             self._handlers[number] = signal.signal(number, self._on_signal)
 
@@ -98,6 +102,14 @@ class Interruptions(TrainerCallback):
         number = torch.tensor(self._wanted, device=self.trainer.args.device)
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
         return int(number)
+
+
+def _bound_waiting(timeout: timedelta) -> None:
+    """Give all process groups the timeout that the Trainer gives the first of them alone, not to DeepSpeed's."""
+    from torch.distributed import distributed_c10d
+
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timeout, group)
 
 
 def parse_time(text: str) -> timedelta:

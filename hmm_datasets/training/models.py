@@ -13,18 +13,22 @@
 | 250m | 16 | 1152 | 255 million |
 | 500m | 24 | 1280 | 473 million |
 
-`dN` in place of a name sets the depth alone: `N` layers, width `64 N`, `N` heads.
+`dN` in place of a name sets the depth alone: `N` layers, width `64 N`, `N` heads. Any other name is that of a
+transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).
 """
 
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import LlamaConfig, PreTrainedModel
+    from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
+
+    from .sources import TrainingData
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,104 @@ PRESETS = {
     "250m": Shape(16, 1152),
     "500m": Shape(24, 1280),
 }
+
+
+@dataclass
+class ModelSettings:
+    """What to train."""
+
+    model: str = field(
+        default="10m",
+        metadata={"help": "A preset of hmm_datasets.training.models, a depth (d12), or a configuration's name."},
+    )
+    tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
+
+    def config(self, data: "TrainingData") -> "PreTrainedConfig":
+        """The configuration of a new model for these data."""
+        return model_config(
+            self.model,
+            vocab_size=data.vocab_size,
+            max_length=data.row_length,
+            tie_embeddings=self.tie_embeddings,
+            **data.special_tokens,
+        )
+
+
+_DEPTH = re.compile(r"d([1-9]\d?\d?)")
+
+
+def model_config(
+    name: str,
+    *,
+    vocab_size: int,
+    max_length: int,
+    bos_token_id: int | None = None,
+    eos_token_id: int | None = None,
+    pad_token_id: int | None = None,
+    tie_embeddings: bool = False,
+) -> "PreTrainedConfig":
+    """The configuration of a new model: a preset's, or any of transformers' with this vocabulary and length.
+
+    Args:
+        name (`str`): a preset or depth, else a folder, a JSON file, or a repository on the Hub.
+        vocab_size (`int`): `V`.
+        max_length (`int`): longest row of tokens; a configuration that has room for more keeps it.
+        bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
+        tie_embeddings (`bool`, *optional*, defaults to `False`): share input and output embeddings; a configuration
+            that shares them does so anyway.
+
+    Raises:
+        `InputError`: no preset, and no configuration of a causal language model is found.
+
+    ```python
+    >>> model_config("d2", vocab_size=101, max_length=65).hidden_size
+    128
+
+    ```
+    """
+    special = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
+    if name in PRESETS or not (os.sep in name or os.path.exists(name)):
+        return llama_config(
+            name, vocab_size=vocab_size, max_length=max_length, tie_embeddings=tie_embeddings, **special
+        )
+    config = _found_config(name)
+    text = config.get_text_config()
+    text.vocab_size = vocab_size
+    if getattr(text, "max_position_embeddings", None) is not None:
+        text.max_position_embeddings = max(text.max_position_embeddings, max_length)
+    for place in (config, text):
+        for key, value in special.items():
+            setattr(place, key, value)
+        place.tie_word_embeddings = place.tie_word_embeddings or tie_embeddings
+        place.use_cache = False
+        place.dtype = None  # weights are trained in float32, whatever those of the Hub are kept in
+    return config
+
+
+def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
+    """A model with first weights by torch's random numbers, the same ones under any way of sharding.
+
+    `AutoModelForCausalLM.from_config` parts the weights as it makes them under ZeRO 3, and draws others.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+
+
+def _found_config(name: str) -> "PreTrainedConfig":
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"model {name!r}: no configuration is found, neither in a folder or JSON file nor on the Hub ({reason})"
+        ) from None
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise InputError(f"model {name!r}: {type(config).__name__} is not of a causal language model")
+    return config
 
 
 def llama_config(
@@ -97,12 +199,13 @@ def llama_config(
 
 
 def _shape(preset: str) -> Shape:
-    depth = re.fullmatch(r"d([1-9]\d?\d?)", preset)
+    depth = _DEPTH.fullmatch(preset)
     if depth is not None:
         return Shape(int(depth[1]), 64 * int(depth[1]))
     if preset not in PRESETS:
         raise InputError(
-            f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}, or a depth such as d12"
+            f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}, a depth such as d12, or a "
+            "transformers configuration: a folder, a JSON file, or owner/name on the Hub"
         )
     return PRESETS[preset]
 

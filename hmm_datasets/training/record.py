@@ -102,6 +102,12 @@ def git_commit() -> str | None:
     return commit + ("+" if changed else "")
 
 
+def forget_after(path: Path, step: int) -> None:
+    """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all of them if it is 0."""
+    if path.exists():
+        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step and step > 0])
+
+
 class History(TrainerCallback):
     """Writes every log row of rank 0 to `history.jsonl`: step, tokens, seconds, host, and what the Trainer logs.
 
@@ -113,10 +119,8 @@ class History(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Forget the rows after the checkpoint the run goes on from."""
-        if not state.is_world_process_zero or not self.path.exists():
-            return
-        rows = [row for row in read_jsonl(self.path) if row["step"] <= state.global_step and state.global_step > 0]
-        write_jsonl(self.path, rows)
+        if state.is_world_process_zero:
+            forget_after(self.path, state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Append the row."""

@@ -1,7 +1,8 @@
 """A training run from its first line to its last: record, resume, train, evaluate, save, account.
 
-Optimizer step `t` trains on rows `[t G, (t + 1) G)`. A run that goes on from step `t` is given the rows from `t G` on
-as a data set of their own, so that resuming at step 1,000,000 costs what resuming at step 10 does.
+Optimizer step `t` trains on rows `[t G, (t + 1) G)`, or where the global batch grows, on those after the rows of the
+steps before. A run that goes on from step `t` is given the rows from there on as a data set of their own, so that
+resuming at step 1,000,000 costs what resuming at step 10 does.
 """
 
 import time
@@ -16,32 +17,37 @@ from transformers.utils.logging import disable_progress_bar
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..ops.checkpoints import newest_good
+from ..report.forecast_table import consumption_table
+from ..report.overview import draw_run
 from .interruptions import Interruptions, parse_time
 from .models import count_parameters
 from .pace import GeometricPace
+from .plan import Plan
 from .progress import ProgressLine
 from .record import History, check_data, write_record
+from .samples import Samples
 from .saving import check_checkpoint, identity_of
 from .sharding import holdings
 
 SUMMARY_NAME = "summary.json"
+PLAN_NAME = "plan.json"
 
 
 def train_and_save(
-    trainer: Trainer, *, settings: dict[str, Any], data: dict[str, Any], row_length: int | None = None
+    trainer: Trainer, *, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None = None
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 
-    Writes to `trainer.args.output_dir`: `run.json`, `history.jsonl`, `checkpoint-N/`, the model, and at the end
-    `summary.json`.
+    Writes to `trainer.args.output_dir`: `run.json`, `plan.json`, `history.jsonl`, where asked `samples.jsonl`,
+    `checkpoint-N/`, and at the end the model, `summary.json` and `plots/`.
 
     Args:
         trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
             [`~hmm_datasets.training.settings.GlobalBatch`].
         settings (`dict`): the recipe's own settings, for the record.
         data (`dict`): what fixes the examples and their order, for the record.
-        row_length (`int`, *optional*): tokens a row where all rows have the same; the tokens consumed are then
-            checked against the plan.
+        plan ([`~hmm_datasets.training.plan.Plan`], *optional*): what the run will consume; what it consumed is
+            checked against it, to the token.
 
     Returns:
         `dict`: the summary: steps, tokens, seconds, parameters, evaluation. Of a run that was told to stop, how far it
@@ -52,6 +58,7 @@ def train_and_save(
     """
     args = trainer.args
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    data = {**data, "global_batch_size": args.global_batch_size}
     check_data(args.output_dir, data, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
@@ -63,8 +70,14 @@ def train_and_save(
     if checkpoint is not None:
         check_checkpoint(checkpoint, trainer.identity, args.accept_changes)
     write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes)
-    if getattr(args, "evaluations_per_doubling", 0) > 0:
+    if plan is not None:
+        trainer.say(f"{args.output_dir}: {plan}")
+        if trainer.is_world_process_zero():
+            write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
+    if args.evaluations_per_doubling > 0:
         trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
+    if args.sample_prompts:
+        trainer.add_callback(Samples(trainer))
     trainer.add_callback(History(args.output_dir))
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
@@ -79,6 +92,7 @@ def train_and_save(
         before = state["num_input_tokens_seen"]
         if args.train_sampling_strategy == "sequential":
             _start_at(trainer, state["global_step"])
+            trainer.random_state_of = checkpoint
     began = time.time()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     seconds = time.time() - began
@@ -91,11 +105,11 @@ def train_and_save(
     evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
 
     tokens = trainer.state.num_input_tokens_seen
-    planned = None if row_length is None else trainer.state.global_step * args.global_batch_size * row_length
-    if planned is not None and tokens != planned:
+    promised = None if plan is None else plan.tokens_at(trainer.state.global_step)
+    if promised is not None and tokens != promised:
         raise InputError(
             f"{args.output_dir}: {trainer.state.global_step} steps consumed {tokens:,} tokens, the plan says "
-            f"{planned:,}; the checkpoint it went on from is of another global batch or length"
+            f"{promised:,}; the checkpoint it went on from is of another global batch or length"
         )
     trainer.model.config.use_cache = True
     trainer.save_model(args.output_dir)
@@ -103,6 +117,8 @@ def train_and_save(
         "steps": trainer.state.global_step,
         "budget": _budget(args),
         "tokens": tokens,
+        "planned_tokens": promised,
+        "flops": trainer.state.total_flos,
         "global_batch_size": args.global_batch_size,
         "world_size": args.world_size,
         "learning_rate": args.learning_rate,
@@ -116,6 +132,9 @@ def train_and_save(
     }
     if trainer.is_world_process_zero():
         write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
+        draw_run(args.output_dir)
+        if plan is not None:
+            print(consumption_table(plan.to_dict(), summary))
     trainer.accelerator.wait_for_everyone()
     return summary
 
@@ -123,7 +142,7 @@ def train_and_save(
 def _start_at(trainer: Trainer, step: int) -> None:
     """Give the trainer the rows from `step` on, in place of skipping those before."""
     rows: Sized = trainer.train_dataset
-    trainer.train_dataset = Subset(rows, range(step * trainer.args.global_batch_size, len(rows)))
+    trainer.train_dataset = Subset(rows, range(trainer.args.ramp.rows_before(step), len(rows)))
     trainer.args.ignore_data_skip = True
 
 

@@ -17,20 +17,21 @@ from transformers import Trainer
 
 from ..errors import InputError
 from ..files import read_json, sync_tree, write_json
-from ..ops.checkpoints import list_steps, verify_checkpoint
+from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
+from .sharded_saving import ShardedCheckpoints
 
 UNFINISHED_NAME = ".unfinished"
-IDENTITY_NAME = "identity.json"
 
 _SETTINGS = (
     *("global_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
     *("seed", "data_seed", "bf16", "fp16"),
+    *("matrix_optimizer", "learning_rate_factors", "decay_steps", "z_loss", "batch_ramp"),
 )
 
 
 def identity_of(trainer: Trainer, data: dict[str, Any]) -> dict[str, Any]:
-    """What fixes the curve of a run: data, model, and the settings of the optimizer.
+    """What fixes the curve of a run: data, model, and the settings of the optimizer; and who writes its checkpoints.
 
     The budget is not part of it (a run may go on for longer, which stretches its schedule), nor are world size,
     micro-batch, workers and the pace of logging and saving, which leave the curve as it is but for rounding.
@@ -41,7 +42,12 @@ def identity_of(trainer: Trainer, data: dict[str, Any]) -> dict[str, Any]:
     model = {
         k: v for k, v in model.items() if k not in ("_name_or_path", "transformers_version", "use_cache", "dtype")
     }
-    found = {"data": data, "model": model, "settings": {name: settings.get(name) for name in _SETTINGS}}
+    found = {
+        "data": data,
+        "model": model,
+        "settings": {name: settings.get(name) for name in _SETTINGS},
+        "written_by": {"framework": _framework(trainer), "processes": trainer.args.world_size},
+    }
     return json.loads(json.dumps(found, default=str))  # as it will be read again
 
 
@@ -73,7 +79,7 @@ def check_identity(
         )
 
 
-class WholeCheckpoints:
+class WholeCheckpoints(ShardedCheckpoints):
     """Mixed into a Trainer: checkpoints appear whole, and go by the policy of its settings.
 
     `save_total_limit` newest ones stay, every one whose step `keep_every` divides, and the best one where
@@ -81,7 +87,19 @@ class WholeCheckpoints:
     """
 
     identity: dict[str, Any] | None = None
+    random_state_of: Path | None = None
     _is_saving = False
+
+    def get_batch_samples(self, *args, **kwargs):
+        """The micro-batches of a step; after the first of a resumed run, random numbers go on as the checkpoint's do.
+
+        The Trainer restores them before the loader begins, which draws one.
+        """
+        found = super().get_batch_samples(*args, **kwargs)
+        if self.random_state_of is not None:
+            self._load_rng_state(str(self.random_state_of))
+            self.random_state_of = None
+        return found
 
     def _get_output_dir(self, trial) -> str:
         folder = super()._get_output_dir(trial)
@@ -104,10 +122,15 @@ class WholeCheckpoints:
             self._name_best(run, name)
             self.state.save_to_json(str(unfinished / "trainer_state.json"))
             if self.identity is not None:
-                write_json(unfinished / IDENTITY_NAME, self.identity)
+                whole = not self.args.save_only_model
+                kept = {k: v for k, v in self.identity.items() if whole or k != "written_by"}
+                write_json(unfinished / IDENTITY_NAME, kept)
             report = verify_checkpoint(unfinished)
             if not report.ok:
-                raise InputError(f"{unfinished}: not whole once written: {'; '.join(report.problems)}")
+                raise InputError(
+                    f"{unfinished}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
+                    "disk with room that all machines share"
+                )
             sync_tree(unfinished)
             if place.exists():
                 shutil.rmtree(place)
@@ -150,7 +173,32 @@ class WholeCheckpoints:
 
 
 def check_checkpoint(folder: Path, identity: dict[str, Any], accepted: Collection[str]) -> None:
-    """Refuse to go on from a checkpoint whose `identity.json` is another's; one without it is taken as it is."""
+    """Refuse to go on from a checkpoint whose `identity.json` is another's; one without it is taken as it is.
+
+    The number of processes may be another. The framework and stage that shard may not: each reads its own files alone.
+
+    Raises:
+        `InputError`: it is of another run, or of another framework, or holds weights alone.
+    """
+    if zero_shards(folder) is None and not any(folder.glob("optimizer*")):
+        raise InputError(
+            f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
+            "output_dir, and start from these weights"
+        )
     path = folder / IDENTITY_NAME
-    if path.exists():
-        check_identity(path, read_json(path), identity, accepted)
+    if not path.exists():
+        return
+    before = read_json(path)
+    writer, reader = before.pop("written_by", None), identity["written_by"]
+    check_identity(path, before, {name: part for name, part in identity.items() if name != "written_by"}, accepted)
+    if writer is not None and writer["framework"] != reader["framework"]:
+        raise InputError(
+            f"{folder}: written under {writer['framework']} by {writer['processes']} processes, and this run is under "
+            f"{reader['framework']} with {reader['processes']}; launch it with the accelerate config it was begun with"
+        )
+
+
+def _framework(trainer: Trainer) -> str:
+    if trainer.is_deepspeed_enabled:
+        return f"DeepSpeed ZeRO {trainer.accelerator.state.deepspeed_plugin.zero_stage}"
+    return "FSDP" if trainer.is_fsdp_enabled else "plain data parallelism"

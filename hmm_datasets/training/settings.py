@@ -13,14 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from trl import SFTConfig, TrlParser
 
 from ..errors import InputError
 from . import cpu_fsdp
-from .budget import accumulation_steps, steps_for_tokens
+from .budget import Budget, accumulation_steps
+from .forecast import Rate, assumed_rate
 from .interruptions import parse_time
+from .losses import check_z_loss
+from .optimizers import check_optimizer
+from .plan import Plan, make_plan
+from .ramp import BatchRamp
+from .samples import check_samples
+from .sources import TrainingData
+from .trackers import check_trackers
 
 
 @dataclass
@@ -52,6 +61,16 @@ class GlobalBatch:
     time_limit: str | None = field(
         default=None, metadata={"help": "Save and stop before so long, as Slurm writes it: 3:55:00, 2-00:00:00."}
     )
+    evaluations_per_doubling: int = field(
+        default=0, metadata={"help": "Evaluate so many times while the step doubles, from step 1; 0 for never."}
+    )
+    sample_prompts: list[str] = field(
+        default_factory=list, metadata={"help": "Texts that the model continues at every evaluation."}
+    )
+    sample_tokens: int = field(default=48, metadata={"help": "Tokens of each continuation, at most."})
+    sample_temperature: float = field(
+        default=0.0, metadata={"help": "Of the continuations: 0 for the likeliest token, else drawn from the seed."}
+    )
 
     def __post_init__(self):
         steps = accumulation_steps(
@@ -65,6 +84,8 @@ class GlobalBatch:
         self.gradient_accumulation_steps = steps
         if self.time_limit is not None:
             parse_time(self.time_limit)
+        check_samples(self.sample_prompts, self.sample_tokens, self.sample_temperature)
+        check_trackers(self.report_to)
         if self.keep_every is not None and self.keep_every < 1:
             raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or nothing")
         _fit_to_machine(self)
@@ -77,24 +98,68 @@ class GlobalBatch:
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
 
+    @property
+    def ramp(self) -> BatchRamp:
+        """The global batch of every step."""
+        return BatchRamp((), self.global_batch_size)
+
 
 @dataclass
 class PretrainSettings(GlobalBatch, TrainingArguments):
-    """`TrainingArguments` with this project's defaults, and the budget in tokens.
+    """`TrainingArguments` with this project's defaults, and a budget: one of those named so, or `max_steps`."""
 
-    Rows have one length and no padding, so every token of a row counts.
-    """
-
-    train_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens to train on, over all ranks; sets max_steps."}
+    train_tokens: int | None = field(default=None, metadata={"help": "Budget: tokens, over all ranks."})
+    tokens_per_parameter: float | None = field(
+        default=None, metadata={"help": "Budget: tokens a parameter of the model; 20 where no budget is set."}
     )
-    evaluations_per_doubling: int = field(
-        default=0, metadata={"help": "Evaluate so many times while the step doubles, from step 1; 0 for never."}
+    train_flops: float | None = field(default=None, metadata={"help": "Budget: FLOPs of the model."})
+    train_hours: float | None = field(default=None, metadata={"help": "Budget: hours, at the rate assumed."})
+    train_money: float | None = field(
+        default=None, metadata={"help": "Budget: money, at the rate assumed and price_per_hour."}
+    )
+    num_train_epochs: float = field(default=0.0, metadata={"help": "Budget: passes over the corpus."})
+    assumed_tokens_per_second: float | None = field(
+        default=None, metadata={"help": "Rate assumed by the plan: tokens a second over all devices."}
+    )
+    assumed_run: str | None = field(
+        default=None, metadata={"help": "Rate assumed by the plan: that of an earlier run, in FLOP/s a device."}
+    )
+    assumed_device: str | None = field(
+        default=None, metadata={"help": "Rate assumed by the plan: assumed_mfu of this device's peak, as H200."}
+    )
+    assumed_mfu: float = field(default=0.4, metadata={"help": "Share of assumed_device's peak."})
+    batch_ramp: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Global batches of the first steps, ROWS:STEPS each, such as 16:100 32:300."},
+    )
+    matrix_optimizer: str = field(
+        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
+    )
+    learning_rate_factors: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
+    )
+    decay_steps: float = field(
+        default=0.2,
+        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
+    )
+    z_loss: float = field(
+        default=0.0, metadata={"help": "Adds so much of the mean squared log-normalizer to the loss, such as 1e-4."}
+    )
+    pad_vocabulary_to: int | None = field(
+        default=None, metadata={"help": "Compute the output layer for a multiple of it; 128 on a GPU, 1 for never."}
+    )
+    dataloader_num_workers: int = field(
+        default_factory=lambda: 2 * torch.accelerator.is_available(),
+        metadata={"help": "Processes a rank that draw rows ahead; by default 2 with a GPU, which would wait."},
+    )
+    log_indices: bool = field(
+        default=False, metadata={"help": "Write the indices of the rows each rank trains on to indices-RANK.jsonl."}
     )
     train_sampling_strategy: str = "sequential"
-    include_num_input_tokens_seen: str = "all"
+    include_num_input_tokens_seen: str = "non_padding"
     lr_scheduler_type: str = "cosine_with_min_lr"
-    lr_scheduler_kwargs: dict[str, Any] | str | None = field(default_factory=lambda: {"min_lr_rate": 0.1})
+    lr_scheduler_kwargs: dict[str, Any] | str | None = None
     warmup_steps: float = 0.05
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
@@ -103,17 +168,55 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
     logging_nan_inf_filter: bool = False
 
     def __post_init__(self):
-        if self.train_tokens is not None and self.max_steps > 0:
-            raise InputError(f"train_tokens {self.train_tokens} and max_steps {self.max_steps} are both set; drop one")
-        if self.train_tokens is None and self.max_steps <= 0:
-            raise InputError("there is no budget; set train_tokens or max_steps")
+        self.budget = Budget(
+            max_steps=self.max_steps if self.max_steps > 0 else None,
+            num_train_epochs=self.num_train_epochs or None,
+            **{
+                name: getattr(self, name)
+                for name in ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_money")
+            },
+        )
         super().__post_init__()
+        self.ramp.check_divides(self.world_size * self.per_device_train_batch_size)
+        check_optimizer(self)
+        check_z_loss(self.z_loss)
 
-    def plan(self, row_length: int) -> int:
-        """Fix `max_steps` for rows of `row_length` tokens; return the rows the run will read."""
-        if self.train_tokens is not None:
-            self.max_steps = steps_for_tokens(self.train_tokens, self.global_batch_size, row_length)
-        return self.max_steps * self.global_batch_size
+    @property
+    def ramp(self) -> BatchRamp:
+        """The global batch of every step."""
+        return BatchRamp.parse(self.batch_ramp, self.global_batch_size)
+
+    @property
+    def rate(self) -> Rate | None:
+        """The rate that the plan assumes, if any."""
+        return assumed_rate(
+            tokens_per_second=self.assumed_tokens_per_second,
+            run=self.assumed_run,
+            device=self.assumed_device,
+            mfu=self.assumed_mfu,
+            precision="bf16" if self.mixed_precision == "no" else self.mixed_precision,
+        )
+
+    def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
+        """Plan a run of these settings, and fix `max_steps`.
+
+        Args:
+            data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
+            model ([`~transformers.PreTrainedModel`]): what it trains.
+            world_size (`int`, *optional*): processes; by default those there are.
+        """
+        plan = make_plan(
+            self.budget,
+            self.ramp,
+            data,
+            model,
+            micro_batch_size=self.per_device_train_batch_size,
+            world_size=self.world_size if world_size is None else world_size,
+            rate=self.rate,
+            price_per_hour=self.price_per_hour,
+        )
+        self.max_steps = plan.steps
+        return plan
 
 
 @dataclass
@@ -217,8 +320,6 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _fit_to_machine(settings: TrainingArguments) -> None:
     """Without a GPU: say so to the Trainer, which else leaves ranks unaware of each other."""
-    import torch
-
     if torch.accelerator.is_available():
         return
     settings.dataloader_pin_memory = False

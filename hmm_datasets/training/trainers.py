@@ -1,4 +1,4 @@
-"""The Trainer and TRL's SFTTrainer with whole checkpoints, and a NaN that never trains on."""
+"""The Trainer and TRL's SFTTrainer with whole checkpoints, exact counts, and a NaN that never trains on."""
 
 import socket
 
@@ -7,8 +7,13 @@ from transformers import Trainer
 from trl import SFTTrainer
 
 from ..errors import InputError
+from ..text.packing import count_tokens
 from .accounting import Accounting
+from .indices import LoggedIndices
+from .losses import ZLoss
+from .optimizers import Optimizers
 from .saving import WholeCheckpoints
+from .vocabulary import pad_output, vocabulary_multiple
 
 
 class FiniteLoss:
@@ -26,8 +31,80 @@ class FiniteLoss:
         return loss
 
 
-class Pretrainer(FiniteLoss, Accounting, WholeCheckpoints, Trainer):
-    """The Trainer for rows of tokens, read in order."""
+class Ramped:
+    """Steps of a growing global batch, by the [`~hmm_datasets.training.ramp.BatchRamp`] of the settings.
+
+    The Trainer's loop counts the micro-batches of a step up to those of the full global batch, and synchronizes on the
+    last. A smaller global batch therefore begins with empty places (`None`), on which nothing happens.
+    """
+
+    def set_initial_training_values(self, args, dataloader):
+        """One epoch of `max_steps` steps: micro-batches do not tell steps here."""
+        values = super().set_initial_training_values(args, dataloader)
+        if not args.ramp.stages:
+            return values
+        _, _, num_examples, _, batch_size, _, steps = values
+        return (
+            1,
+            steps,
+            num_examples,
+            args.ramp.rows_before(steps),
+            batch_size,
+            (steps * args.gradient_accumulation_steps),
+            steps,
+        )
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """The micro-batches of a step, behind empty places, and how many labels they hold."""
+        if not self.args.ramp.stages:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        step = self.state.global_step
+        rows = self.args.ramp.size(step)
+        wanted = rows // (self.args.world_size * self.args.per_device_train_batch_size)
+        batches, num_items = super().get_batch_samples(epoch_iterator, wanted, device)
+        if len(batches) < wanted:
+            raise InputError(f"step {step + 1}: the rows end before its global batch of {rows} is full")
+        return [None] * (num_batches - wanted) + batches, num_items
+
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        """One micro-batch; an empty place has no loss."""
+        if inputs is None:
+            self.current_gradient_accumulation_steps -= 1
+            return torch.zeros((), device=self.args.device)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def floating_point_ops(self, inputs) -> int:
+        """FLOPs of a micro-batch; an empty place has none."""
+        return 0 if inputs is None else super().floating_point_ops(inputs)
+
+
+class TokenCounts:
+    """Counts `non_padding` tokens of rows without an attention mask, whatever the tokenizer pads with.
+
+    Packed rows tell their padding by labels and positions; other rows have none.
+    """
+
+    def _track_num_input_tokens(self, inputs) -> None:
+        if inputs is None:
+            return
+        if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" in inputs:
+            super()._track_num_input_tokens(inputs)
+            return
+        count = count_tokens(inputs)
+        if isinstance(count, int):  # no padding, and the rows of all ranks are as many: no need to ask them
+            self.state.num_input_tokens_seen += count * self.args.world_size
+        else:
+            self.state.num_input_tokens_seen += self.accelerator.gather(count).sum().item()
+
+
+class Pretrainer(
+    LoggedIndices, Ramped, TokenCounts, FiniteLoss, ZLoss, Optimizers, Accounting, WholeCheckpoints, Trainer
+):
+    """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 
 class FineTuner(FiniteLoss, Accounting, WholeCheckpoints, SFTTrainer):

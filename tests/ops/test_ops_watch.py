@@ -165,3 +165,17 @@ def test_bad_input_is_told_in_one_line(tmp_path):
         WatchSettings(spike_deviations=math.nan)
     with pytest.raises(InputError, match="window is 2; expected 5 rows or more"):
         WatchSettings(window=2)
+
+
+def test_time_left_of_a_growing_batch_goes_by_its_rows():
+    """By steps it would be 7 steps of 15 s."""
+    told = [(1, 10.0, 0.05), (2, 20.0, 0.1), (3, 40.0, 0.2), (4, 60.0, 0.3)]
+    rows = [{"step": s, "time": t, "fraction": f, "max_steps": 11, "skipped_steps": s // 2} for s, t, f in told]
+    status = summarize(rows, WatchSettings(), now=61.0)
+    assert status.fraction == 0.3
+    assert status.seconds_left == pytest.approx(140.0)
+    assert status.skipped_steps == 2
+    text = format_status(status)
+    assert "4 of 11 (30.0%)" in text
+    assert "0:02:20, until " in text
+    assert "left out" in text

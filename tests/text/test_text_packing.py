@@ -13,7 +13,7 @@ from trl import pack_dataset
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text import packing
-from hmm_datasets.text.packing import PackedWindows, best_fit
+from hmm_datasets.text.packing import PackedWindows, best_fit, count_tokens
 from hmm_datasets.text.shards import TokenStream, write_tokens
 from hmm_datasets.text.windows import IGNORED, repeated_windows
 
@@ -104,7 +104,10 @@ def test_as_many_windows_as_trl_takes_and_no_more_than_first_fit(tmp_path):
 def pieces(row) -> list[list[int]]:
     tokens, positions = row["input_ids"].tolist(), row["position_ids"].tolist()
     begins = [place for place, position in enumerate(positions) if position == 0]
-    return [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
+    size = int(count_tokens(row))  # padding stands behind
+    assert positions[size:] == [len(tokens) - 1] * (len(tokens) - size)
+    assert set(tokens[size:]) <= {EOS}
+    return [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], size], strict=True)]
 
 
 def test_an_epoch_holds_every_document_once_cut_only_where_it_must_be(packed, stream):
@@ -114,12 +117,8 @@ def test_an_epoch_holds_every_document_once_cut_only_where_it_must_be(packed, st
         expected += [document[begin : begin + 64] for begin in range(0, len(document), 64)]
     found, padding = [], 0
     for row in packed:
-        *whole, last = pieces(row)
-        if set(last) == {EOS}:
-            padding += len(last)
-        else:
-            whole.append(last)
-        found += whole
+        found += pieces(row)
+        padding += 64 - sum(map(len, pieces(row)))
     assert sorted(found) == sorted(expected)
     assert packed.num_pieces == len(expected)
     assert packed.num_padding == padding == len(packed) * 64 - stream.num_tokens

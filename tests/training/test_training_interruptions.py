@@ -40,7 +40,7 @@ def train(folder, act=lambda: None, max_steps=8, **settings):
     model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
     trainer.add_callback(At(3, act))
-    return train_and_save(trainer, settings={}, data={}, row_length=8)
+    return train_and_save(trainer, settings={}, data={})
 
 
 def checkpoints(folder):

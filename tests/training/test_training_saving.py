@@ -26,7 +26,7 @@ def train(folder, model="1m", max_steps=6, **settings):
     torch.manual_seed(0)
     model = LlamaForCausalLM(llama_config(model, vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
-    return train_and_save(trainer, settings={}, data={"stream": 1}, row_length=8)
+    return train_and_save(trainer, settings={}, data={"stream": 1})
 
 
 def steps(folder):
@@ -67,7 +67,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
     torch.manual_seed(0)
     model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows, eval_dataset=held_out)
-    train_and_save(trainer, settings={}, data={}, row_length=8)
+    train_and_save(trainer, settings={}, data={})
     best = trainer.state.best_global_step
     assert set(steps(tmp_path)) == {best, 4}
     state = read_json(tmp_path / "checkpoint-4" / "trainer_state.json")
@@ -97,6 +97,34 @@ def test_past_a_torn_checkpoint_the_newest_good_one_is_taken(tmp_path):
     path = tmp_path / "checkpoint-3" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert train(tmp_path, max_steps=4)["resumed_from"] == "checkpoint-2"
+
+
+def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
+    train(tmp_path, max_steps=2)
+    write_json(
+        tmp_path / "checkpoint-2" / "identity.json",
+        read_json(tmp_path / "checkpoint-2" / "identity.json")
+        | {"written_by": {"framework": "plain data parallelism", "processes": 2}},
+    )
+    problems = verify_checkpoint(tmp_path / "checkpoint-2").problems
+    assert problems[1] == "rng_state_1.pth: missing, though 2 processes wrote it"
+    assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-1"
+
+
+def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
+    train(tmp_path, max_steps=1)
+    path = tmp_path / "checkpoint-1" / "identity.json"
+    write_json(path, read_json(path) | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
+    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, and this run is under plain data"
+    with pytest.raises(InputError, match=expected):
+        train(tmp_path, max_steps=2)
+
+
+def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_path):
+    train(tmp_path, max_steps=1, save_only_model=True)
+    assert verify_checkpoint(tmp_path / "checkpoint-1").ok
+    with pytest.raises(InputError, match="checkpoint-1: holds weights and no state of the optimizer"):
+        train(tmp_path, max_steps=2)
 
 
 def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tmp_path):

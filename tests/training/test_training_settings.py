@@ -207,30 +207,20 @@ def test_a_global_batch_that_does_not_divide_is_refused(tmp_path):
         pretraining(tmp_path, global_batch_size=60, per_device_train_batch_size=16)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_steps": -1}, "there is no budget; set train_tokens or max_steps"),
-        ({"max_steps": 3, "train_tokens": 100}, "train_tokens 100 and max_steps 3 are both set; drop one"),
-    ],
-)
-def test_exactly_one_budget_is_asked_for(tmp_path, settings, message):
-    with pytest.raises(InputError) as caught:
-        pretraining(tmp_path, **settings)
-    assert str(caught.value) == message
+def test_of_several_budgets_one_is_asked_for(tmp_path):
+    with pytest.raises(InputError, match="max_steps 3 and train_tokens 100 are both budgets; expected one of them"):
+        pretraining(tmp_path, max_steps=3, train_tokens=100)
 
 
-def test_a_budget_in_tokens_fixes_the_steps_and_the_rows(tmp_path):
-    settings = pretraining(tmp_path, max_steps=-1, train_tokens=1_000_000, global_batch_size=64)
-    assert settings.plan(row_length=65) == 241 * 64
-    assert settings.max_steps == 241
-    assert pretraining(tmp_path, max_steps=7, global_batch_size=64).plan(row_length=65) == 7 * 64
+def test_without_a_budget_it_is_twenty_tokens_a_parameter(tmp_path):
+    budget = pretraining(tmp_path, max_steps=-1).budget
+    assert (budget.name, budget.amount) == ("tokens_per_parameter", 20)
 
 
 def test_rows_are_read_in_order_and_every_token_counts(tmp_path):
     settings = pretraining(tmp_path)
     assert settings.train_sampling_strategy == "sequential"
-    assert settings.include_num_input_tokens_seen == "all"
+    assert settings.include_num_input_tokens_seen == "non_padding"
     assert settings.logging_nan_inf_filter is False
 
 

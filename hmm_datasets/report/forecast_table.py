@@ -1,0 +1,82 @@
+"""The plan of a run as a table: what it consumes, what it asks of the machine, when it ends."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .tables import text_table
+
+_GIB = 1 << 30
+
+
+def forecast_text(found: dict[str, Any]) -> str:
+    """The tables of a forecast."""
+    ((name, amount),) = found["budget"].items()
+    batch = (
+        f"{found['micro_batch_size']} micro-batch x {found['gradient_accumulation_steps']} accumulation x "
+        f"{found['world_size']} ranks = {found['global_batch_size']:,} rows"
+    )
+    rows = [
+        ("parameters", f"{found['parameters']:,}", f"{found['parameters_without_embeddings']:,} without embeddings"),
+        ("FLOPs a token", f"{found['flops_per_token']:,}", "6 N + 12 layers x width x length, forward and backward"),
+        ("global batch", f"{found['global_batch_size']:,}", batch),
+        ("tokens a step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
+        ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
+        ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} a parameter"),
+        ("FLOPs", f"{found['flops']:.4g}", "of the model; padding and recomputation count nothing"),
+    ]
+    if found["batch_ramp"]:
+        rows.insert(3, ("batch ramp", " ".join(found["batch_ramp"]), "rows:steps, before the full batch"))
+    if not found["corpora"]:
+        rows.append(("epochs", "none", "sequences are drawn: none comes twice"))
+    for corpus in found["corpora"]:
+        share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
+        rows.append(("epochs", f"{corpus['epochs']:.3g}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
+    if "time" in found:
+        time = found["time"]
+        rows.append(("tokens a second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
+        rows.append(("time", _duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
+        rows.append(("ends", time["ends"].replace("T", " "), "if it starts now"))
+        if "cost" in time:
+            rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
+    else:
+        rows.append(("time", "unknown", "set assumed_run, assumed_device or assumed_tokens_per_second"))
+    return "\n\n".join((_left(rows), _memory_table(found)))
+
+
+def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
+    """What a plan promised beside what the run consumed.
+
+    Args:
+        plan (`dict`): `plan.json` of a run.
+        summary (`dict`): its `summary.json`.
+    """
+    names = ("steps", "tokens", "flops")
+    rows = [[name, *(f"{found[name]:,.0f}" for found in (plan, summary))] for name in names]
+    return text_table(["", "planned", "consumed"], rows)
+
+
+def _memory_table(found: dict[str, Any]) -> str:
+    columns = ("weights", "gradients", "optimizer", "activations", "total")
+    rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
+    title = f"Memory a rank in GiB, {found['precision']}, AdamW; allocator and CUDA's context come on top"
+    return f"{title}\n\n{text_table(['', *columns], rows)}"
+
+
+def _left(rows: Sequence[tuple[str, str, str]]) -> str:
+    name, value = (max(len(row[place]) for row in rows) for place in (0, 1))
+    return "\n".join(f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]}" for row in rows)
+
+
+def _size(size: int) -> str:
+    return f"{size / _GIB:.2f}" if size >= _GIB / 10 else f"{size / _GIB:.4f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"

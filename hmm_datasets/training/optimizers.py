@@ -1,0 +1,233 @@
+"""AdamW for all parameters, or Muon for the matrices and AdamW for the rest; learning rates by name; schedules.
+
+Muon moves a hidden matrix along its momentum with all singular values made nearly equal, by five Newton-Schulz steps
+(Jordan et al., 2024); scaled to the size of AdamW's updates, one learning rate and weight decay serve both (Liu et
+al., "Muon is scalable for LLM training", 2025, equation 4). It keeps one number a weight where AdamW keeps two.
+Embeddings, output layer, norms and biases stay with AdamW. Weight decay is on all but norms and biases, so on
+embeddings too: the Trainer's rule.
+"""
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..errors import InputError
+
+MATRIX_OPTIMIZERS = ("adamw", "muon")
+_FUSED_OR_NOT = ("adamw_torch_fused", "adamw_torch")
+_FLOOR = {"min_lr_rate": 0.1}
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """torch's Muon for groups whose `optimizer` is `muon`, torch's AdamW for those whose is `adamw`, as one optimizer.
+
+    Args:
+        groups (`list` of `dict`): as [`parameter_groups`] makes them.
+        lr (`float`): of groups that name none.
+        betas, eps, fused: AdamW's.
+        momentum (`float`, *optional*, defaults to 0.95): Muon's.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        fused: bool = True,
+        momentum: float = 0.95,
+    ):
+        of = {name: [group for group in groups if group["optimizer"] == name] for name in MATRIX_OPTIMIZERS}
+        # Each fills its settings into its groups; the groups themselves are shared with this optimizer.
+        self._parts = {
+            "muon": torch.optim.Muon(of["muon"], lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
+            "adamw": torch.optim.AdamW(of["adamw"], lr=lr, betas=betas, eps=eps, fused=fused),
+        }
+        super().__init__(groups, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Update all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for name, part in self._parts.items():
+            # Anew each time: loading a state and sharding put others in their place.
+            part.param_groups = [group for group in self.param_groups if group["optimizer"] == name]
+            part.state = self.state
+            part.step()
+        return loss
+
+
+def matrix_names(model: PreTrainedModel) -> set[str]:
+    """Names of the parameters Muon takes: those of two dimensions in the model's body, embeddings apart."""
+    output = model.get_output_embeddings()
+    apart = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    apart |= set() if output is None else {id(output.weight)}
+    return {name for name, parameter in model.named_parameters() if parameter.ndim == 2 and id(parameter) not in apart}
+
+
+def parameter_groups(
+    model: PreTrainedModel,
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    decayed: Collection[str],
+    factors: Mapping[str, float] | None = None,
+    matrices: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """The parameters of a model by optimizer, learning rate and weight decay.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): whose parameters; those without gradient are left out.
+        learning_rate (`float`): of parameters that no expression matches.
+        weight_decay (`float`): of those in `decayed`; 0 for the others.
+        decayed (collection of `str`): names of parameters.
+        factors (mapping of `str` to `float`, *optional*): regular expressions, searched for in the names, and what
+            multiplies the learning rate; of several that match a name the first stands.
+        matrices (collection of `str`, *optional*): names of the parameters that Muon takes.
+
+    Returns:
+        `list` of `dict`: `params`, `lr`, `weight_decay` and `optimizer` of each group, those with the plain learning
+        rate first.
+
+    Raises:
+        `InputError`: an expression matches no parameter.
+    """
+    factors = factors or {}
+    groups: dict[tuple, dict[str, Any]] = {}
+    matched = set()
+    for name, parameter in model.named_parameters():
+        matches = [expression for expression in factors if re.search(expression, name)]
+        matched.update(matches)
+        if not parameter.requires_grad:
+            continue
+        factor = factors[matches[0]] if matches else 1.0
+        kind = "muon" if name in matrices else "adamw"
+        decay = weight_decay if name in decayed else 0.0
+        group = groups.setdefault(
+            (factor != 1, kind, factor, name not in decayed),
+            {"params": [], "lr": learning_rate * factor, "weight_decay": decay, "optimizer": kind},
+        )
+        group["params"].append(parameter)
+    for expression in factors:
+        if expression not in matched:
+            raise InputError(
+                f"learning_rate_factors: {expression!r} matches no parameter; names are such as "
+                f"{', '.join(name for name, _ in list(model.named_parameters())[:3])}"
+            )
+    return [groups[key] for key in sorted(groups)]
+
+
+class Optimizers:
+    """Mixed into a Trainer: its optimizer and schedule by `matrix_optimizer`, `learning_rate_factors`, `decay_steps`.
+
+    Where neither of the first two is set, the optimizer is the Trainer's own choice by `optim`.
+    """
+
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """Make the optimizer, unless there is one."""
+        args = self.args
+        if self.optimizer is None and (args.matrix_optimizer != "adamw" or args.learning_rate_factors):
+            model = self.model if model is None else model
+            if args.matrix_optimizer == "muon" and self.is_deepspeed_enabled:
+                raise InputError(
+                    "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
+                )
+            groups = parameter_groups(
+                model,
+                learning_rate=args.learning_rate,
+                weight_decay=args.weight_decay,
+                decayed=set(self.get_decay_parameter_names(model)),
+                factors=args.learning_rate_factors,
+                matrices=matrix_names(model) if args.matrix_optimizer == "muon" else (),
+            )
+            self.optimizer = _optimizer(args, groups)
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer=None):
+        """Make the schedule, its decay as a share of the run resolved."""
+        given = self.args.lr_scheduler_kwargs
+        self.args.lr_scheduler_kwargs = schedule_settings(self.args, num_training_steps)
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        finally:
+            self.args.lr_scheduler_kwargs = given
+
+
+def _optimizer(args, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    settings = {
+        "lr": args.learning_rate,
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "eps": args.adam_epsilon,
+        "fused": args.optim == "adamw_torch_fused",
+    }
+    return (
+        MuonWithAdamW(groups, **settings) if args.matrix_optimizer == "muon" else torch.optim.AdamW(groups, **settings)
+    )
+
+
+def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
+    """What `lr_scheduler_kwargs` come to in a run of so many steps.
+
+    The user's, and for `warmup_stable_decay`, unless they have `num_decay_steps`, `decay_steps`: a share of the run
+    below 1 and steps from 1 on, as `warmup_steps` is.
+    """
+    settings = dict(args.lr_scheduler_kwargs or {})
+    if args.lr_scheduler_type == "warmup_stable_decay" and "num_decay_steps" not in settings:
+        asked = args.decay_steps
+        settings["num_decay_steps"] = int(asked) if asked >= 1 else math.ceil(num_training_steps * asked)
+    return settings
+
+
+def check_optimizer(args) -> None:
+    """Check the settings of this module; read factors that came as JSON, and give the cosine its floor of a tenth.
+
+    Raises:
+        `InputError`: it names the setting.
+    """
+    if args.matrix_optimizer not in MATRIX_OPTIMIZERS:
+        raise InputError(
+            f"matrix_optimizer is {args.matrix_optimizer!r}; expected one of {', '.join(MATRIX_OPTIMIZERS)}"
+        )
+    if not args.decay_steps >= 0:
+        raise InputError(f"decay_steps is {args.decay_steps}; expected a share of the run below 1, or steps")
+    args.learning_rate_factors = _read_factors(args.learning_rate_factors)
+    if args.lr_scheduler_type == "cosine_with_min_lr":
+        given = args.lr_scheduler_kwargs or {}
+        args.lr_scheduler_kwargs = given if given.keys() & {"min_lr", "min_lr_rate"} else {**_FLOOR, **given}
+    special = args.matrix_optimizer != "adamw" or args.learning_rate_factors
+    if special and args.optim not in _FUSED_OR_NOT:
+        raise InputError(
+            f"optim is {args.optim}; matrix_optimizer and learning_rate_factors go with one of "
+            f"{', '.join(_FUSED_OR_NOT)}"
+        )
+
+
+def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:
+    if isinstance(factors, str):
+        with contextlib.suppress(json.JSONDecodeError):
+            factors = json.loads(factors)
+    factors = {} if factors is None else factors
+    if not isinstance(factors, Mapping):
+        raise InputError(
+            f"learning_rate_factors is {factors!r}; expected a mapping of regular expressions to factors, such as "
+            '{"embed_tokens": 0.1}'
+        )
+    for expression, factor in factors.items():
+        try:
+            re.compile(expression)
+        except (re.error, TypeError) as error:
+            raise InputError(f"learning_rate_factors: {expression!r} is no regular expression ({error})") from None
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            raise InputError(f"learning_rate_factors: the factor of {expression!r} is {factor!r}; expected 0 or more")
+    return {expression: float(factor) for expression, factor in factors.items()}

@@ -1,0 +1,148 @@
+"""The plan of a recipe before it runs, from its settings file and flags: `hmm-datasets plan`."""
+
+import datetime
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoConfig, PretrainedConfig
+
+from ..errors import InputError
+from .forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
+from .models import ModelSettings, load_pretrained, new_model
+from .plan import Plan
+from .settings import PretrainSettings, parse_settings
+from .sources import DataSettings, MixtureSettings
+
+
+def plan_recipe(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    num_processes: int | None = None,
+    launch_config: str | os.PathLike | None = None,
+) -> dict[str, Any]:
+    """Plan the run that a settings file of `recipes/pretrain.py` or `recipes/midtrain.py` describes.
+
+    Args:
+        path (path): the YAML file.
+        flags (sequence of `str`): that override it, as the recipe takes them.
+        num_processes (`int`, *optional*): ranks; by default those of `launch_config`, or one.
+        launch_config (path, *optional*): a file of `accelerate_configs/`, for its processes and precision.
+
+    Returns:
+        `dict`: see [`forecast`].
+
+    Raises:
+        `InputError`: what the recipe would refuse, too.
+    """
+    launch = {} if launch_config is None else _read_yaml(Path(launch_config))
+    world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
+    if world_size < 1:
+        raise InputError(f"num_processes is {world_size}; expected 1 or more")
+    # As the launcher would tell it to the recipe.
+    os.environ["ACCELERATE_MIXED_PRECISION"] = str(launch.get("mixed_precision", "no"))
+    content = _read_yaml(Path(path))
+    arguments = ["--config", str(path), *flags]
+    if "conversations" in content:
+        raise InputError(f"{path}: of recipes/sft.py, whose rows have lengths of their own; plans are for pretraining")
+    if "streams" in content:
+        mixture, settings = parse_settings(MixtureSettings, PretrainSettings, arguments=arguments)
+        data, config = mixture.load(), load_pretrained(AutoConfig, mixture.model)
+    else:
+        data_settings, model, settings = parse_settings(
+            DataSettings, ModelSettings, PretrainSettings, arguments=arguments
+        )
+        data = data_settings.load()
+        config = model.config(data)
+    with torch.device("meta"):
+        model = new_model(config)
+    plan = settings.plan(data, model, world_size)
+    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now())
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({getattr(error, 'problem', error)})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
+    return content
+
+
+def forecast(
+    plan: Plan,
+    settings: PretrainSettings,
+    config: PretrainedConfig,
+    *,
+    world_size: int,
+    now: datetime.datetime,
+) -> dict[str, Any]:
+    """Everything that is known of a run before it starts.
+
+    Args:
+        plan ([`~hmm_datasets.training.plan.Plan`]): what it consumes.
+        settings ([`~hmm_datasets.training.settings.PretrainSettings`]): its settings.
+        config ([`~transformers.PretrainedConfig`]): of its model.
+        world_size (`int`): processes.
+        now (`datetime.datetime`): when it would start.
+
+    Returns:
+        `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
+        mapping from ways of sharding to bytes a rank; `time`, where a rate is assumed.
+    """
+    micro = settings.per_device_train_batch_size
+    low = settings.mixed_precision in ("bf16", "fp16")
+    activations = peak_activations(
+        config,
+        micro_batch_size=micro,
+        length=plan.data.row_length,
+        low_precision=low,
+        checkpointing=settings.gradient_checkpointing,
+    )
+    layers = config.get_text_config().num_hidden_layers
+    # Muon keeps one float a weight of the matrices.
+    muon = settings.matrix_optimizer == "muon"
+    moments = 2 - (plan.parameters["body"] / plan.parameters["total"] if muon else 0)
+    memory = {}
+    for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
+        found = memory_per_rank(
+            strategy,
+            parameters=plan.parameters["total"],
+            world_size=world_size,
+            activations=activations,
+            largest_layer=plan.parameters["body"] // layers,
+            low_precision=low,
+            moments=moments,
+        )
+        memory[strategy] = {**asdict(found), "total": found.total}
+    result = plan.to_dict() | {
+        "micro_batch_size": micro,
+        "world_size": world_size,
+        "gradient_accumulation_steps": plan.ramp.global_batch_size // (micro * world_size),
+        "precision": settings.mixed_precision if low else "fp32",
+        "memory": memory,
+    }
+    if settings.rate is not None:
+        result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
+    return result
+
+
+def _time(plan: Plan, rate: Rate, world_size: int, price: float | None, now: datetime.datetime) -> dict[str, Any]:
+    tokens_per_second = rate.tokens_per_second(plan.flops_per_token, world_size)
+    seconds = plan.tokens / tokens_per_second
+    found = {
+        "rate": rate.source,
+        "tokens_per_second": tokens_per_second,
+        "seconds": seconds,
+        "device_hours": seconds / 3600 * world_size,
+        "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
+    }
+    return found if price is None else found | {"cost": found["device_hours"] * price}

@@ -1,0 +1,242 @@
+"""What a run trains on: settings that name it, and rows, held-out rows, tokens and epochs that follow from them.
+
+Shared by the recipes, which read the rows, and by the plan of a run, which counts them.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+    from ..data.views import Source
+
+
+@dataclass
+class DataSettings:
+    """What to train on: exactly one of `hmm` and `tokens`."""
+
+    hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM, or of a family of them."})
+    tokens: str | None = field(default=None, metadata={"help": "Folder with token streams train/ and test/."})
+    tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
+    length: int = field(default=64, metadata={"help": "Symbols a sequence (HMM), tokens a window (text)."})
+    packed: bool = field(default=False, metadata={"help": "Windows hold whole documents, which do not see another."})
+    stream_seed: int = field(default=0, metadata={"help": "Which stream of the HMM; which shuffle of the windows."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Held-out sequences or windows, at most."})
+
+    def __post_init__(self):
+        if (self.hmm is None) == (self.tokens is None):
+            raise InputError(f"hmm is {self.hmm!r} and tokens {self.tokens!r}; expected exactly one of the two")
+        if self.tokens is not None and self.tokenizer is None:
+            raise InputError("tokens is set and tokenizer is not; the model is saved with it")
+        if self.hmm is not None and self.packed:
+            raise InputError("packed is set and hmm too; sequences of an HMM fill their rows, so leave packed out")
+
+    def load(self) -> "TrainingData":
+        """Open the HMM or the streams."""
+        return SequenceData(self) if self.hmm is not None else TokenData(self)
+
+
+@dataclass
+class MixtureSettings:
+    """What to midtrain, on what."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the pretrained model."})
+    streams: list[str] = field(metadata={"help": "Folders with token streams train/ and test/."})
+    weights: list[float] = field(metadata={"help": "Share each stream gets."})
+    weigh_by: str = field(default="examples", metadata={"help": "What shares are of: examples (rows) or tokens."})
+    length: int = field(default=256, metadata={"help": "Tokens a window."})
+    stream_seed: int = field(default=0, metadata={"help": "Of the shuffle of the windows."})
+
+    def __post_init__(self):
+        if len(self.streams) != len(self.weights):
+            raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected as many")
+
+    def load(self) -> "TrainingData":
+        """Open the streams."""
+        return MixedData(self)
+
+
+class TrainingData(ABC):
+    """Rows to train on, as many as are wanted, and rows held out.
+
+    Attributes:
+        row_length (`int`): `T`, tokens a row; with padding, where there is any.
+        rows_an_epoch (`int`, *optional*): rows before one comes again; None where none ever does.
+        test_rows (`Dataset`): held out.
+        vocab_size (`int`): `V`.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that made the tokens.
+        source ([`~hmm_datasets.HMM`] or family, *optional*): the law of the rows, where it is known.
+        identity (`dict`): what fixes the rows and their order.
+    """
+
+    row_length: int
+    rows_an_epoch: int | None
+    test_rows: "Dataset"
+    vocab_size: int
+    tokenizer: "PreTrainedTokenizerBase | None" = None
+    source: "Source | None" = None
+    identity: dict[str, Any]
+
+    @abstractmethod
+    def rows(self, num_rows: int) -> "Dataset":
+        """A map-style data set of at least `num_rows` rows, in order."""
+
+    @property
+    def special_tokens(self) -> dict[str, int | None]:
+        """Identifiers for a model's configuration."""
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        return {} if self.tokenizer is None else {name: getattr(self.tokenizer, name) for name in names}
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Tokens a row on average, padding apart."""
+        return float(self.row_length)
+
+    def tokens_of(self, num_rows: int) -> int:
+        """Tokens of the first rows, padding apart."""
+        return num_rows * self.row_length
+
+    def corpora(self, num_rows: int) -> list[dict[str, Any]]:
+        """What the first rows are made of: `name`, `tokens` there are and `epochs` read; none where nothing ends."""
+        return []
+
+
+class SequenceData(TrainingData):
+    """Sequences of an HMM or a family, a beginning token before each."""
+
+    rows_an_epoch = None
+
+    def __init__(self, settings: DataSettings):
+        from ..data.views import TEST_FIRST, HMMSequences
+        from ..hmm.families import load_source
+
+        self._settings = settings
+        self.source = load_source(settings.hmm)
+        self.row_length = settings.length + 1
+        self.test_rows = HMMSequences(
+            self.source,
+            settings.length,
+            seed=settings.stream_seed,
+            first=TEST_FIRST,
+            num_sequences=settings.num_test_sequences,
+        )
+        self.vocab_size = self.test_rows.vocab_size
+        self.identity = {
+            "hmm": self.source.fingerprint(),
+            "length": settings.length,
+            "seed": settings.stream_seed,
+        }
+
+    def rows(self, num_rows):
+        from ..data.views import HMMSequences
+
+        return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed)
+
+    @property
+    def special_tokens(self):
+        return {"bos_token_id": self.test_rows.bos_token_id}
+
+
+class TokenData(TrainingData):
+    """Windows of a token stream, shuffled anew in every epoch."""
+
+    def __init__(self, settings: DataSettings):
+        from torch.utils.data import Subset
+        from transformers import AutoTokenizer
+
+        from ..text.shards import TokenStream
+        from ..text.windows import TokenWindows
+        from .models import load_pretrained
+
+        self._settings = settings
+        self.row_length = settings.length
+        self.stream = TokenStream(f"{settings.tokens}/train")
+        held_out = TokenWindows(TokenStream(f"{settings.tokens}/test"), settings.length)
+        self.test_rows = Subset(held_out, range(min(len(held_out), settings.num_test_sequences)))
+        self.tokenizer = load_pretrained(AutoTokenizer, settings.tokenizer)
+        self.vocab_size = self.stream.index.vocab_size
+        self.rows_an_epoch = self.rows(1).num_windows
+        self.identity = {
+            "tokens": self.stream.index.sha256,
+            "length": settings.length,
+            "seed": settings.stream_seed,
+        } | ({"packed": True} if settings.packed else {})
+
+    def rows(self, num_rows):
+        from ..text.windows import repeated_windows
+
+        return repeated_windows(
+            self.stream,
+            self.row_length,
+            num_rows,
+            seed=self._settings.stream_seed,
+            packed=self._settings.packed,
+        )
+
+    @property
+    def tokens_per_row(self):
+        return self.rows(1).tokens_per_row
+
+    def tokens_of(self, num_rows):
+        if self._settings.packed:
+            return self.rows(num_rows).tokens_between(0, num_rows)
+        return super().tokens_of(num_rows)
+
+    def corpora(self, num_rows):
+        return [_corpus(self._settings.tokens, self.stream, num_rows / self.rows_an_epoch)]
+
+
+class MixedData(TrainingData):
+    """Windows of several token streams, in given shares."""
+
+    def __init__(self, settings: MixtureSettings):
+        from torch.utils.data import ConcatDataset
+        from transformers import AutoTokenizer
+
+        from ..text.shards import TokenStream, tokenizer_hash
+        from ..text.windows import TokenWindows
+        from .models import load_pretrained
+
+        self._settings = settings
+        self.row_length = settings.length
+        self.rows_an_epoch = None
+        self.tokenizer = load_pretrained(AutoTokenizer, settings.model)
+        self.streams = [TokenStream(f"{folder}/train") for folder in settings.streams]
+        for folder, stream in zip(settings.streams, self.streams, strict=True):
+            if stream.index.tokenizer_hash != tokenizer_hash(self.tokenizer):
+                raise InputError(f"{folder}: made with another tokenizer than {settings.model}; tokenize it again")
+        self.vocab_size = self.streams[0].index.vocab_size
+        held_out = [TokenWindows(TokenStream(f"{folder}/test"), settings.length) for folder in settings.streams]
+        self.test_rows = ConcatDataset(held_out)
+        self.identity = {
+            "tokens": [stream.index.sha256 for stream in self.streams],
+            "counts": self.rows(1).counts,
+            "length": settings.length,
+            "seed": settings.stream_seed,
+        }
+
+    def rows(self, num_rows):
+        from ..data.mixtures import Mixture
+        from ..text.windows import repeated_windows
+
+        settings = self._settings
+        sources = [
+            repeated_windows(stream, settings.length, num_rows, seed=settings.stream_seed) for stream in self.streams
+        ]
+        return Mixture(sources, settings.weights, by=settings.weigh_by, exhausted="error", num_rows=num_rows)
+
+    def corpora(self, num_rows):
+        parts = self.rows(num_rows).realized(num_rows)
+        return [
+            _corpus(folder, stream, part["epochs"]) | {"share": part["token_share"]}
+            for folder, stream, part in zip(self._settings.streams, self.streams, parts, strict=True)
+        ]
+
+
+def _corpus(name: str, stream, epochs: float) -> dict[str, Any]:
+    return {"name": name, "tokens": stream.num_tokens, "epochs": epochs}

@@ -1,0 +1,59 @@
+"""Killed without warning under ZeRO 1, 2, 3 and FSDP2, a run goes on as if nothing had been, on any world size."""
+
+import shutil
+
+import pytest
+from logged_runs import GLOBAL_BATCH, Runs, global_batches, indices_by_step, rows_of
+
+pytestmark = [pytest.mark.launch, pytest.mark.slow]
+
+STEPS = 9
+
+
+# Resumed on as many processes as there were, two, and on others.
+@pytest.mark.parametrize(("config", "others"), [("zero1", 3), ("zero2", 1), ("zero3", 3), ("fsdp2", 3)])
+def test_killed_and_resumed_a_sharded_run_is_the_undisturbed_one(config, others, program, tmp_path):
+    rows = rows_of("hmm", None, (STEPS + 1) * GLOBAL_BATCH)
+
+    def launch(name, kill=None, processes=2, micro_batch=3):
+        run = Runs(program, tmp_path / name, "hmm", None)
+        result, log = run.launch(STEPS, config=config, processes=processes, micro_batch=micro_batch, kill=kill)
+        return run, result.stdout + result.stderr, indices_by_step(log, rows)
+
+    undisturbed, _, found = launch("undisturbed")
+    assert found == global_batches(0, STEPS)
+    killed, _, found = launch("killed", kill="7:1")
+    assert {step: found[step] for step in range(7)} == global_batches(0, 7)
+    assert sorted(path.name for path in killed.output.iterdir() if path.is_dir()) == ["checkpoint-3", "checkpoint-6"]
+    shutil.copytree(tmp_path / "killed", tmp_path / "elsewhere")
+
+    resumed, _, found = launch("killed")
+    assert found == global_batches(6, STEPS), "none twice, none missing"
+    assert resumed.losses() == undisturbed.losses(), "the same to the bit"
+    weights = [(run.output / "model.safetensors").read_bytes() for run in (resumed, undisturbed)]
+    assert weights[0] == weights[1]
+
+    # Weights, Adam's two moments, and under DeepSpeed the weights its optimizer steps: float32 all.
+    tensors = (12 if config == "fsdp2" else 16) * resumed.summary()["parameters"]["total"]
+    before = _files(tmp_path / "elsewhere" / "run" / "checkpoint-6")
+    assert tensors < sum(before.values()) <= 1.02 * tensors
+
+    moved, said, found = launch("elsewhere", processes=others, micro_batch=12 // others // 2)
+    assert found == global_batches(6, STEPS)
+    assert moved.losses() == pytest.approx(undisturbed.losses(), abs=2e-5)
+    assert ("of 2 processes; cutting it anew" in said) == (config != "fsdp2")
+    assert _files(moved.output / "checkpoint-6") == before, "what was made for the other number of processes is gone"
+    assert moved.summary()["world_size"] == others
+
+
+def _files(folder):
+    return {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_a_sharded_run_began_no_other_framework_goes_on_with(program, tmp_path):
+    run = Runs(program, tmp_path, "hmm", None)
+    run.launch(3, config="zero2", processes=2)
+    result, log = run.launch(6, processes=2, kill="refused")
+    assert log == []
+    assert "checkpoint-3: written under DeepSpeed ZeRO 2 by 2 processes, and this run is under plain" in result.stderr
+    assert "Traceback" not in result.stderr.split("error:")[0]

@@ -1,0 +1,119 @@
+import io
+import json
+import math
+import re
+import sys
+
+import pytest
+
+from hmm_datasets.report.curves import Curve, Panel, panels
+from hmm_datasets.report.overview import draw_run
+from hmm_datasets.report.plots import plot_panel
+from hmm_datasets.report.terminal import text_plot, text_plots
+
+
+def history(count: int, **more) -> list[dict]:
+    rows = []
+    for step in range(1, count + 1):
+        tokens, loss = 1000 * step, 1 + 2 * step**-0.5
+        row = {"step": step, "tokens": tokens, "loss": loss, "learning_rate": 1e-3 / step, "grad_norm": 1 / step}
+        rows.append(row | {"tokens_per_second": 5e5 + step} | more)
+        if math.log2(step).is_integer():
+            rows.append({"tokens": tokens, "step": step, "eval_loss": loss + 0.1, "eval_cross_entropy_bayes": 0.9})
+    return rows
+
+
+def write(folder, rows) -> None:
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_has_the_panels_it_has_values_for():
+    rows = history(40)
+    assert [panel.name for panel in panels(rows)] == ["loss", "learning_rate", "grad_norm", "tokens_per_second"]
+    loss = panels(rows)[0]
+    assert loss.level == ("Bayes floor", 0.9)
+    assert [curve.label for curve in loss.curves] == ["training", "held out"]
+    assert loss.curves[1].tokens == [1000, 2000, 4000, 8000, 16000, 32000]
+    assert [panel.name for panel in panels([{"tokens": 1, "eval_loss": 2.0}])] == ["loss"]
+    assert panels([]) == []
+
+
+def test_values_that_are_not_finite_are_left_out_and_the_last_of_a_place_is_taken():
+    rows = [{"tokens": 1, "grad_norm": math.inf}, {"tokens": 2, "grad_norm": 3.0}, {"tokens": 2, "grad_norm": 4.0}]
+    (panel,) = panels(rows)
+    assert panel.curves == [Curve("", [2], [4.0])]
+
+
+def test_a_text_plot_puts_every_point_in_its_place():
+    """A falling line of letters on a frame of known size: corners at the ends, the middle in the middle."""
+    panel = Panel("x", "title", [Curve("a", [0, 100], [5.0, 5.0]), Curve("b", [0, 50, 100], [10.0, 5.0, 0.0])])
+    lines = text_plot(panel, width=60, height=16).splitlines()
+    assert len(lines) == 16
+    assert {len(line) for line in lines[1:-1]} == {60}
+    frame = [re.split("[│┤]", line)[1] for line in lines[2:-2]]
+    found = [(row, line.index("o")) for row, line in enumerate(frame) if "o" in line]
+    assert found[0] == (0, 0)
+    assert found[-1] == (len(frame) - 1, len(frame[0]) - 1)
+    assert abs(found[1][0] - len(frame) / 2) <= 1
+    assert abs(found[1][1] - len(frame[0]) / 2) <= 1
+
+
+@pytest.mark.parametrize("width", [1, 80, 133, 1000])
+def test_text_plots_keep_to_the_width_and_have_no_colour(width):
+    text = text_plots(panels(history(300)), width)
+    assert "\x1b" not in text
+    longest = max(map(len, text.splitlines()))
+    assert longest == min(max(width, 40), 160)
+    assert "Bayes floor 0.9" in text
+    assert "training 1.115" in text
+    assert "10k" in text
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_few_rows_are_drawn_too(count, tmp_path):
+    for panel in panels(history(count)):
+        assert panel.title in text_plot(panel)
+        plot_panel(panel, tmp_path / "few.png", title="few")
+
+
+def test_flat_and_negative_values_are_drawn():
+    text_plot(Panel("x", "x", [Curve("", [1, 2, 3], [0.0, 0.0, 0.0])]))
+    text_plot(Panel("x", "x", [Curve("", [1, 2, 3], [-1e-9, -5.0, 1e12])]))
+
+
+def test_the_end_of_a_run_prints_its_plots_and_writes_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "72")
+    write(tmp_path, history(20))
+    paths = draw_run(tmp_path)
+    names = ["grad_norm.png", "learning_rate.png", "loss.png", "tokens_per_second.png"]
+    assert sorted(path.name for path in paths) == names
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) == 72
+    assert "learning rate" in printed
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_a_run_of_few_rows_or_none_ends_without_plots(count, tmp_path, capsys):
+    write(tmp_path, history(count))
+    assert draw_run(tmp_path) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_plots_that_fail_do_not_fail_the_run_and_say_so(tmp_path, capsys):
+    write(tmp_path, history(20))
+    (tmp_path / "plots").write_text("a file where the folder should be")
+    assert draw_run(tmp_path) == []
+    told = capsys.readouterr().err
+    assert f"{tmp_path}: trained and saved; its plots failed, as told above" in told
+    assert "FileExistsError" in told
+
+
+def test_a_stream_without_unicode_gets_what_it_can_take(tmp_path, monkeypatch):
+    write(tmp_path, history(20))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert len(draw_run(tmp_path)) == 4
+    stream.flush()
+    assert b"learning rate" in stream.buffer.getvalue()

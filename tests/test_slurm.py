@@ -1,0 +1,190 @@
+"""The batch files of recipes/slurm/ under a Slurm of their own: a controller and two nodes, all on this machine."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BATCH_FILES = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
+DAEMONS = ("slurmctld", "slurmd")
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+MailProg=/bin/true
+ReturnToService=2
+SlurmctldPort=26817
+NodeName=n[0-1] NodeHostname={host} NodeAddr=127.0.0.1 Port=[26820-26821] CPUs=2
+PartitionName=main Nodes=ALL Default=YES
+"""
+
+
+@pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.stem)
+def test_a_batch_file_parses(path):
+    subprocess.run(["bash", "-n", path], check=True)
+
+
+class Slurm:
+    """Submits jobs, each with a log of its own, and waits for them."""
+
+    def __init__(self, folder, environment):
+        self.folder, self.environment = folder, environment
+
+    def run(self, *command, **environment):
+        result = subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
+
+    def submit(self, name, *arguments, **environment):
+        # No GPUs here: one process a node.
+        log = self.folder / f"{name}-%a.out" if name == "chain" else self.folder / f"{name}.out"
+        return self.run(
+            *("sbatch", "--parsable", "--gpus-per-node=0", "--output", log),
+            *(
+                *arguments[: arguments.index("--")],
+                f"recipes/slurm/{name}.sbatch",
+                *arguments[arguments.index("--") + 1 :],
+            ),
+            **environment,
+        )
+
+    def states(self, job):
+        return self.run("squeue", "-h", "-j", job, "--states=all", "--array", "-o", "%T").split()
+
+    def wait(self, job, timeout=240):
+        """The states a job and its array end in."""
+        deadline = time.monotonic() + timeout
+        while not {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}.isdisjoint(self.states(job)):
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(1)
+        return self.states(job)
+
+    def said(self):
+        return "\n".join(
+            f"{path}:\n{path.read_text(encoding='utf-8')[-3000:]}" for path in sorted(self.folder.glob("*.out"))
+        )
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory, child_environment):
+    missing = [name for name in ("sbatch", "srun", *DAEMONS) if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs Slurm (Debian: slurm-wlm) and root; missing: {', '.join(missing) or 'root'}")
+    folder = tmp_path_factory.mktemp("slurm")
+    path = folder / "slurm.conf"
+    path.write_text(CONFIGURATION.format(host=socket.gethostname().split(".")[0], folder=folder))
+    (folder / "state").mkdir()
+    bin_folder = str(Path(sys.executable).parent)
+    environment = child_environment | {"SLURM_CONF": str(path), "GLOO_SOCKET_IFNAME": "lo"}
+    environment["PATH"] = os.pathsep.join([bin_folder, environment["PATH"]])
+    daemons = []
+    try:
+        for command in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n0"], ["slurmd", "-D", "-N", "n1"]):
+            daemons.append(
+                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
+        slurm = Slurm(folder, environment)
+        deadline = time.monotonic() + 60
+        while True:
+            result = subprocess.run(["sinfo", "-h", "-o", "%D %T"], env=environment, capture_output=True, text=True)
+            if result.stdout.strip() == "2 idle":
+                break
+            assert time.monotonic() < deadline, (result.stdout, result.stderr)
+            time.sleep(0.5)
+        yield slurm
+        subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, timeout=30)
+        time.sleep(2)
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait(30)
+
+
+@pytest.fixture(scope="module")
+def recipe(slurm):
+    from hmm_datasets.hmm import processes
+
+    processes.mess3().save_pretrained(slurm.folder / "mess3")
+    return [
+        *("recipes/pretrain.py", "--hmm", slurm.folder / "mess3", "--length", 16, "--model", "1m"),
+        *("--num_test_sequences", 8, "--global_batch_size", 4, "--per_device_train_batch_size", 2),
+        *("--logging_steps", 1, "--save_steps", 100_000),
+    ]
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_on_one_node_the_limit_of_the_job_is_that_of_the_run(slurm, recipe):
+    """Of a job of one minute no step is sure to be saved in time but the first."""
+    output = slurm.folder / "one"
+    job = slurm.submit(
+        "one_node", "--time=1", "--", *recipe, "--output_dir", output, "--max_steps", 100_000, CONFIG="cpu1"
+    )
+    assert slurm.wait(job) == ["COMPLETED"], slurm.said()
+    assert "saving and stopping (the time limit is near)" in slurm.said()
+    assert [path.name for path in output.glob("checkpoint-*")] == ["checkpoint-1"]
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_many_nodes_train_as_one(slurm, recipe):
+    output = slurm.folder / "many"
+    job = slurm.submit(
+        "many_nodes", "--", *recipe, "--output_dir", output, "--max_steps", 4, CONFIG="multi_node_zero2"
+    )
+    assert slurm.wait(job) == ["COMPLETED"], slurm.said()
+    assert summary(output)["world_size"] == 2
+    assert summary(output)["tokens"] == 4 * 4 * 17
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm, recipe):
+    output = slurm.folder / "chain"
+    job = slurm.submit("chain", "--", *recipe, "--max_steps", 400, CONFIG="cpu1", OUTPUT_DIR=str(output))
+    deadline = time.monotonic() + 120
+    while not (output / "history.jsonl").exists():
+        assert time.monotonic() < deadline, slurm.said()
+        time.sleep(0.2)
+    # As Slurm does before the end of a job. Slurm 22's scancel signals all it should, and exits with 229.
+    subprocess.run(["scancel", "--signal=USR1", f"{job}_1"], env=slurm.environment, timeout=30)
+    states = slurm.wait(job)
+    assert states.count("COMPLETED") == 2, (states, slurm.said())
+    assert set(states) == {"COMPLETED", "CANCELLED"}
+    assert "saving and stopping (SIGUSR1)" in (slurm.folder / "chain-1.out").read_text(encoding="utf-8")
+    (stopped, *_) = sorted(int(path.name.split("-")[1]) for path in output.glob("checkpoint-*"))
+    assert 0 < stopped < 400
+    assert summary(output)["resumed_from"] == f"checkpoint-{stopped}"
+    assert summary(output)["steps"] == 400
+    assert not (slurm.folder / "chain-3.out").exists()

@@ -1,0 +1,99 @@
+"""Fine-tuning reads conversations in a random order of its own every epoch; stopped anywhere, it goes on in it."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.text.bpe import train_bpe
+from hmm_datasets.text.corpora import load_corpus
+from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import SFTSettings
+from hmm_datasets.training.trainers import FineTuner
+
+CONVERSATIONS, STEPS = 22, 14  # five and a half steps an epoch
+
+
+class Logged(FineTuner):
+    """Writes down the rows of every step, and is told to stop in one of them."""
+
+    def __init__(self, *args, stop_in=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.trained = {}
+        self.stop_in = stop_in
+
+    def training_step(self, model, inputs, *rest):
+        rows = [
+            tuple(row[mask == 1].tolist())
+            for row, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
+        ]
+        self.trained.setdefault(self.state.global_step, []).extend(rows)
+        if self.state.global_step == self.stop_in:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(model, inputs, *rest)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [message["content"] for row in conversations() for message in row["messages"]]
+    return train_bpe(texts, 400, show_progress=False)
+
+
+def conversations() -> Dataset:
+    return load_corpus("instructions-sample", split="train", streaming=False).select(range(CONVERSATIONS))
+
+
+def fine_tune(folder, tokenizer, stop_in=None):
+    settings = SFTSettings(
+        str(folder),
+        max_steps=STEPS,
+        global_batch_size=4,
+        per_device_train_batch_size=2,
+        max_length=48,
+        logging_steps=1,
+        save_steps=1000,
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        llama_config("1m", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    )
+    trainer = Logged(
+        model=model, args=settings, train_dataset=conversations(), processing_class=tokenizer, stop_in=stop_in
+    )
+    summary = train_and_save(trainer, settings={}, data={"conversations": CONVERSATIONS})
+    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return trainer.trained, {row["step"]: row["loss"] for row in rows if "loss" in row}, summary
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tokenizer, tmp_path_factory):
+    return fine_tune(tmp_path_factory.mktemp("undisturbed"), tokenizer)
+
+
+def test_an_epoch_reads_every_conversation_once_in_an_order_of_its_own(undisturbed):
+    trained, _, _ = undisturbed
+    rows = [row for step in range(STEPS) for row in trained[step]]
+    first, second = rows[:CONVERSATIONS], rows[CONVERSATIONS : 2 * CONVERSATIONS]
+    assert len(set(first)) == CONVERSATIONS
+    assert set(first) == set(second)
+    assert first != second
+
+
+@pytest.mark.parametrize("step", [5, 8], ids=["at the end of an epoch", "in the second"])
+def test_a_stopped_fine_tuning_goes_on_to_the_rows_and_losses_of_an_undisturbed_one(
+    step, undisturbed, tokenizer, tmp_path
+):
+    trained, losses, _ = undisturbed
+    before, _, stopped = fine_tune(tmp_path, tokenizer, stop_in=step)
+    assert stopped == {"steps": step + 1, "interrupted": "SIGTERM"}
+    after, found, summary = fine_tune(tmp_path, tokenizer)
+    assert summary["resumed_from"] == f"checkpoint-{step + 1}"
+    assert before | after == trained, "none twice, none missing"
+    assert set(after) == set(range(step + 1, STEPS))
+    assert found == losses

@@ -1,0 +1,311 @@
+"""AdamW and Muon update what torch's own update, on the learning rates that formulas and settings say."""
+
+import copy
+import math
+
+import pytest
+import torch
+from tiny_runs import history, losses, random_rows, settings, tiny_model, trainer
+from torch.utils.data import Subset
+from transformers import TrainerCallback
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.training.optimizers import MuonWithAdamW, matrix_names, parameter_groups
+from hmm_datasets.training.settings import PretrainSettings, parse_settings
+
+MATRICES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def error(call, *arguments, **given) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Muon for the matrices, AdamW for the rest
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_takes_the_matrices_of_the_body_and_adamw_all_else(tied):
+    model = tiny_model(tied=tied, layers=2)
+    matrices = matrix_names(model)
+    assert {name.split(".")[-2] for name in matrices} == MATRICES
+    assert len(matrices) == 2 * len(MATRICES)
+    rest = {name for name, _ in model.named_parameters()} - matrices
+    assert {name.split(".")[-2] for name in rest} == {
+        *("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm"),
+        *(() if tied else ("lm_head",)),
+    }
+
+
+def test_each_part_updates_as_torchs_own_optimizer_alone(tmp_path):
+    """To the bit, over steps with a schedule: gradients are given, so that parts do not meet through the model."""
+    run = trainer(tmp_path, matrix_optimizer="muon", learning_rate=0.01)
+    ours, theirs = run.model, copy.deepcopy(run.model)
+    run.create_optimizer()
+    assert isinstance(run.optimizer, MuonWithAdamW)
+    named = dict(theirs.named_parameters())
+    matrices = matrix_names(theirs)
+    decayed = set(run.get_decay_parameter_names(theirs))
+    muon = torch.optim.Muon(
+        [named[name] for name in named if name in matrices],
+        **{"lr": 0.01, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"},
+    )
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [named[name] for name in named if name in decayed - matrices], "weight_decay": 0.1},
+            {"params": [named[name] for name in named if name not in decayed], "weight_decay": 0.0},
+        ],
+        **{"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "fused": True},
+    )
+    generator = torch.Generator().manual_seed(0)
+    for step in range(5):
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.grad = torch.randn(mine.shape, generator=generator)
+            other.grad = mine.grad.clone()
+        for group in [*run.optimizer.param_groups, *muon.param_groups, *adamw.param_groups]:
+            group["lr"] = 0.01 / (step + 1)
+        for optimizer in (run.optimizer, muon, adamw):
+            optimizer.step()
+    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, other), name
+
+
+def test_muons_updates_have_the_size_of_adamws():
+    """RMS about 0.2 times the learning rate for any shape (Liu et al. 2025, section 2.2), without weight decay."""
+    for shape in ((64, 64), (32, 256), (256, 32)):
+        weight = torch.nn.Parameter(torch.zeros(shape))
+        weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        rest = torch.nn.Parameter(torch.zeros(3))
+        rest.grad = torch.ones(3)
+        groups = [
+            {"params": [weight], "optimizer": "muon", "weight_decay": 0.0},
+            {"params": [rest], "optimizer": "adamw", "weight_decay": 0.0},
+        ]
+        MuonWithAdamW(groups, lr=0.01).step()
+        assert weight.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.25)
+
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == 3
+
+
+@pytest.mark.parametrize("chosen", [{"matrix_optimizer": "muon"}, {"learning_rate_factors": {"embed": 0.1}}])
+def test_a_resumed_run_is_the_undisturbed_one_to_the_bit(tmp_path, chosen):
+    rows = random_rows(48)
+    given = {"learning_rate": 0.01, "save_strategy": "steps", "save_steps": 3, **chosen}
+    whole = trainer(tmp_path / "whole", rows=rows, **given)
+    expected = losses(whole)
+    first = trainer(tmp_path / "parts", rows=rows, **given)
+    first.add_callback(Stop())
+    first.train()
+    second = trainer(tmp_path / "parts", model=tiny_model(seed=9), rows=Subset(rows, range(24, 48)), **given)
+    second.args.ignore_data_skip = True
+    second.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-3"))
+    assert [row["loss"] for row in history(second)] == expected
+    for one, other in zip(second.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_loss_scaler_unscales_for_it_and_skips_a_step_that_overflowed():
+    """As under fp16: torch's scaler, which calls the optimizer's step only with finite gradients."""
+    models = [tiny_model(), tiny_model()]
+    optimizers = []
+    for model in models:
+        groups = parameter_groups(
+            model, learning_rate=0.01, weight_decay=0.1, decayed=matrix_names(model), matrices=matrix_names(model)
+        )
+        optimizers.append(MuonWithAdamW(groups, lr=0.01))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    batch = {name: torch.stack([row[name] for row in random_rows(4)]) for name in ("input_ids", "labels")}
+    models[0](**batch).loss.backward()
+    optimizers[0].step()
+    scaler.scale(models[1](**batch).loss).backward()
+    scaler.step(optimizers[1])
+    scaler.update()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+    before = copy.deepcopy(models[1])
+    for parameter in models[1].parameters():
+        parameter.grad.fill_(float("inf"))
+    scaler.step(optimizers[1])
+    scaler.update()
+    assert scaler.get_scale() == 2.0**3
+    for one, other in zip(models[1].parameters(), before.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_muon_learns_and_the_curve_is_its_own(tmp_path):
+    rows = random_rows(8) * 12
+    given = {"rows": rows, "max_steps": 12, "learning_rate": 0.02}
+    muon = losses(trainer(tmp_path, matrix_optimizer="muon", **given))
+    adamw = losses(trainer(tmp_path, **given))
+    assert muon[0] == adamw[0]
+    assert muon[-1] < muon[0] - 1
+    assert muon[-1] != adamw[-1]
+
+
+def test_the_default_is_fused_adamw_without_decay_on_norms(tmp_path):
+    run = trainer(tmp_path)
+    optimizer = run.create_optimizer()
+    assert type(optimizer) is torch.optim.AdamW
+    assert optimizer.defaults["fused"] is True
+    decayed, plain = optimizer.param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0)
+    assert {parameter.ndim for parameter in decayed["params"]} == {2}
+    assert {parameter.ndim for parameter in plain["params"]} == {1}
+
+
+# Learning rates by name
+
+
+def test_factors_multiply_the_learning_rate_of_what_they_match(tmp_path):
+    model = tiny_model(layers=2)
+    factors = {"embed_tokens": 0.1, r"layers\.1\.": 3, "q_proj|lm_head": 2.0}
+    groups = parameter_groups(
+        model,
+        learning_rate=0.01,
+        weight_decay=0.1,
+        decayed={name for name, parameter in model.named_parameters() if parameter.ndim > 1},
+        factors=factors,
+        matrices=matrix_names(model),
+    )
+    of = {id(parameter): group for group in groups for parameter in group["params"]}
+    found = {name: of[id(parameter)] for name, parameter in model.named_parameters()}
+    assert len(of) == len(found)
+    for name, group in found.items():
+        first = 0.1 if "embed_tokens" in name else 3 if ".1." in name else 2 if "q_proj" in name else 1
+        first = 2 if "lm_head" in name else first
+        assert group["lr"] == pytest.approx(0.01 * first), name
+        assert group["weight_decay"] == (0.0 if "norm" in name else 0.1), "embeddings decay, norms do not"
+        assert group["optimizer"] == ("muon" if name in matrix_names(model) else "adamw")
+    assert groups[0]["lr"] == 0.01, "the learning rate that is logged is the plain one"
+
+
+@pytest.mark.parametrize("matrix_optimizer", ["adamw", "muon"])
+def test_a_factor_of_zero_freezes_and_a_schedule_keeps_the_factors(tmp_path, matrix_optimizer):
+    model = tiny_model()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    rates = []
+
+    class Rates(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+            rates.append([group["lr"] for group in optimizer.param_groups])
+
+    factors = {"embed_tokens": 0, "lm_head": 0.5}
+    run = trainer(tmp_path, model=model, learning_rate_factors=factors, matrix_optimizer=matrix_optimizer)
+    run.add_callback(Rates())
+    run.train()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("embed_tokens" in name), name
+    for row in rates[1:]:
+        assert sorted({round(rate / row[0], 6) for rate in row}) == [0, 0.5, 1]
+    assert [row["learning_rate"] for row in history(run)] == [row[0] for row in rates]
+
+
+def test_settings_read_factors_from_yaml_and_flags(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text(f"output_dir: {tmp_path}\nmax_steps: 3\nlearning_rate_factors:\n  embed_tokens: 0.1\n")
+    (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path)])
+    assert found.learning_rate_factors == {"embed_tokens": 0.1}
+    flag = ["--learning_rate_factors", '{"lm_head": 2}']
+    (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path), *flag])
+    assert found.learning_rate_factors == {"lm_head": 2.0}
+    assert settings(tmp_path).learning_rate_factors == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"matrix_optimizer": "sgd"}, "matrix_optimizer is 'sgd'; expected one of adamw, muon"),
+        ({"matrix_optimizer": "muon", "optim": "sgd"}, "optim is OptimizerNames.SGD; matrix_optimizer and learning"),
+        ({"learning_rate_factors": "embed"}, "learning_rate_factors is 'embed'; expected a mapping of regular"),
+        ({"learning_rate_factors": {"(": 1}}, "learning_rate_factors: '(' is no regular expression (missing ), unte"),
+        ({"learning_rate_factors": {"a": -1}}, "learning_rate_factors: the factor of 'a' is -1; expected 0 or more"),
+        ({"learning_rate_factors": {"a": "x"}}, "learning_rate_factors: the factor of 'a' is 'x'; expected 0 or more"),
+        ({"decay_steps": -0.1}, "decay_steps is -0.1; expected a share of the run below 1, or steps"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, given, message):
+    assert error(settings, tmp_path, **given).startswith(message)
+
+
+def test_an_expression_that_matches_nothing_is_refused(tmp_path):
+    run = trainer(tmp_path, learning_rate_factors={"embed": 0.1, "wte": 0.1})
+    message = error(run.create_optimizer)
+    assert message.startswith(
+        "learning_rate_factors: 'wte' matches no parameter; names are such as model.embed_tokens"
+    )
+
+
+# Schedules
+
+
+def rates_of(folder, steps=40, **given) -> list[float]:
+    """The learning rate of every step, as the optimizer has it."""
+    run = trainer(folder, max_steps=steps, **given)
+    optimizer = run.create_optimizer()
+    scheduler = run.create_scheduler(steps)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_cosine_has_warmup_and_a_floor_of_a_tenth(tmp_path):
+    def rate(step):
+        if step < 4:
+            return step / 4
+        return 0.1 + 0.9 * (1 + math.cos(math.pi * (step - 4) / 36)) / 2
+
+    found = rates_of(tmp_path, learning_rate=2.0, warmup_steps=0.1)
+    assert found == pytest.approx([2 * rate(step) for step in range(40)])
+    found = rates_of(tmp_path, learning_rate=2.0, warmup_steps=4, lr_scheduler_kwargs={"min_lr": 0.2})
+    assert found == pytest.approx([2 * rate(step) for step in range(40)])
+
+
+def test_linear_falls_to_nothing(tmp_path):
+    found = rates_of(tmp_path, lr_scheduler_type="linear", warmup_steps=8, learning_rate=1.0)
+    assert found == pytest.approx([min(step / 8, (40 - step) / 32) for step in range(40)])
+
+
+@pytest.mark.parametrize("decay", [0.25, 10])
+def test_warmup_stable_decay_decays_in_the_last_share_of_the_run(tmp_path, decay):
+    found = rates_of(
+        tmp_path,
+        **{"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 5, "decay_steps": decay, "learning_rate": 1.0},
+        lr_scheduler_kwargs={"decay_type": "linear", "min_lr_ratio": 0.2},
+    )
+    # transformers warms up from the floor, not from 0.
+    expected = [
+        0.2 + 0.8 * step / 5 if step < 5 else 1.0 if step < 30 else 1 - 0.8 * (step - 30) / 10 for step in range(40)
+    ]
+    assert found == pytest.approx(expected)
+
+
+def test_what_the_user_says_of_the_decay_stands(tmp_path):
+    given = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 0, "learning_rate": 1.0}
+    run = trainer(tmp_path, lr_scheduler_kwargs={"num_decay_steps": 4, "decay_type": "linear"}, **given)
+    run.create_optimizer()
+    run.create_scheduler(40)
+    assert run.args.lr_scheduler_kwargs == {"num_decay_steps": 4, "decay_type": "linear"}
+    found = rates_of(tmp_path, lr_scheduler_kwargs={"num_decay_steps": 4, "decay_type": "linear"}, **given)
+    assert found == pytest.approx([1.0] * 36 + [1.0, 0.75, 0.5, 0.25])
+
+
+def test_gradients_are_clipped_to_their_norm(tmp_path):
+    norms = []
+
+    class Norms(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
+
+    run = trainer(tmp_path, max_grad_norm=0.25, matrix_optimizer="muon")
+    run.add_callback(Norms())
+    run.train()
+    assert norms == pytest.approx([0.25] * 6, rel=1e-4)
+    assert min(row["grad_norm"] for row in history(run)) > 0.25

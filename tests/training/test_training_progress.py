@@ -1,0 +1,21 @@
+import io
+import sys
+
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from hmm_datasets.training.progress import ProgressLine
+
+
+def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("time.localtime", lambda moment: __import__("time").gmtime(moment))
+    line, args = ProgressLine(), TrainingArguments(str(tmp_path))
+    state = TrainerState(max_steps=10, is_world_process_zero=True, num_input_tokens_seen=640, global_step=4)
+    line.on_train_begin(args, state, TrainerControl())
+    logs = {"loss": 2.5, "fraction": 0.125, "seconds_left": 3 * 86400.0, "tokens_per_second": 1e6}
+    line.on_log(args, state, TrainerControl(), logs=logs)
+    line.on_train_end(args, state, TrainerControl())
+    told = stream.getvalue()
+    assert "640 tokens  loss 2.5000  1,000,000 tokens/s  12.5% done  ends Fri 17 Nov 22:13" in told

@@ -1,0 +1,82 @@
+"""Rows of unequal lengths over micro-batches and ranks: one loss, one count, one verdict on a step's gradient."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.files import read_json, read_jsonl
+
+PROGRAM = Path(__file__).with_name("unequal_conversations.py")
+
+
+@pytest.fixture(scope="module")
+def program():
+    spec = importlib.util.spec_from_file_location(PROGRAM.stem, PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def whole(program, tmp_path_factory):
+    """The run on one process, its global batches uncut, and its trainer."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, program.main(str(folder), 8)
+
+
+def curve(folder, name: str) -> list[float]:
+    return [row[name] for row in read_jsonl(folder / "history.jsonl") if "loss" in row]
+
+
+def test_the_loss_of_a_step_is_the_mean_over_all_that_the_assistants_say(program, whole):
+    folder, trainer = whole
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(trainer.model.config)
+    total, count = 0.0, 0
+    for row in trainer.train_dataset.select(range(8)):
+        labels = torch.tensor([row["labels"] if "labels" in row else _masked(row)])
+        logits = model(torch.tensor([row["input_ids"]])).logits
+        total += torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum").item()
+        count += int((labels[0, 1:] != -100).sum())
+    assert curve(folder, "loss")[0] == pytest.approx(total / count, rel=1e-5)
+
+
+def _masked(row) -> list[int]:
+    return [token if said else -100 for token, said in zip(row["input_ids"], row["assistant_masks"], strict=True)]
+
+
+def samples(folder) -> list[tuple[int, str]]:
+    return [(row["step"], row["text"]) for row in read_jsonl(folder / "samples.jsonl")]
+
+
+def agree(folder, whole) -> None:
+    first = whole[0]
+    for name in ("tokens", "flops", "skipped_steps"):
+        assert curve(folder, name) == curve(first, name)
+    assert curve(folder, "skipped_steps") == [0, 1, 1]
+    assert curve(folder, "loss") == pytest.approx(curve(first, "loss"), rel=1e-5)
+    assert samples(folder) == samples(first)
+    assert [step for step, _ in samples(folder)] == [3]
+
+
+def test_micro_batches_change_nothing(program, whole, tmp_path):
+    program.main(str(tmp_path), 2)
+    agree(tmp_path, whole)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    "config", ["cpu2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero2", "zero3", "fsdp2"))]
+)
+def test_two_processes_change_nothing(config, launch, whole, tmp_path):
+    root = Path(__file__).parents[2]
+    result = launch(
+        "accelerate.commands.accelerate_cli",
+        *("launch", "--config_file", root / "accelerate_configs" / f"{config}.yaml", PROGRAM, tmp_path, 2),
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert read_json(tmp_path / "summary.json")["world_size"] == 2
+    agree(tmp_path, whole)
