@@ -11,6 +11,7 @@ What is told is the median step of a run, and the median, least and most of the 
 import argparse
 import contextlib
 import io
+import os
 import shutil
 import statistics
 import tempfile
@@ -53,6 +54,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="rows a step, default 32")
     parser.add_argument("--rounds", type=int, default=5, help="how often the runs take turns, default 5")
     settings = parser.parse_args()
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed warns that it found no GPU
     print_heading(PACKAGES)
     with tempfile.TemporaryDirectory() as folder:
         settings.folder = Path(folder)

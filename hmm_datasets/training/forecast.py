@@ -16,8 +16,8 @@ keep in fact:
 Sharded weights are whole for one layer at a time, which is counted with activations. Activations are those of the
 forward and backward pass of one micro-batch at their peak, the loss and its logits among them: torch's memory tracker
 follows the model's own code on fake tensors, at one and at two layers, and what a layer adds is added for each.
-Attention is taken to be fused (memory linear in the length). What the allocator wastes, CUDA's context (about half a
-GiB) and buffers of communication come on top.
+Attention is taken to be fused (memory linear in the length) unless it is `eager`. What the allocator wastes, CUDA's
+context (about half a GiB) and buffers of communication come on top.
 """
 
 import math
@@ -213,6 +213,8 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
+    if config._attn_implementation != "eager":
+        config._attn_implementation = "sdpa"  # fused, as flash and flex attention are, and to be had everywhere
     with FakeTensorMode():
         model = new_model(config)
         model.train()

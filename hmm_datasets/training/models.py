@@ -52,6 +52,9 @@ PRESETS = {
     "500m": Shape(24, 1280),
 }
 
+ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""What transformers computes attention with; all keep packed documents apart. Flash attention needs its package."""
+
 
 @dataclass
 class ModelSettings:
@@ -62,16 +65,23 @@ class ModelSettings:
         metadata={"help": "A preset of hmm_datasets.training.models, a depth (d12), or a configuration's name."},
     )
     tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
+    attention: str = field(default="sdpa", metadata={"help": f"What computes attention: {', '.join(ATTENTION)}."})
+
+    def __post_init__(self):
+        if self.attention not in ATTENTION:
+            raise InputError(f"attention is {self.attention!r}; expected one of {', '.join(ATTENTION)}")
 
     def config(self, data: "TrainingData") -> "PreTrainedConfig":
         """The configuration of a new model for these data."""
-        return model_config(
+        config = model_config(
             self.model,
             vocab_size=data.vocab_size,
             max_length=data.row_length,
             tie_embeddings=self.tie_embeddings,
             **data.special_tokens,
         )
+        config._attn_implementation = self.attention
+        return config
 
 
 _DEPTH = re.compile(r"d([1-9]\d?\d?)")

@@ -191,3 +191,11 @@ def test_sharding_parts_what_it_says_and_nothing_else():
     assert memory_per_rank("ddp", **sizes | {"world_size": 1}).gradients == 4_000
     with pytest.raises(InputError, match="strategy 'zero9'; expected one of ddp"):
         memory_per_rank("zero9", **sizes)
+
+
+def test_attention_is_computed_by_what_is_asked_for(hmm):
+    data = DataSettings(hmm=hmm, length=7).load()
+    for name in ("sdpa", "eager", "flex_attention"):
+        assert LlamaForCausalLM(ModelSettings("d1", attention=name).config(data)).config._attn_implementation == name
+    with pytest.raises(InputError, match="attention is 'flash'; expected one of sdpa, eager, flex_attention, flash_"):
+        ModelSettings("d1", attention="flash")
