@@ -30,7 +30,7 @@ def forecast_text(found: dict[str, Any]) -> str:
         rows.append(("epochs", "none", "sequences are drawn: none comes twice"))
     for corpus in found["corpora"]:
         share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
-        rows.append(("epochs", f"{corpus['epochs']:.3g}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
+        rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
     if "time" in found:
         time = found["time"]
         rows.append(("tokens a second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
