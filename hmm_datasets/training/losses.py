@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from transformers.trainer_pt_utils import nested_gather
 
 from ..errors import InputError
-
-IGNORED = -100
+from ..text.windows import IGNORED
 
 
 def squared_log_normalizers(

@@ -9,6 +9,7 @@ from trl import SFTTrainer
 from ..errors import InputError
 from ..text.packing import count_tokens
 from .accounting import Accounting
+from .held_out import HeldOutLoss
 from .indices import LoggedIndices
 from .losses import ZLoss
 from .optimizers import Optimizers
@@ -98,7 +99,16 @@ class TokenCounts:
 
 
 class Pretrainer(
-    LoggedIndices, Ramped, TokenCounts, FiniteLoss, ZLoss, Optimizers, Accounting, WholeCheckpoints, Trainer
+    LoggedIndices,
+    Ramped,
+    TokenCounts,
+    FiniteLoss,
+    HeldOutLoss,
+    ZLoss,
+    Optimizers,
+    Accounting,
+    WholeCheckpoints,
+    Trainer,
 ):
     """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
 
@@ -107,5 +117,5 @@ class Pretrainer(
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 
-class FineTuner(FiniteLoss, Accounting, WholeCheckpoints, SFTTrainer):
+class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, SFTTrainer):
     """TRL's trainer for conversations."""

@@ -40,7 +40,7 @@ def test_text_and_conversations_are_token_streams_with_their_bytes(tokens):
     assert len(TokenStream(tokens / "text" / "train").index.shards) > 30
 
 
-@pytest.mark.parametrize("place", ["text/train", "chat/train"])
+@pytest.mark.parametrize("place", ["text/train", pytest.param("chat/train", marks=pytest.mark.slow)])
 def test_a_recipe_that_was_killed_ends_with_the_same_bytes(program, succeeded, tokens, tmp_path, place):
     folder = tmp_path / "a"
     command = ["recipes/tokenize_corpus.py", "--output_dir", folder, *SMALL]

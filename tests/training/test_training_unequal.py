@@ -37,19 +37,37 @@ def test_the_loss_of_a_step_is_the_mean_over_all_that_the_assistants_say(program
     model = LlamaForCausalLM(trainer.model.config)
     total, count = 0.0, 0
     for row in trainer.train_dataset.select(range(8)):
-        labels = torch.tensor([row["labels"] if "labels" in row else _masked(row)])
+        labels = torch.tensor([labels_of(row)])
         logits = model(torch.tensor([row["input_ids"]])).logits
         total += torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum").item()
         count += int((labels[0, 1:] != -100).sum())
     assert curve(folder, "loss")[0] == pytest.approx(total / count, rel=1e-5)
 
 
-def _masked(row) -> list[int]:
+def labels_of(row) -> list[int]:
+    if "labels" in row:
+        return row["labels"]
     return [token if said else -100 for token, said in zip(row["input_ids"], row["assistant_masks"], strict=True)]
 
 
 def samples(folder) -> list[tuple[int, str]]:
     return [(row["step"], row["text"]) for row in read_jsonl(folder / "samples.jsonl")]
+
+
+def held_out(folder) -> list[float]:
+    return [row["eval_loss"] for row in read_jsonl(folder / "history.jsonl") if "eval_loss" in row]
+
+
+def test_the_held_out_loss_is_the_mean_over_all_that_the_assistants_say(whole):
+    folder, trainer = whole
+    total, count = 0.0, 0
+    for row in trainer.eval_dataset:
+        labels = torch.tensor([labels_of(row)])
+        with torch.no_grad():
+            logits = trainer.model.eval()(torch.tensor([row["input_ids"]])).logits
+        total += torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum").item()
+        count += int((labels[0, 1:] != -100).sum())
+    assert held_out(folder) == [pytest.approx(total / count, rel=1e-5)]
 
 
 def agree(folder, whole) -> None:
@@ -58,6 +76,7 @@ def agree(folder, whole) -> None:
         assert curve(folder, name) == curve(first, name)
     assert curve(folder, "skipped_steps") == [0, 1, 1]
     assert curve(folder, "loss") == pytest.approx(curve(first, "loss"), rel=1e-5)
+    assert held_out(folder) == pytest.approx(held_out(first), rel=1e-6), "a mean over tokens, no row twice"
     assert samples(folder) == samples(first)
     assert [step for step, _ in samples(folder)] == [3]
 

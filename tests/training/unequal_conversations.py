@@ -50,6 +50,7 @@ def main(folder: str, micro_batch: int) -> FineTuner:
         max_steps=3,
         global_batch_size=8,
         per_device_train_batch_size=micro_batch,
+        per_device_eval_batch_size=3 if micro_batch == 2 else 7,
         logging_steps=1,
         save_strategy="no",
         sample_prompts=["Who?"],
@@ -71,7 +72,7 @@ def main(folder: str, micro_batch: int) -> FineTuner:
         model=LlamaForCausalLM(config),
         args=settings,
         train_dataset=rows,
-        eval_dataset=rows.select(range(8)),
+        eval_dataset=rows.select(range(20, 27)),
         processing_class=tokenizer,
     )
     train_and_save(trainer, settings={}, data={})
