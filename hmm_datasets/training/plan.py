@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
 from .budget import Budget, accumulation_steps
 from .flops import flops_per_token
 from .models import count_parameters
@@ -133,6 +132,4 @@ def make_plan(
     needed = budget.tokens(parameters["total"], flops)
     while data.tokens_of(ramp.rows_before(steps)) < needed:
         steps += 1
-    if steps < 1:
-        raise InputError(f"{budget.name} {budget.amount:g} buys no step")
     return Plan(budget, steps, ramp, data, parameters, flops)

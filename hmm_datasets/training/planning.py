@@ -1,22 +1,24 @@
 """The plan of a recipe before it runs, from its settings file and flags: `hmm-datasets plan`."""
 
+import contextlib
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import InputError
 from .forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
 from .models import ModelSettings, load_pretrained, new_model
 from .plan import Plan
-from .settings import PretrainSettings, parse_settings
+from .settings import PretrainSettings, parse_settings, read_yaml
 from .sources import DataSettings, MixtureSettings
+
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 def plan_recipe(
@@ -40,41 +42,36 @@ def plan_recipe(
     Raises:
         `InputError`: what the recipe would refuse, too.
     """
-    launch = {} if launch_config is None else _read_yaml(Path(launch_config))
+    launch = {} if launch_config is None else read_yaml(Path(launch_config))
     world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
     if world_size < 1:
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
-    # As the launcher would tell it to the recipe.
-    os.environ["ACCELERATE_MIXED_PRECISION"] = str(launch.get("mixed_precision", "no"))
-    content = _read_yaml(Path(path))
-    arguments = ["--config", str(path), *flags]
+    content = read_yaml(Path(path))
     if "conversations" in content:
         raise InputError(f"{path}: of recipes/sft.py, whose rows have lengths of their own; plans are for pretraining")
-    if "streams" in content:
-        mixture, settings = parse_settings(MixtureSettings, PretrainSettings, arguments=arguments)
-        data, config = mixture.load(), load_pretrained(AutoConfig, mixture.model)
-    else:
-        data_settings, model, settings = parse_settings(
-            DataSettings, ModelSettings, PretrainSettings, arguments=arguments
-        )
-        data = data_settings.load()
-        config = model.config(data)
+    kinds = (MixtureSettings,) if "streams" in content else (DataSettings, ModelSettings)
+    with _launched_in(str(launch.get("mixed_precision", "no"))):
+        *chosen, settings = parse_settings(*kinds, PretrainSettings, arguments=["--config", str(path), *flags])
+    data = chosen[0].load()
+    config = load_pretrained(AutoConfig, chosen[0].model) if "streams" in content else chosen[1].config(data)
     with torch.device("meta"):
         model = new_model(config)
     plan = settings.plan(data, model, world_size)
     return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now())
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+@contextlib.contextmanager
+def _launched_in(precision: str) -> Iterator[None]:
+    """What the launcher tells the recipe of precision, for as long as settings are read."""
+    before = os.environ.get(_PRECISION)
+    os.environ[_PRECISION] = precision
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML ({getattr(error, 'problem', error)})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
-    return content
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PRECISION]
+        else:
+            os.environ[_PRECISION] = before
 
 
 def forecast(

@@ -272,10 +272,12 @@ def _check_flags(arguments: list[str], parser: TrlParser) -> None:
             raise InputError(f"unknown flag {flag}{_suggestion(flag, known)}")
 
 
-def _check_config(place: list[str], parser: TrlParser, kinds: Sequence[type]) -> None:
-    if not place:
-        raise InputError("--config needs a YAML file")
-    path = Path(place[0])
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        `InputError`: no such file, not YAML, or not a mapping; it names the line.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -286,6 +288,14 @@ def _check_config(place: list[str], parser: TrlParser, kinds: Sequence[type]) ->
         raise InputError(f"{path}{line}: not YAML ({getattr(error, 'problem', error)})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
+    return content
+
+
+def _check_config(place: list[str], parser: TrlParser, kinds: Sequence[type]) -> None:
+    if not place:
+        raise InputError("--config needs a YAML file")
+    path = Path(place[0])
+    content = read_yaml(path)
     expected = {name: kind for one in kinds for name, kind in typing.get_type_hints(one).items()}
     converters = {action.dest: action.type for action in reversed(parser._actions) if action.dest != "help"}
     for key, value in content.items():

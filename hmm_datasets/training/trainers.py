@@ -51,7 +51,7 @@ class Ramped:
             num_examples,
             args.ramp.rows_before(steps),
             batch_size,
-            (steps * args.gradient_accumulation_steps),
+            steps * args.gradient_accumulation_steps,
             steps,
         )
 
