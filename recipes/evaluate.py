@@ -50,7 +50,8 @@ def main(settings: EvaluationSettings) -> None:
     from transformers import AutoModelForCausalLM
 
     from hmm_datasets.files import write_json
-    from hmm_datasets.metrics.measure import measure_on_hmm, measure_on_text
+    from hmm_datasets.metrics.law import measure_law
+    from hmm_datasets.metrics.text import measure_text
     from hmm_datasets.report.tables import hmm_table
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.record import git_commit, versions
@@ -73,7 +74,7 @@ def main(settings: EvaluationSettings) -> None:
             num_sequences=settings.num_sequences,
             bos=settings.bos,
         )
-        result["hmm"] = measure_on_hmm(model, source, rows, accelerator, batch_size=settings.batch_size)
+        result["hmm"] = measure_law(model, source, rows, accelerator, batch_size=settings.batch_size)
     if settings.tokens is not None:
         from transformers import AutoTokenizer
 
@@ -83,7 +84,7 @@ def main(settings: EvaluationSettings) -> None:
         stream = TokenStream(settings.tokens)
         windows = StridedWindows(stream, settings.window, settings.stride, settings.by_document)
         tokenizer = load_pretrained(AutoTokenizer, settings.model)
-        result["text"] = measure_on_text(model, tokenizer, windows, accelerator, batch_size=settings.batch_size)
+        result["text"] = measure_text(model, tokenizer, windows, accelerator, batch_size=settings.batch_size)
     if accelerator.is_main_process:
         write_json(Path(settings.output_dir) / "evaluation.json", result)
         if "hmm" in result:

@@ -1,8 +1,12 @@
 """Measures of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    import evaluate
 
 NAMES = ("bayes_gap", "bits_per_byte", "predictor_kl", "token_cross_entropy")
 
@@ -19,3 +23,10 @@ def metric_path(name: str) -> str:
     if name not in NAMES:
         raise InputError(f"metric {name!r} is unknown; expected one of {', '.join(NAMES)}")
     return str(Path(__file__).parent / name)
+
+
+def load_metric(name: str) -> "evaluate.EvaluationModule":
+    """A metric that keeps its inputs in memory."""
+    import evaluate
+
+    return evaluate.load(metric_path(name), keep_in_memory=True)

@@ -73,7 +73,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
 
     Args:
-        measured (`dict`): the result of [`~hmm_datasets.metrics.measure.measure_on_hmm`].
+        measured (`dict`): the result of [`~hmm_datasets.metrics.law.measure_law`].
         path (path): where the PNG goes.
         title (`str`): above the plot.
     """

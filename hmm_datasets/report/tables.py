@@ -43,7 +43,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def hmm_table(measured: dict[str, Any]) -> str:
-    """The result of [`~hmm_datasets.metrics.measure.measure_on_hmm`] as a table, and its Bayes gap in a line."""
+    """The result of [`~hmm_datasets.metrics.law.measure_law`] as a table, and its Bayes gap in a line."""
     rows = []
     for name, title in LADDER.items():
         if name not in measured["cross_entropy"]:

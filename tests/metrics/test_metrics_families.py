@@ -8,7 +8,7 @@ from hmm_datasets.data.views import HMMSequences
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.metrics.ladder import Ladder
-from hmm_datasets.metrics.measure import measure_on_hmm
+from hmm_datasets.metrics.law import measure_law
 from hmm_datasets.report.plots import plot_positions
 from hmm_datasets.report.tables import hmm_table
 
@@ -40,7 +40,7 @@ def accelerator():
 def test_the_optimum_of_a_family_has_no_gap_and_who_is_told_the_hmm_loses_less(family, accelerator):
     rows = HMMSequences(family, 20, seed=3, first=1 << 63, num_sequences=101)
     model = Knowing(family.next_token_probs, family.num_symbols)
-    found = measure_on_hmm(model, family, rows, accelerator, batch_size=8)
+    found = measure_law(model, family, rows, accelerator, batch_size=8)
     assert found["floor"] == "bayes"
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(0, abs=1e-6)
     assert found["kl"]["bayes"]["kl"] == pytest.approx(0, abs=1e-6)
@@ -60,7 +60,7 @@ def test_without_an_exact_law_the_gap_is_from_the_lower_bound(accelerator, tmp_p
     family = PermutedEmissions(processes.random(9, 4, alpha=0.3, seed=1))
     rows = HMMSequences(family, 10, num_sequences=20)
     model = Knowing(lambda tokens: torch.full((*tokens.shape[:1], tokens.shape[1] + 1, 4), 0.25), 4)
-    found = measure_on_hmm(model, family, rows, accelerator)
+    found = measure_law(model, family, rows, accelerator)
     assert found["floor"] == "informed"
     assert "bayes" not in found["cross_entropy"]
     gap = found["cross_entropy"]["uniform"]["cross_entropy"] - found["cross_entropy"]["informed"]["cross_entropy"]

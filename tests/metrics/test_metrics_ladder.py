@@ -12,7 +12,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.predictors import predictors_of
 from hmm_datasets.metrics.ladder import Ladder, kl_divergence
-from hmm_datasets.metrics.measure import measure_on_hmm
+from hmm_datasets.metrics.law import measure_law
 
 SOURCES = {
     "mess3": processes.mess3(),
@@ -146,7 +146,7 @@ def test_the_trainer_reports_what_the_metrics_do(tmp_path):
         preprocess_logits_for_metrics=ladder.reduce_logits,
     )
     found = trainer.evaluate()
-    expected = measure_on_hmm(model, hmm, rows, Accelerator(cpu=True))
+    expected = measure_law(model, hmm, rows, Accelerator(cpu=True))
     assert found["eval_cross_entropy"] == pytest.approx(expected["cross_entropy"]["model"]["cross_entropy"], rel=1e-5)
     assert found["eval_loss"] == pytest.approx(found["eval_cross_entropy"], rel=1e-5)
     assert found["eval_bayes_gap"] == pytest.approx(expected["bayes_gap"]["bayes_gap"], abs=1e-5)

@@ -15,7 +15,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.metrics import NAMES, metric_path
 from hmm_datasets.metrics.clustered import clustered_mean
-from hmm_datasets.metrics.measure import measure_on_hmm, measure_on_text
+from hmm_datasets.metrics.law import measure_law
+from hmm_datasets.metrics.text import measure_text
 from hmm_datasets.report.tables import hmm_table, out_of_order, text_table
 from hmm_datasets.text.shards import TokenStream, write_tokens
 from hmm_datasets.text.windows import TokenWindows
@@ -253,7 +254,7 @@ def accelerator():
 @pytest.mark.parametrize("hmm", [processes.mess3(), processes.golden_mean()], ids=["mess3", "golden mean"])
 def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm, accelerator):
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=30)
-    found = measure_on_hmm(Oracle(hmm), hmm, rows, accelerator, batch_size=8)
+    found = measure_law(Oracle(hmm), hmm, rows, accelerator, batch_size=8)
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(0, abs=1e-6)
     assert found["bayes_gap"]["standard_error"] < 1e-6
     assert found["kl"]["bayes"]["kl"] == pytest.approx(0, abs=1e-6)
@@ -271,7 +272,7 @@ def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm,
 def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=200)
-    found = measure_on_hmm(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
+    found = measure_law(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
     gap, divergence = found["bayes_gap"], found["kl"]["bayes"]
     assert gap["bayes_gap"] > 0.03
     # Two estimates of one expectation.
@@ -283,14 +284,14 @@ def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
 def test_figures_do_not_depend_on_the_batch_size(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 10, num_sequences=13)
-    first, second = (measure_on_hmm(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
+    first, second = (measure_law(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
     assert first["kl"] == second["kl"]
     assert first["cross_entropy"] == second["cross_entropy"]
 
 
 def test_a_model_that_does_not_know_the_symbols_is_refused(accelerator):
     rows = HMMSequences(processes.random(2, 9), 10, num_sequences=4)
-    message = error(measure_on_hmm, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
+    message = error(measure_law, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
     assert message.startswith("the model knows 4 tokens, the data have 10 symbols")
 
 
@@ -309,7 +310,7 @@ def test_bits_per_byte_on_text_counts_the_bytes_of_the_tokens_predicted(accelera
     document = RANDOM.integers(1, 15, 99).tolist()
     write_tokens([document], tmp_path, vocab_size=16, eos_id=15, tokenizer_hash="", corpus="numbers")
     windows = TokenWindows(TokenStream(tmp_path), 10)
-    found = measure_on_text(Uniform(), None, windows, accelerator, batch_size=3)
+    found = measure_text(Uniform(), None, windows, accelerator, batch_size=3)
     predicted = [int(token) for row in windows.__getitems__(range(10)) for token in row["input_ids"][1:]]
     assert found["num_tokens"] == 90
     assert found["nats_per_token"] == pytest.approx(math.log(16), rel=1e-12)
@@ -322,20 +323,20 @@ import json, sys
 import torch
 sys.path.insert(0, sys.argv[1])
 from accelerate import Accelerator
-from hmm_datasets.metrics.measure import _share
+from hmm_datasets.metrics.ranks import share_rows
 from hmm_datasets.recipe import exit_without_teardown
-from test_metrics_modules import HMMSequences, Oracle, measure_on_hmm, processes
+from test_metrics_modules import HMMSequences, Oracle, measure_law, processes
 
 with exit_without_teardown():
     accelerator = Accelerator(cpu=True)
     assert accelerator.num_processes == 3
     for count in range(1, 11):
         labels = torch.arange(2 * count).reshape(count, 2)
-        gathered = accelerator.gather(_share(labels, accelerator))[:count]
+        gathered = accelerator.gather(share_rows(labels, accelerator))[:count]
         assert torch.equal(gathered, labels), (count, gathered)
     hmm, model = processes.mess3(), Oracle(processes.mess3(), 2.0)
     rows = HMMSequences(hmm, 10, num_sequences=13)
-    found = measure_on_hmm(model, hmm, rows, accelerator, batch_size=3)
+    found = measure_law(model, hmm, rows, accelerator, batch_size=3)
     assert bool(found) == accelerator.is_main_process
     if found:
         print(json.dumps({"found": found, "sizes": model.sizes}))
@@ -354,7 +355,7 @@ def test_three_processes_measure_what_one_does(launch, accelerator, tmp_path):
     told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 10, num_sequences=13)
-    expected = measure_on_hmm(Oracle(hmm, 2.0), hmm, rows, accelerator)
+    expected = measure_law(Oracle(hmm, 2.0), hmm, rows, accelerator)
     assert told["sizes"] == [3, 2]
     for name, entropy in expected["cross_entropy"].items():
         assert told["found"]["cross_entropy"][name]["by_position"] == pytest.approx(entropy["by_position"], rel=1e-9)

@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.metrics.measure import measure_on_text
+from hmm_datasets.metrics.text import measure_text
 from hmm_datasets.text import bpe
 from hmm_datasets.text.bpe import token_bytes, train_bpe
 from hmm_datasets.text.corpora import load_corpus
@@ -70,7 +70,7 @@ def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
 ):
     length = min(length, stream.num_tokens)
     windows = StridedWindows(stream, length, stride)
-    found = measure_on_text(model, tokenizer, windows, accelerator, batch_size=5)
+    found = measure_text(model, tokenizer, windows, accelerator, batch_size=5)
     text = stream.read(0, stream.num_tokens)
     assert found["num_tokens"] == len(text) - 1
     expected = nats_one_token_at_a_time(model, text, length, stride)
@@ -86,7 +86,7 @@ def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
     sizes = np.arange(7, 7 + len(tokenizer))
     monkeypatch.setattr(bpe, "token_bytes", lambda tokenizer: sizes)
     windows = StridedWindows(stream, 40, 10, by_document=True)
-    found = measure_on_text(model, tokenizer, windows, accelerator, batch_size=5)
+    found = measure_text(model, tokenizer, windows, accelerator, batch_size=5)
     documents = [stream.document(number) for number in range(stream.num_documents)]
     begun = [np.concatenate([[stream.index.eos_id], text]) for text in documents]
     expected = [nats_one_token_at_a_time(model, text, 40, 10) for text in begun]
@@ -99,7 +99,7 @@ def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
 
 def test_windows_end_to_end_leave_their_first_tokens_out(model, tokenizer, stream, accelerator):
     windows = TokenWindows(stream, 25)
-    found = measure_on_text(model, tokenizer, windows, accelerator, batch_size=4)
+    found = measure_text(model, tokenizer, windows, accelerator, batch_size=4)
     rows = stream.read(0, len(windows) * 25).reshape(-1, 25)
     expected = sum(nats_one_token_at_a_time(model, row, 25, 1) for row in rows)
     assert found["num_tokens"] == rows[:, 1:].size
@@ -109,6 +109,6 @@ def test_windows_end_to_end_leave_their_first_tokens_out(model, tokenizer, strea
 
 def test_figures_do_not_depend_on_the_batch_size(model, tokenizer, stream, accelerator):
     windows = StridedWindows(stream, 32, 8)
-    first, second = (measure_on_text(model, tokenizer, windows, accelerator, batch_size=size) for size in (3, 64))
+    first, second = (measure_text(model, tokenizer, windows, accelerator, batch_size=size) for size in (3, 64))
     assert first["bytes"] == second["bytes"]
     assert first["bits_per_byte"] == pytest.approx(second["bits_per_byte"], rel=1e-12)
