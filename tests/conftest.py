@@ -5,6 +5,7 @@ every load to a server and wait for its answer.
 """
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
@@ -24,6 +25,16 @@ for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_M
 def pytest_collection_modifyitems(items):
     """Files that start launchers first, so that none of them is all that is left to one process at the end."""
     items.sort(key=lambda item: item.get_closest_marker("launch") is None)
+
+
+def pytest_collection_finish():
+    """Leave what was imported to itself: every Trainer collects garbage, and would walk a million objects for it."""
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Take it back, for libraries that report what was not freed at exit."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

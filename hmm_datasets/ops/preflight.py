@@ -19,6 +19,7 @@ from pathlib import Path
 from ..errors import InputError
 
 GIB = 1 << 30
+_LONGEST_BUILD = 15 * 60  # seconds
 _PACKAGES = (
     "torch",
     "transformers",
@@ -77,8 +78,8 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
         settings ([`PreflightSettings`], *optional*): what the run needs.
 
     Returns:
-        `list` of [`Check`]: host, versions, disk, memory, shared memory, devices, Hub, and, where there are several
-        processes, the all-reduce.
+        `list` of [`Check`]: host, versions, disk, memory, shared memory, devices, builds, Hub, and,
+        where there are several processes, the all-reduce.
     """
     settings = settings or PreflightSettings()
     checks = [
@@ -88,6 +89,7 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
         check_memory(settings.min_memory_gib),
         check_shared_memory(settings.min_shm_gib),
         check_devices(),
+        check_builds(),
         check_hub(),
     ]
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -178,6 +180,19 @@ def check_devices() -> Check:
         name = torch.cuda.get_device_name(index)
         found.append(f"cuda:{index} {name}, {free / GIB:.0f} of {total / GIB:.0f} GiB free")
     return Check("devices", not wrong, "; ".join(wrong or found))
+
+
+def check_builds() -> Check:
+    """Locks of compilations that are over: DeepSpeed, and whoever compiles through torch, waits on one for ever."""
+    from torch.utils.cpp_extension import get_default_build_root
+
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    # One level deeper in the default place, which has a folder for each Python and device.
+    locks = [lock for pattern in ("*/lock", "*/*/lock") for lock in root.glob(pattern)]
+    old = [lock for lock in locks if time.time() - lock.stat().st_mtime > _LONGEST_BUILD]
+    if old:
+        return Check("builds", False, f"{old[0]}: left by a compilation that was killed, and waited on; delete it")
+    return Check("builds", True, f"no compilation was left unfinished in {root}")
 
 
 def check_hub() -> Check:

@@ -11,6 +11,7 @@ from hmm_datasets.ops.preflight import (
     Check,
     PreflightSettings,
     check_all_reduce,
+    check_builds,
     check_devices,
     check_disk,
     check_hub,
@@ -27,9 +28,11 @@ ROOT = Path(__file__).parents[2]
 def test_all_checks_run_on_this_machine_and_name_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     settings = PreflightSettings(min_disk_gib=0, min_memory_gib=0, min_shm_gib=0)
     checks = run_checks(tmp_path / "not" / "yet", settings)
-    assert [c.name for c in checks] == ["host", "versions", "disk", "memory", "shared memory", "devices", "Hub"]
+    names = ["host", "versions", "disk", "memory", "shared memory", "devices", "builds", "Hub"]
+    assert [c.name for c in checks] == names
     assert all(check.ok for check in checks), format_checks(checks)
     assert socket.gethostname() in format_checks(checks)
     assert not (tmp_path / "not").exists()
@@ -78,6 +81,19 @@ def test_the_device_that_is_there_is_told():
 
     detail = check_devices().detail
     assert (torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU") in detail
+
+
+def test_a_lock_that_a_killed_compilation_left_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    lock = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir(parents=True)
+    assert check_builds().ok
+    lock.touch()
+    assert check_builds().ok, "one that is under way"
+    os.utime(lock, (0, 0))
+    check = check_builds()
+    assert not check.ok
+    assert check.detail.startswith(f"{lock}: left by a compilation that was killed")
 
 
 def test_a_silent_hub_fails_and_an_offline_run_needs_none(monkeypatch):
