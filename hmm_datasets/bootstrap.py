@@ -46,6 +46,39 @@ def interval(values: Float[np.ndarray, "R"], level: float) -> tuple[float, float
     return float(low), float(high)
 
 
+def ratio_interval(
+    values: Num[np.ndarray, "D"],
+    sizes: Num[np.ndarray, "D"],
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The interval of `values.sum() / sizes.sum()` over documents.
+
+    Args:
+        values (`np.ndarray` of shape `(D,)`): of each document, its loss for instance.
+        sizes (`np.ndarray` of shape `(D,)`): what it counts for, in tokens or bytes for instance; not all 0.
+        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
+            *optional*, defaults to 0): of the bootstrap.
+
+    Returns:
+        Two `float`, NaN for a single document, which tells nothing of others.
+
+    ```python
+    >>> ratio_interval(np.array([2.0, 4.0]), np.array([1, 2]))
+    (2.0, 2.0)
+
+    ```
+    """
+    check_bootstrap(resamples, level)
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    sums = resampled_sums(np.stack([values, sizes], axis=1).astype(np.float64), resamples, seed)
+    sums = sums[sums[:, 1] > 0]  # a resample of empty documents alone has no ratio
+    return interval(sums[:, 0] / sums[:, 1], level)
+
+
 def paired_difference(
     first: Float[np.ndarray, "D"],
     second: Float[np.ndarray, "D"],
@@ -83,9 +116,5 @@ def paired_difference(
             f"{len(first)} and {len(second)} losses of {len(sizes)} documents, {sizes.sum():g} in size; expected the "
             "same two documents or more, not all empty"
         )
-    figures = np.stack([second - first, sizes], axis=1)
-    # A resample of empty documents alone has no ratio.
-    sums = resampled_sums(figures, resamples, seed)
-    sums = sums[sums[:, 1] > 0]
-    total = figures.sum(axis=0)
-    return Difference(float(total[0] / total[1]), *interval(sums[:, 0] / sums[:, 1], level))
+    low, high = ratio_interval(second - first, sizes, resamples=resamples, level=level, seed=seed)
+    return Difference(float((second - first).sum() / sizes.sum()), low, high)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = build_parser()
     arguments, flags = parser.parse_known_args(argv)
-    if flags and arguments.run is not plan:
+    if flags and arguments.run not in (plan, evaluate):
         parser.error(f"unrecognized arguments: {' '.join(flags)}")
     arguments.flags = flags
     try:
@@ -99,6 +99,24 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--config_file", type=Path, metavar="FILE.yaml", help="one of accelerate_configs/")
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.epilog = "Any other flag is the recipe's, and overrides the file: --assumed_device H200, for the time."
+
+    command = _add(commands, "evaluate", evaluate, "how far a model is from the optimum: a report in one folder")
+    command.add_argument("model", metavar="MODEL", help="folder of a run or a model, or its name on the Hub")
+    command.add_argument(
+        "--against", nargs="+", metavar="NAME", help="an HMM or a family, held-out text, or one of each"
+    )
+    command.add_argument("--tasks", nargs="+", metavar="TASK", help="law, beliefs, training, text, core, completions")
+    command.epilog = "Any other flag is that of recipes/evaluate.py: --output_dir, --length, --core_data, ..."
+
+    command = _add(commands, "compare", compare, "several evaluations side by side, with paired intervals")
+    command.add_argument("runs", nargs="+", metavar="RUN", help="folder of an evaluation; the first is the reference")
+    command.add_argument("--output_dir", type=Path, metavar="FOLDER", help="write report, page and pictures there")
+    command.add_argument(
+        "--heat_map", nargs=2, metavar=("X", "Y"), help="of the runs' reports, such as law.num_states law.length"
+    )
+    command.add_argument(
+        "--value", default="law.bayes_gap.bayes_gap", help="what the heat map shows, default law.bayes_gap.bayes_gap"
+    )
 
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
     command.add_argument("folder", type=Path, metavar="FOLDER")
@@ -263,6 +281,32 @@ def plan(arguments: argparse.Namespace) -> int:
         launch_config=arguments.config_file,
     )
     print(json.dumps(found) if arguments.json else forecast_text(found))
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Measure a model in this process; `accelerate launch recipes/evaluate.py` does it on many."""
+    from .metrics.evaluation import EvaluationSettings, evaluate_model
+    from .training.settings import parse_settings
+
+    given = ["--model", arguments.model]
+    for name in ("against", "tasks"):
+        values = getattr(arguments, name)
+        given += [] if values is None else [f"--{name}", *values]
+    (settings,) = parse_settings(EvaluationSettings, arguments=[*given, *arguments.flags])
+    evaluate_model(settings)
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Print the comparison; write it where a folder is named."""
+    from .report.comparison import compare_reports, comparison_text, write_comparison
+
+    found = compare_reports(arguments.runs, heat_map=arguments.heat_map, value=arguments.value)
+    print(comparison_text(found))
+    if arguments.output_dir is not None:
+        write_comparison(found, arguments.output_dir)
+        print(f"\n{arguments.output_dir}/")
     return 0
 
 

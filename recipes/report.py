@@ -30,7 +30,7 @@ def main(settings: ReportSettings) -> None:
     from hmm_datasets.report.tables import hmm_table, out_of_order
 
     root = Path(settings.experiment)
-    measured = read_json(root / "evaluate_hmm" / "evaluation.json")["hmm"]
+    measured = read_json(root / "evaluate_hmm" / "report.json")["law"]
     history = read_jsonl(root / "pretrain_hmm" / "history.jsonl")
     plot_loss(history, root / "loss.png", title="A small Llama on sequences of an HMM")
     plot_divergence(history, root / "divergence.png", title="How far the model is from each predictor")
@@ -42,13 +42,13 @@ def main(settings: ReportSettings) -> None:
         plot_stages(losses, root / "text_loss.png", title="From text to chat")
     summaries = {name: read_json(root / name / "summary.json") for name in ("hmm", "pretrain_hmm", *stages)}
     report = {
-        "evaluation_hmm": measured,
+        "law": measured,
         "runs": summaries,
         "versions": read_json(root / "hmm" / "run.json")["versions"],
     }
     lines = [hmm_table(measured), "", _stage_table(summaries)]
-    if (root / "evaluate_text" / "evaluation.json").exists():
-        report["evaluation_text"] = text = read_json(root / "evaluate_text" / "evaluation.json")["text"]
+    if (root / "evaluate_text" / "report.json").exists():
+        report["text"] = text = read_json(root / "evaluate_text" / "report.json")["text"]
         lines += ["", f"held-out text: {text['bits_per_byte']:.4f} +- {text['standard_error']:.4f} bits a byte"]
     if (root / "sft" / "answer.json").exists():
         report["answer"] = answer = read_json(root / "sft" / "answer.json")
@@ -150,7 +150,7 @@ def _write_cards(root: Path, licence: str, measured: dict[str, Any], summaries: 
         ),
     )
     if "sft" in summaries:
-        text = read_json(root / "evaluate_text" / "evaluation.json")["text"]
+        text = read_json(root / "evaluate_text" / "report.json")["text"]
         _write_model_card(
             root / "sft",
             name=f"A small chat model of {corpus}",

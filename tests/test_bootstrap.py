@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hmm_datasets.bootstrap import interval, paired_difference, resampled_sums
+from hmm_datasets.bootstrap import interval, paired_difference, ratio_interval, resampled_sums
 from hmm_datasets.errors import InputError
 
 
@@ -66,3 +66,12 @@ def test_what_cannot_be_compared_is_refused(arguments, settings, said):
 
 def test_an_interval_is_of_quantiles():
     assert interval(np.arange(101.0), 0.9) == pytest.approx((5.0, 95.0))
+
+
+def test_the_interval_of_a_ratio_is_that_of_a_difference_from_nothing():
+    generator = np.random.default_rng(0)
+    losses, sizes = generator.normal(5.0, 1.0, 40), generator.integers(0, 9, 40)
+    found = paired_difference(np.zeros(40), losses, sizes)
+    assert ratio_interval(losses, sizes) == (found.low, found.high)
+    assert found.low < losses.sum() / sizes.sum() < found.high
+    assert np.isnan(ratio_interval(losses[:1], sizes[:1])).all(), "one document tells nothing of others"

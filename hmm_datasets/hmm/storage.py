@@ -88,13 +88,13 @@ def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = No
         raise InputError(f"{path}: {error}") from None
 
 
-def download(name: str, revision: str | None, patterns: list[str]) -> Path:
+def download(name: str, revision: str | None, patterns: list[str], repo_type: str = "model") -> Path:
     """Fetch the files of a Hub repository whose names fit; return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, allow_patterns=patterns))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: neither a folder nor an HMM on the Hub ({reason})") from None

@@ -8,7 +8,16 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import evaluate
 
-NAMES = ("bayes_gap", "bits_per_byte", "predictor_kl", "token_cross_entropy")
+NAMES = (
+    "bayes_gap",
+    "belief_probe",
+    "bits_per_byte",
+    "core",
+    "final_token_cross_entropy",
+    "perplexity",
+    "predictor_kl",
+    "token_cross_entropy",
+)
 
 
 def metric_path(name: str) -> str:

@@ -28,6 +28,15 @@ class ClusteredMean(NamedTuple):
     by_position: Float[np.ndarray, "T"]
     by_position_error: Float[np.ndarray, "T"]
 
+    def report(self, name: str) -> dict[str, Any]:
+        """Plain numbers and lists, the mean under `name`."""
+        return {
+            name: self.mean,
+            "standard_error": self.standard_error,
+            "by_position": self.by_position.tolist(),
+            "by_position_error": self.by_position_error.tolist(),
+        }
+
 
 def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
     """Nested lists as an array of float64 with `ndim` axes.
@@ -60,3 +69,22 @@ def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
         whole = values.mean(axis=1).std(ddof=1) if count > 1 else np.nan
     root = np.sqrt(count)
     return ClusteredMean(float(values.mean()), float(whole / root), values.mean(axis=0), spread / root)
+
+
+def cross_entropy_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The figures of the metric `token_cross_entropy`, of the losses of `N` sequences of `T` tokens."""
+    result = clustered_mean(nats)
+    return {**result.report("cross_entropy"), "perplexity": float(np.exp(result.mean))}
+
+
+def final_token_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The figures of the metric `final_token_cross_entropy`."""
+    result = clustered_mean(nats[:, -1:])
+    return {"cross_entropy": result.mean, "standard_error": result.standard_error}
+
+
+def gap_figures(nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The figures of the metric `bayes_gap`, of a model's losses and those of the true law on the same tokens."""
+    with np.errstate(invalid="ignore"):  # two impossible tokens: NaN, which `clustered_mean` refuses
+        gap = clustered_mean(nats - optimum)
+    return {**gap.report("bayes_gap"), "model": float(nats.mean()), "optimum": float(optimum.mean())}

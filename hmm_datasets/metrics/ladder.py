@@ -42,12 +42,14 @@ class Ladder:
             an exact law has no Bayes-optimal predictor here.
         bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
             first symbol is not predicted.
+        order (`int`, *optional*, defaults to 2): of the longest n-gram in context, 2 for the bigram.
     """
 
-    def __init__(self, source: HMM | Family, *, bos: bool = True):
+    def __init__(self, source: HMM | Family, *, bos: bool = True, order: int = 2):
         self.source = source
         self.bos = bos
-        predictors = predictors_of(source)
+        self.order = order
+        predictors = predictors_of(source, order=order)
         self.names = list(predictors)
         self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
 
@@ -58,19 +60,14 @@ class Ladder:
         skipped = 0 if self.bos else 1
         device = logits.device
         if device not in self._predictors:
-            self._predictors[device] = predictors_of(self.source, device=device)
+            self._predictors[device] = predictors_of(self.source, device=device, order=self.order)
         predictors = self._predictors[device]
         laws = {name: law(symbols)[:, skipped:-1] for name, law in predictors.items()}
         return LadderRows(log_model, symbols[:, skipped:], laws)
 
     def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
         """Per token: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
-        log_model, symbols, laws = self.rows(logits, labels)
-        places = symbols.unsqueeze(-1)
-        columns = [-log_model.gather(-1, places).squeeze(-1)]
-        columns += [-laws[name].gather(-1, places).squeeze(-1).log() for name in self.names]
-        columns += [kl_divergence(laws[name], log_model) for name in self.names]
-        return torch.stack(columns, dim=-1).float()
+        return token_scores(self.rows(logits, labels)).float()
 
     def summarize(self, prediction: EvalPrediction) -> dict[str, float]:
         """Means over all tokens, in nats: `cross_entropy`, `cross_entropy_NAME`, `kl_NAME`, `bayes_gap`."""
@@ -82,6 +79,15 @@ class Ladder:
         if "bayes" in self.names:
             result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
         return result
+
+
+def token_scores(rows: LadderRows) -> Float[Tensor, "B T 1+2K"]:
+    """Per token, nats: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
+    places = rows.symbols.unsqueeze(-1)
+    columns = [-rows.log_model.gather(-1, places).squeeze(-1)]
+    columns += [-law.gather(-1, places).squeeze(-1).log() for law in rows.laws.values()]
+    columns += [kl_divergence(law, rows.log_model) for law in rows.laws.values()]
+    return torch.stack(columns, dim=-1)
 
 
 def kl_divergence(law: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:

@@ -1,12 +1,20 @@
-"""A model beside the predictors of its data's law, on held-out rows, on every rank."""
+"""A model beside the predictors of its data's law, on held-out rows, on every rank.
+
+Each rank turns the laws of its rows into a few numbers a token (losses and divergences, float64), which are what is
+gathered and kept: `O(N T K)` memory for `K` predictors, whatever the number of symbols. The figures are those of the
+metric modules (`bayes_gap` and so on), which the same functions compute; `evaluate.load` would keep whole laws in
+memory, and take many times as long to store them as to add them up.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from . import load_metric
-from .ladder import Ladder
+from ..errors import InputError
+from .calibration import Calibration
+from .clustered import clustered_mean, cross_entropy_figures, final_token_figures, gap_figures
+from .ladder import Ladder, token_scores
 from .ranks import check_vocabulary, share_rows, shared_batches
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ def measure_law(
     accelerator: "Accelerator",
     *,
     batch_size: int = 32,
+    order: int = 2,
 ) -> dict[str, Any]:
     """How far a model is from the predictors of an HMM, or of a family of them.
 
@@ -35,61 +44,82 @@ def measure_law(
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
         source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the law of the rows.
-        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it.
+        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it, 2 or more.
         accelerator ([`~accelerate.Accelerator`]): who shares the rows.
         batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
+        order (`int`, *optional*, defaults to 2): of the longest n-gram in context.
 
     Returns:
-        `dict`: `cross_entropy`, of `model` and each predictor the result of `token_cross_entropy`; `kl`, of each
-        predictor that of `predictor_kl`; `floor`, the predictor that `bayes_gap` is measured from, `bayes` or
-        `informed`; counts. On ranks other than the main one an empty `dict`.
+        `dict`: `cross_entropy`, of `model` and each predictor the result of `token_cross_entropy`; `final_token`, of
+        the same the result of `final_token_cross_entropy`; `kl`, of each predictor that of `predictor_kl`;
+        `bayes_gap`, and `floor`, the predictor that it is measured from, `bayes` or `informed`; `calibration`, see
+        [`~hmm_datasets.metrics.calibration.Calibration`]; `items`, of each sequence the nats of model and floor; what
+        was measured on. On ranks other than the main one an empty `dict`.
+
+    Raises:
+        `InputError`: fewer than 2 rows, or a model that does not know all symbols.
     """
     from ..hmm.families import Family
 
     check_vocabulary(model, rows.vocab_size, "symbols")
-    bos = rows.bos_token_id is not None
-    ladder = Ladder(source, bos=bos)
-    informed = isinstance(source, Family)
-    names = [*ladder.names, *["informed"] * informed]
+    if len(rows) < 2:
+        raise InputError(f"{len(rows)} sequence to measure on; expected 2 or more, for a standard error")
+    ladder = Ladder(source, bos=rows.bos_token_id is not None, order=order)
+    names = [*ladder.names, *["informed"] * isinstance(source, Family)]
     floor = "bayes" if "bayes" in names else "informed"
-    cross_entropy = {name: load_metric("token_cross_entropy") for name in ["model", *names]}
-    divergence = {name: load_metric("predictor_kl") for name in names}
-    gap = load_metric("bayes_gap")
-    first = rows.first
+    scores, calibration = [], Calibration()
+    first = 0
     for batch in shared_batches(rows, batch_size, accelerator, "sequences"):
         labels = batch["input_ids"]
         # Every rank runs as many batches; what padded the last one is cut off after gathering.
         mine = share_rows(labels, accelerator)
         with torch.inference_mode():
-            log_model, symbols, laws = ladder.rows(model(input_ids=mine, use_cache=False).logits, mine)
-        log_model, symbols, *tables = (
-            accelerator.gather(table)[: len(labels)].cpu().numpy() for table in (log_model, symbols, *laws.values())
-        )
-        if not accelerator.is_main_process:
-            continue
-        if informed:
-            law = source.informed_next_token_probs(labels[:, int(bos) :], rows.seed, first)
-            tables.append(law[:, 0 if bos else 1 : -1].numpy())
+            found = ladder.rows(model(input_ids=mine, use_cache=False).logits, mine)
+            if "informed" in names:
+                place = first + int(share_rows(torch.arange(len(labels)).unsqueeze(1), accelerator)[0])
+                found.laws["informed"] = _informed(source, rows, mine, place)
+            tables = token_scores(found), Calibration.sums(found.log_model, found.laws[floor], found.symbols)
+        gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
+        scores.append(gathered[0].numpy())
+        calibration.add(gathered[1])
         first += len(labels)
-        scores = {"model": _pick(log_model, symbols)}
-        for name, law in zip(names, tables, strict=True):
-            scores[name] = np.log(_pick(law, symbols))
-            divergence[name].add_batch(predictions=log_model, references=law)
-        for name, score in scores.items():
-            cross_entropy[name].add_batch(predictions=score)
-        gap.add_batch(predictions=scores["model"], references=scores[floor])
     if not accelerator.is_main_process:
         return {}
-    return {
-        "cross_entropy": {name: metric.compute() for name, metric in cross_entropy.items()},
-        "kl": {name: metric.compute() for name, metric in divergence.items()},
-        "bayes_gap": gap.compute(),
-        "floor": floor,
+    return _figures(np.concatenate(scores), names, floor) | {
+        "calibration": calibration.result(),
         "num_sequences": len(rows),
         "length": rows.length,
+        "seed": rows.seed,
+        "first": rows.first,
         "fingerprint": source.fingerprint(),
+        "source": type(source).__name__,
+        "num_states": getattr(source, "num_states", None),
+        "num_symbols": source.num_symbols,
     }
 
 
-def _pick(table: np.ndarray, symbols: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(table, symbols[..., None], axis=-1)[..., 0]
+def _informed(source: "Family", rows: "HMMSequences", mine: torch.Tensor, place: int) -> torch.Tensor:
+    """Return the laws of one who is told the HMM of each row; `place` is that of the first in the view."""
+    skipped = 0 if rows.bos_token_id is not None else 1
+    symbols = mine[:, 1 - skipped :]
+    return source.informed_next_token_probs(symbols, rows.seed, rows.first + place)[:, skipped:-1]
+
+
+def _figures(scores: np.ndarray, names: list[str], floor: str) -> dict[str, Any]:
+    """Summaries of the columns of `token_scores`, (N, T, 1 + 2K)."""
+    count = len(names)
+    losses = {name: scores[..., k] for k, name in enumerate(["model", *names])}
+    divergences = {name: scores[..., 1 + count + k] for k, name in enumerate(names)}
+
+    totals = zip(*(losses[name].sum(axis=1).tolist() for name in ("model", floor)), strict=True)
+    return {
+        "cross_entropy": {name: cross_entropy_figures(nats) for name, nats in losses.items()},
+        "final_token": {name: final_token_figures(nats) for name, nats in losses.items()},
+        "kl": {name: clustered_mean(nats).report("kl") for name, nats in divergences.items()},
+        "bayes_gap": gap_figures(losses["model"], losses[floor]),
+        "floor": floor,
+        "items": [
+            {"sequence": index, "nats": nats, "floor_nats": least, "tokens": scores.shape[1]}
+            for index, (nats, least) in enumerate(totals)
+        ],
+    }

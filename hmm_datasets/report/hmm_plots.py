@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
 from .plots import save_figure
@@ -46,13 +47,17 @@ def plot_table(
 def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
     """Beliefs over three states in the triangle whose corners are certainty; the colour is the belief itself."""
     figure, axes = plt.subplots(figsize=(6.4, 5.8), layout="constrained")
-    places = beliefs @ _CORNERS
-    axes.plot(*np.vstack([_CORNERS, _CORNERS[:1]]).T, color="black", linewidth=0.8)
-    axes.scatter(*places.T, c=np.clip(beliefs, 0, 1), s=1.5, linewidths=0, rasterized=True)
-    for state, (x, y) in enumerate(_CORNERS):
-        axes.annotate(
-            f"state {state}", (x, y), (0, 8 if y > 0 else -14), textcoords="offset points", ha="center", fontsize=10
-        )
-    axes.set(title=title, aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.1, 0.97))
-    axes.axis("off")
+    draw_simplex(axes, beliefs, np.clip(beliefs, 0, 1))
+    axes.set(title=title)
     save_figure(figure, path)
+
+
+def draw_simplex(axes: Axes, beliefs: Float[np.ndarray, "N 3"], colours: Float[np.ndarray, "N 3"]) -> None:
+    """Points in the triangle whose corners are certainty; those of a PDF are an image, since they are many."""
+    axes.plot(*np.vstack([_CORNERS, _CORNERS[:1]]).T, color="black", linewidth=0.8)
+    axes.scatter(*(beliefs @ _CORNERS).T, c=colours, s=1.5, linewidths=0, rasterized=True)
+    for state, (x, y) in enumerate(_CORNERS):
+        side = ("left", "right", "center")[state]
+        axes.annotate(f"state {state}", (x, y), (0, 6 if y > 0 else -12), textcoords="offset points", ha=side)
+    axes.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.1, 0.97))
+    axes.axis("off")

@@ -1,7 +1,8 @@
 """Plots of a run, in colours that the colour-blind can tell apart (Okabe and Ito, 2008)."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,42 @@ STYLES = {
     "uniform": {"color": "#CC79A7", "linestyle": "-", "label": "uniform"},
     "unigram": {"color": "#E69F00", "linestyle": "--", "label": "unigram, in context"},
     "process_unigram": {"color": "#E69F00", "linestyle": "-", "label": "unigram of the process"},
-    "bigram": {"color": "#0072B2", "linestyle": "--", "label": "bigram, in context"},
+    "bigram": {"color": "#0072B2", "linestyle": "-.", "label": "bigram, in context"},
     "process_bigram": {"color": "#0072B2", "linestyle": "-", "label": "bigram of the process"},
     "bayes": {"color": "#009E73", "linestyle": "-", "label": "Bayes-optimal"},
     "informed": {"color": "#009E73", "linestyle": "--", "label": "told the HMM"},
 }
-"""One look for each predictor: the colour says what it counts, dashes that it counts in the context alone."""
+"""One look for each predictor: the colour says what it counts, a broken line that it counts in the context alone."""
+
+_NGRAMS = ("#56B4E9", "#D55E00", "#F0E442")  # of the orders from 3 on
+
+WIDTH = 3.5
+"""Inches: the column of a paper, for which [`PAPER`] is made."""
+
+PAPER = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+}
+"""Settings of matplotlib's for a picture that is printed at its own size."""
 
 _SIZE = (8.4, 4.4)
 
@@ -69,30 +100,33 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
     _finish(figure, [axes], path)
 
 
-def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str) -> None:
+@plt.rc_context(PAPER)
+def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
     """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
 
     Args:
         measured (`dict`): the result of [`~hmm_datasets.metrics.law.measure_law`].
-        path (path): where the PNG goes.
-        title (`str`): above the plot.
+        path (path): where the PNG goes, a PDF beside it.
+        title (`str`, *optional*): above the plot.
     """
     figure, (above, below) = plt.subplots(
-        2, figsize=(8.4, 6.2), sharex=True, height_ratios=(2, 1), layout="constrained"
+        2, figsize=(WIDTH, 4.2), sharex=True, height_ratios=(2, 1), layout="constrained"
     )
     entropy = measured["cross_entropy"]
     places = np.arange(1, len(entropy["model"]["by_position"]) + 1)
-    for name, style in _styles(entropy):
-        above.plot(places, entropy[name]["by_position"], linewidth=1.4, **style)
-    above.plot(places, entropy["model"]["by_position"], color="black", linewidth=1.4, label="model")
+    for number, (name, style) in enumerate(predictor_styles(entropy)):
+        above.plot(places, entropy[name]["by_position"], **style, **markers(number, len(places)))
+    above.plot(places, entropy["model"]["by_position"], label="model", **model_style(len(places)))
     above.set(ylabel="cross-entropy (nats)", title=title)
-    gap, error = (np.array(measured["bayes_gap"][name]) for name in ("by_position", "by_position_error"))
+    gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
     floor = STYLES[measured["floor"]]
-    below.axhline(0, linewidth=1.4, color=floor["color"], linestyle=floor["linestyle"])
-    below.fill_between(places, gap - 1.96 * error, gap + 1.96 * error, color="black", alpha=0.15, linewidth=0)
-    below.plot(places, gap, color="black", linewidth=1.4, label=f"model less {floor['label']},\n95% interval")
+    below.axhline(0, color=floor["color"], linestyle=floor["linestyle"])
+    below.fill_between(places, gap - 1.96 * error, gap + 1.96 * error, label="95% interval", **BAND)
+    below.plot(places, gap, **model_style(len(places)))
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
-    _finish(figure, [above, below], path)
+    below.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside lower center", ncols=2)
+    save_figure(figure, path, vector=True)
 
 
 def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
@@ -142,9 +176,43 @@ def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.Path
     _finish(figure, [axes], path)
 
 
-def _styles(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """The predictors that `values` knows, and how they look."""
-    return [(name, style) for name, style in STYLES.items() if f"{prefix}{name}" in values]
+def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Those of `names` that are predictors, the least knowing first, and how they look.
+
+    ```python
+    >>> [(name, style["label"]) for name, style in predictor_styles(["model", "bayes", "3-gram"])]
+    [('3-gram', '3-gram, in context'), ('bayes', 'Bayes-optimal')]
+
+    ```
+    """
+    names = set(names)
+    orders = sorted(int(name.removesuffix("-gram")) for name in names if name.endswith("-gram"))
+    looks = {name: style for name, style in STYLES.items() if name not in ("bayes", "informed")}
+    for order in orders:
+        colour, dashes = _NGRAMS[(order - 3) % 3], (":", "--", "-.")[(order - 3) // 3 % 3]
+        looks[f"{order}-gram"] = {"color": colour, "linestyle": dashes, "label": f"{order}-gram, in context"}
+    looks |= {name: STYLES[name] for name in ("bayes", "informed")}
+    return [(name, style) for name, style in looks.items() if name in names]
+
+
+def model_style(points: int) -> dict[str, Any]:
+    """How a model's curve of so many points looks."""
+    return {"color": "black", "linewidth": 1.6, "marker": "x" if points == 1 else None}
+
+
+def markers(number: int, points: int) -> dict[str, Any]:
+    """Marks of curve `number`, a few and at places of its own, that tell it from others without colour."""
+    every = max(1, points // 8)
+    return {"marker": "osD^vP*X"[number % 8], "markevery": (number % every, every)}
+
+
+BAND = {"color": "black", "alpha": 0.15, "linewidth": 0}
+"""How an interval about a model's curve looks."""
+
+
+def _styles(values: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str, Any]]]:
+    """The predictors that `values` has under a prefix, and how they look."""
+    return predictor_styles(key.removeprefix(prefix) for key in values if key.startswith(prefix))
 
 
 def _evaluations(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -162,8 +230,21 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
     save_figure(figure, path)
 
 
-def save_figure(figure: Figure, path: str | os.PathLike) -> None:
-    """Write a PNG, whole or not at all, and close the figure."""
-    with atomic_file(Path(path)) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
+def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False) -> None:
+    """Write a picture, whole or not at all, and close the figure. The same figure gives the same bytes.
+
+    Args:
+        figure ([`~matplotlib.figure.Figure`]): what to write.
+        path (path): where the PNG goes.
+        vector (`bool`, *optional*, defaults to `False`): write a PDF beside it too, and the PNG for print, at 300 dots
+            an inch rather than 150.
+    """
+    path, dots = Path(path), 300 if vector else 150
+    # Type 42 keeps the letters of a PDF letters, which journals ask for.
+    with contextlib.ExitStack() as files, plt.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(files.enter_context(atomic_file(path)), dpi=dots, format="png")
+        if vector:
+            figure.set_layout_engine("none")  # laid out by now, and alike in both
+            pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
+            figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
     plt.close(figure)

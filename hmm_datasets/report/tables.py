@@ -1,8 +1,9 @@
-"""Tables for the terminal."""
+"""Tables of measurements: as text for the terminal; [`.page`] makes HTML of the same."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 LADDER = {
@@ -17,7 +18,29 @@ LADDER = {
 }
 """The rows of the table, those that there are, best first as a good model on one HMM has them."""
 
+_ERROR = "standard_error"
 _FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What stands in a table.
+
+    Args:
+        title (`str`): above it; may be empty.
+        header (sequence of `str`): names of the columns.
+        rows (sequence of sequences of `str`): its cells.
+        note (`str`, *optional*): below it.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def text(self) -> str:
+        """The table for the terminal."""
+        return "\n".join(filter(None, [self.title, text_table(self.header, self.rows), self.note]))
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -42,33 +65,59 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 
 
-def hmm_table(measured: dict[str, Any]) -> str:
+def figure_text(value: float | None, form: str = ".4f") -> str:
+    """A figure, or a dash for one that there is not."""
+    return "-" if value is None else format(value, form)
+
+
+def interval_text(low: float | None, high: float | None, form: str = ".4f") -> str:
+    """An interval, or a dash for one that there is not."""
+    return "-" if low is None or high is None else f"{low:{form}} .. {high:{form}}"
+
+
+def hmm_table(measured: Mapping[str, Any]) -> str:
     """The result of [`~hmm_datasets.metrics.law.measure_law`] as a table, and its Bayes gap in a line."""
-    rows = []
+    floor, faults = _FLOORS[measured["floor"]], out_of_order(measured)
+    order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
+    return f"{law_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
+
+
+def ladder(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names` that are a row of a table of predictors, in the order of [`LADDER`], with their titles."""
+    names = set(names)
+    orders = sorted((int(name.removesuffix("-gram")) for name in names if name.endswith("-gram")), reverse=True)
+    titles = {}
     for name, title in LADDER.items():
-        if name not in measured["cross_entropy"]:
-            continue
-        entropy = measured["cross_entropy"][name]
-        divergence = measured["kl"].get(name)
-        rows.append(
-            [
-                title,
-                f"{entropy['cross_entropy']:.4f}",
-                f"{entropy['standard_error']:.4f}",
-                "" if divergence is None else f"{divergence['kl']:.4f}",
-                "" if divergence is None else f"{divergence['standard_error']:.4f}",
-            ]
-        )
-    gap = measured["bayes_gap"]
-    table = text_table(["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"], rows)
-    order = "in order" if not out_of_order(measured) else "NOT in order: " + "; ".join(out_of_order(measured))
-    floor = _FLOORS[measured["floor"]]
-    return (
-        f"{table}\n"
-        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats a token "
-        f"({measured['num_sequences']:,} held-out sequences of {measured['length']})\n"
-        f"{floor} <= model <= unigram <= uniform: {order}"
-    )
+        if name == "bigram":
+            titles |= {f"{order}-gram": f"{order}-gram, in context" for order in orders}
+        titles[name] = title
+    return {name: title for name, title in titles.items() if name in names}
+
+
+def law_table(measured: Mapping[str, Any], title: str = "") -> Table:
+    """Cross-entropy and KL of model and predictors, and that of the last token where it was measured."""
+    last = measured.get("final_token")
+    rows = []
+    for name, row_title in ladder(measured["cross_entropy"]).items():
+        figures = [(measured["cross_entropy"][name], "cross_entropy"), (measured["kl"].get(name), "kl")]
+        if last is not None:
+            figures.append((last.get(name), "cross_entropy"))
+        cells = [
+            "" if found is None else figure_text(found[key]) for found, value in figures for key in (value, _ERROR)
+        ]
+        rows.append([row_title, *cells])
+    header = ["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"]
+    header += [] if last is None else ["last token, nats", "+-"]
+    gap, floor = measured["bayes_gap"], _FLOORS[measured["floor"]]
+    notes = [
+        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {figure_text(gap[_ERROR])} nats a token "
+        f"({measured['num_sequences']:,} held-out sequences of {measured['length']})"
+    ]
+    if "calibration" in measured:
+        notes.append(f"expected calibration error against the {floor}: {measured['calibration']['error']:.4f}")
+    if gap["bayes_gap"] < -3 * (gap[_ERROR] or math.inf):
+        notes.append(f"BELOW the {floor} by more than three standard errors: the rows are not of this law")
+    return Table(title, header, rows, "\n".join(notes))
 
 
 def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]:
@@ -77,7 +126,7 @@ def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]
     chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):
         low, high = (measured["cross_entropy"][name] for name in (better, worse))
-        error = math.hypot(low["standard_error"], high["standard_error"])
+        error = math.hypot(low[_ERROR] or 0.0, high[_ERROR] or 0.0)
         if low["cross_entropy"] > high["cross_entropy"] + num_errors * error:
             faults.append(f"{better} {low['cross_entropy']:.4f} > {worse} {high['cross_entropy']:.4f}")
     return faults

@@ -244,10 +244,16 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """`auto_class.from_pretrained(name_or_path)`, and one line where there is nothing to load.
 
     Raises:
-        `InputError`: neither a folder that holds what is asked for, nor a repository on the Hub.
+        `InputError`: neither a folder that holds what is asked for, nor a repository on the Hub; weights cut short.
     """
+    from safetensors import SafetensorError
+
     try:
         return auto_class.from_pretrained(name_or_path)
+    except SafetensorError as error:
+        raise InputError(
+            f"{name_or_path}: its weights are no whole safetensors file ({error}); copy them again"
+        ) from None
     except (OSError, ValueError) as error:
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither a folder nor on the Hub "

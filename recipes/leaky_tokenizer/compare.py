@@ -71,19 +71,19 @@ def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
     import numpy as np
 
     from hmm_datasets.bootstrap import paired_difference
-    from hmm_datasets.files import read_json
+    from hmm_datasets.files import read_json, read_jsonl
 
     rows, losses, reference = [], {"clean": [], "leaky": []}, None
     for seed in seeds:
         found = {}
         for name in losses:
-            path = root / name / f"evaluation-{seed}" / "evaluation.json"
-            text = read_json(path)["text"]
-            losses[name].append(np.array(text["documents"]["nats"]) / math.log(2))
-            found[name] = text["bits_per_byte"]
-            sizes = np.array(text["documents"]["bytes"])
+            folder = root / name / f"evaluation-{seed}"
+            documents = read_jsonl(folder / "items" / "text.jsonl")
+            losses[name].append(np.array([row["nats"] for row in documents]) / math.log(2))
+            found[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
+            sizes = np.array([row["bytes"] for row in documents])
             if reference is not None and not np.array_equal(sizes, reference):
-                raise InputError(f"{path}: other documents than in the runs before it; measure all of them again")
+                raise InputError(f"{folder}: other documents than in the runs before it; measure all of them again")
             reference = sizes
         difference = paired_difference(losses["clean"][-1], losses["leaky"][-1], sizes)
         rows.append({"seed": seed, **found, "difference": asdict(difference)})

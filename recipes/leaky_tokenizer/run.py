@@ -72,9 +72,9 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
             result.append(
                 (
                     "Its bits per byte on the held-out documents",
-                    f"{launch}evaluate.py --model {folder}/model-{seed} --tokens {folder}/text/test --window "
-                    f"{settings.length} --stride {settings.length // 2} --by_document true --output_dir "
-                    f"{folder}/evaluation-{seed}",
+                    f"{launch}evaluate.py --model {folder}/model-{seed} --against {folder}/text/test "
+                    f"--tasks text --window {settings.length} --stride {settings.length // 2} --by_document true "
+                    f"--output_dir {folder}/evaluation-{seed}",
                 )
             )
     result.append(

@@ -1,14 +1,13 @@
-import doctest
 import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import evaluate
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from hmm_datasets.data.views import HMMSequences
 from hmm_datasets.errors import InputError
@@ -42,20 +41,21 @@ def error(function, *arguments, **settings) -> str:
 # Loading
 
 CHILD = """
+import doctest
 import json
 import evaluate
+import numpy as np
 from hmm_datasets.metrics import NAMES, metric_path
-inputs = {
-    "bayes_gap": {"predictions": [[-1.0, -2.0]], "references": [[-0.5, -2.0]]},
-    "bits_per_byte": {"predictions": [-1.0], "references": [1]},
-    "predictor_kl": {"predictions": [[[0.0, -1.0]]], "references": [[[1.0, 0.0]]]},
-    "token_cross_entropy": {"predictions": [[-1.0, -2.0]]},
-}
-print(json.dumps({name: evaluate.load(metric_path(name)).compute(**inputs[name]) for name in NAMES}))
+found = {}
+for name in NAMES:
+    inputs = evaluate.load(metric_path(name)).inputs_description
+    names = {"evaluate": evaluate, "metric_path": metric_path, "np": np}
+    found[name] = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(inputs, names, name, None, 0))
+print(json.dumps(found))
 """
 
 
-def test_every_metric_loads_and_computes_without_a_network(child_environment, tmp_path):
+def test_every_metric_loads_and_runs_its_example_without_a_network(child_environment, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         env={**child_environment, "HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1", "HF_HOME": str(tmp_path)},
@@ -65,25 +65,13 @@ def test_every_metric_loads_and_computes_without_a_network(child_environment, tm
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert sorted(found) == sorted(NAMES)
-    assert found["bayes_gap"]["bayes_gap"] == 0.25
-    assert found["bits_per_byte"]["bits_per_byte"] == pytest.approx(1 / math.log(2))
-    assert found["predictor_kl"]["kl"] == 0
-    assert found["token_cross_entropy"]["cross_entropy"] == 1.5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_example_of_a_metric_runs(name):
-    names = {"evaluate": evaluate, "metric_path": metric_path, "np": np}
-    example = doctest.DocTestParser().get_doctest(load(name).inputs_description, names, name, None, 0)
-    assert example.examples
-    result = doctest.DocTestRunner().run(example)
-    assert result.failed == 0
+    for name, (failed, attempted) in found.items():
+        assert failed == 0, f"{name}: {done.stdout}"
+        assert attempted >= 2
 
 
 def test_an_unknown_metric_is_refused_by_name():
-    assert error(metric_path, "accuracy") == (
-        "metric 'accuracy' is unknown; expected one of bayes_gap, bits_per_byte, predictor_kl, token_cross_entropy"
-    )
+    assert error(metric_path, "accuracy") == f"metric 'accuracy' is unknown; expected one of {', '.join(NAMES)}"
 
 
 # Values
@@ -296,7 +284,7 @@ def test_a_model_that_does_not_know_the_symbols_is_refused(accelerator):
 
 
 class Uniform(torch.nn.Module):
-    config = type("Config", (), {"vocab_size": 16})
+    config = LlamaConfig(vocab_size=16)
 
     def forward(self, input_ids, use_cache):
         return type("Output", (), {"logits": torch.zeros(*input_ids.shape, 16)})
@@ -316,54 +304,6 @@ def test_bits_per_byte_on_text_counts_the_bytes_of_the_tokens_predicted(accelera
     assert found["nats_per_token"] == pytest.approx(math.log(16), rel=1e-12)
     assert found["bytes"] == sum(predicted)
     assert found["bits_per_byte"] == pytest.approx(90 * 4 / sum(predicted), rel=1e-12)
-
-
-SCRIPT = """
-import json, sys
-import torch
-sys.path.insert(0, sys.argv[1])
-from accelerate import Accelerator
-from hmm_datasets.metrics.ranks import share_rows
-from hmm_datasets.recipe import exit_without_teardown
-from test_metrics_modules import HMMSequences, Oracle, measure_law, processes
-
-with exit_without_teardown():
-    accelerator = Accelerator(cpu=True)
-    assert accelerator.num_processes == 3
-    for count in range(1, 11):
-        labels = torch.arange(2 * count).reshape(count, 2)
-        gathered = accelerator.gather(share_rows(labels, accelerator))[:count]
-        assert torch.equal(gathered, labels), (count, gathered)
-    hmm, model = processes.mess3(), Oracle(processes.mess3(), 2.0)
-    rows = HMMSequences(hmm, 10, num_sequences=13)
-    found = measure_law(model, hmm, rows, accelerator, batch_size=3)
-    assert bool(found) == accelerator.is_main_process
-    if found:
-        print(json.dumps({"found": found, "sizes": model.sizes}))
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-"""
-
-
-@pytest.mark.launch
-def test_three_processes_measure_what_one_does(launch, accelerator, tmp_path):
-    """Three: from there on padding could come to stand between the rows of two ranks."""
-    script = tmp_path / "measure_on_three.py"
-    script.write_text(SCRIPT)
-    done = launch("torch.distributed.run", "--standalone", "--nproc_per_node=3", script, Path(__file__).parent)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    hmm = processes.mess3()
-    rows = HMMSequences(hmm, 10, num_sequences=13)
-    expected = measure_law(Oracle(hmm, 2.0), hmm, rows, accelerator)
-    assert told["sizes"] == [3, 2]
-    for name, entropy in expected["cross_entropy"].items():
-        assert told["found"]["cross_entropy"][name]["by_position"] == pytest.approx(entropy["by_position"], rel=1e-9)
-    for name, divergence in expected["kl"].items():
-        assert told["found"]["kl"][name]["by_position"] == pytest.approx(
-            divergence["by_position"], rel=1e-9, abs=1e-12
-        )
-    assert told["found"]["bayes_gap"]["bayes_gap"] == pytest.approx(expected["bayes_gap"]["bayes_gap"], rel=1e-9)
 
 
 # Tables

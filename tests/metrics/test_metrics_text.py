@@ -77,7 +77,8 @@ def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
     assert found["nats_per_token"] == pytest.approx(expected / (len(text) - 1), rel=1e-9)
     assert found["bytes"] == token_bytes(tokenizer)[text[1:].astype(int)].sum()
     assert found["bits_per_byte"] == pytest.approx(expected / math.log(2) / found["bytes"], rel=1e-9)
-    assert (found["window"], found["stride"]) == (length, stride)
+    assert (found["window"], found["stride"], found["unit"]) == (length, stride, "window")
+    assert sum(item["tokens"] for item in found["items"]) == found["num_tokens"]
 
 
 def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
@@ -92,9 +93,13 @@ def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
     expected = [nats_one_token_at_a_time(model, text, 40, 10) for text in begun]
     assert found["num_tokens"] == stream.num_tokens
     assert found["nats_per_token"] == pytest.approx(sum(expected) / stream.num_tokens, rel=1e-9)
-    assert found["documents"]["nats"] == pytest.approx(expected, rel=1e-9)
-    assert found["documents"]["bytes"] == [sizes[text.astype(int)].sum() for text in documents]
-    assert found["bytes"] == sum(found["documents"]["bytes"])
+    assert found["unit"] == "document"
+    assert [item["document"] for item in found["items"]] == list(range(len(documents)))
+    assert [item["nats"] for item in found["items"]] == pytest.approx(expected, rel=1e-9)
+    assert [item["tokens"] for item in found["items"]] == [len(text) for text in documents]
+    assert [item["bytes"] for item in found["items"]] == [sizes[text.astype(int)].sum() for text in documents]
+    assert found["bytes"] == sum(item["bytes"] for item in found["items"])
+    assert (found["num_documents"], found["least_context"]) == (len(documents), 30)
 
 
 def test_windows_end_to_end_leave_their_first_tokens_out(model, tokenizer, stream, accelerator):

@@ -35,11 +35,11 @@ def test_a_family_is_trained_on_and_measured_as_an_hmm_is(program, succeeded, tm
     succeeded(
         program.run(
             "recipes/evaluate.py",
-            *("--model", output, "--hmm", tmp_path / "chains", "--length", 12, "--num_sequences", 64),
+            *("--model", output, "--against", tmp_path / "chains", "--num_sequences", 64),
             *("--output_dir", tmp_path / "measured"),
         )
     )
-    found = read_json(tmp_path / "measured" / "evaluation.json")["hmm"]
+    found = read_json(tmp_path / "measured" / "report.json")["law"]
     entropy = {name: value["cross_entropy"] for name, value in found["cross_entropy"].items()}
     assert entropy["informed"] < entropy["bayes"] < entropy["model"]
     assert found["floor"] == "bayes"

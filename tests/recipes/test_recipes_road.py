@@ -30,8 +30,8 @@ def experiment(program, succeeded, tmp_path_factory):
         *("--evaluations_per_doubling", 2, "--eval_on_start", "true", "--learning_rate", 3e-3),
     )
     run(
-        *("evaluate_hmm", "recipes/evaluate.py", "--model", root / "pretrain_hmm", "--hmm", root / "hmm" / "hmm"),
-        *("--output_dir", root / "evaluate_hmm", "--length", 16, "--num_sequences", 40, "--batch_size", 16),
+        *("evaluate_hmm", "recipes/evaluate.py", "--model", root / "pretrain_hmm"),
+        *("--output_dir", root / "evaluate_hmm", "--num_sequences", 40, "--batch_size", 16),
     )
     run("tokens", "recipes/tokenize_corpus.py", "--output_dir", root / "tokens", "--vocab_size", 600)
     run(
@@ -50,7 +50,7 @@ def experiment(program, succeeded, tmp_path_factory):
     )
     run(
         *("evaluate_text", "recipes/evaluate.py", "--model", root / "midtrain", "--window", 64),
-        *("--tokens", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
+        *("--against", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
     )
     run("report", "recipes/report.py", "--experiment", root)
     return root, said
@@ -61,13 +61,13 @@ def test_the_report_is_in_order_and_names_every_stage(experiment):
     assert "Bayes floor <= model <= unigram <= uniform: in order" in said["report"]
     report = json.loads((root / "report.json").read_text())
     assert set(report["runs"]) == {"hmm", "pretrain_hmm", "pretrain_text", "midtrain", "sft"}
-    entropy = {name: value["cross_entropy"] for name, value in report["evaluation_hmm"]["cross_entropy"].items()}
+    entropy = {name: value["cross_entropy"] for name, value in report["law"]["cross_entropy"].items()}
     assert entropy["bayes"] < entropy["model"] < entropy["unigram"] < entropy["uniform"]
-    assert report["evaluation_text"]["bits_per_byte"] > 1
+    assert report["text"]["bits_per_byte"] > 1
 
 
 def test_the_gap_of_the_evaluation_is_the_difference_of_its_cross_entropies(experiment):
-    measured = json.loads((experiment[0] / "evaluate_hmm" / "evaluation.json").read_text())["hmm"]
+    measured = json.loads((experiment[0] / "evaluate_hmm" / "report.json").read_text())["law"]
     entropy = measured["cross_entropy"]
     difference = entropy["model"]["cross_entropy"] - entropy["bayes"]["cross_entropy"]
     assert measured["bayes_gap"]["bayes_gap"] == pytest.approx(difference, abs=1e-9)

@@ -42,12 +42,15 @@ def save_family(family: Family, folder: str | os.PathLike) -> None:
     )
 
 
-def load_source(name_or_path: str | os.PathLike, *, revision: str | None = None) -> HMM | Family:
+def load_source(
+    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: str = "model"
+) -> HMM | Family:
     """Read an HMM or a family of them from a folder, or from the Hub by its name.
 
     Args:
         name_or_path (`str` or path): a folder that `save_pretrained` of either wrote, or a name on the Hub.
         revision (`str`, *optional*): of the Hub's repository.
+        repo_type (`str`, *optional*, defaults to `"model"`): of the Hub's repository, or `"dataset"`.
 
     Raises:
         `InputError`: no such folder, another format, or tables that are not those the settings speak of.
@@ -65,7 +68,7 @@ def load_source(name_or_path: str | os.PathLike, *, revision: str | None = None)
     folder = Path(name_or_path)
     if not folder.is_dir():
         patterns = [FAMILY_NAME, CONFIG_NAME, WEIGHTS_NAME, f"*/{CONFIG_NAME}", f"*/{WEIGHTS_NAME}"]
-        folder = download(str(name_or_path), revision, patterns)
+        folder = download(str(name_or_path), revision, patterns, repo_type)
     if not (folder / FAMILY_NAME).is_file():
         return HMM.from_pretrained(folder)
     path = folder / FAMILY_NAME

@@ -6,6 +6,7 @@ import datasets
 import evaluate
 import numpy as np
 
+from hmm_datasets.bootstrap import ratio_interval
 from hmm_datasets.errors import InputError
 from hmm_datasets.metrics.clustered import as_table
 
@@ -19,10 +20,12 @@ Args:
     predictions: list of N floats, for each text (or window) the sum of the natural logarithms of its tokens'
         probabilities.
     references: list of N integers, for each the bytes of UTF-8 that those tokens stand for.
+    resamples (2000), level (0.95), seed (0): of the bootstrap.
 
 Returns:
     bits_per_byte: total bits over total bytes.
-    standard_error: of that ratio, over texts (delta method).
+    standard_error: of that ratio, over texts (delta method); NaN for one text, as the bounds are.
+    bits_per_byte_low, bits_per_byte_high: its interval, by the percentile bootstrap over texts.
     bytes: total bytes.
 
 Example:
@@ -45,7 +48,7 @@ class BitsPerByte(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references) -> dict:
+    def _compute(self, predictions, references, resamples=2000, level=0.95, seed=0) -> dict:
         bits = -as_table("predictions", predictions, 1) / math.log(2)
         size = as_table("references", references, 1)
         if np.isnan(bits).any():
@@ -56,4 +59,11 @@ class BitsPerByte(evaluate.Metric):
         error = math.nan
         if len(bits) > 1:
             error = (bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum()
-        return {"bits_per_byte": float(ratio), "standard_error": float(error), "bytes": int(size.sum())}
+        low, high = ratio_interval(bits, size, resamples=resamples, level=level, seed=seed)
+        return {
+            "bits_per_byte": float(ratio),
+            "standard_error": float(error),
+            "bits_per_byte_low": low,
+            "bits_per_byte_high": high,
+            "bytes": int(size.sum()),
+        }

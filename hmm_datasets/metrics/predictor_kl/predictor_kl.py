@@ -55,10 +55,4 @@ class PredictorKL(evaluate.Metric):
         log_model = log_model[..., : law.shape[-1]]
         with np.errstate(divide="ignore", invalid="ignore"):
             terms = np.where(law > 0, law * (np.log(law) - log_model), 0.0)
-        result = clustered_mean(terms.sum(axis=-1))
-        return {
-            "kl": result.mean,
-            "standard_error": result.standard_error,
-            "by_position": result.by_position.tolist(),
-            "by_position_error": result.by_position_error.tolist(),
-        }
+        return clustered_mean(terms.sum(axis=-1)).report("kl")

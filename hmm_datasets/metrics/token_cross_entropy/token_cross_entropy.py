@@ -2,9 +2,8 @@
 
 import datasets
 import evaluate
-import numpy as np
 
-from hmm_datasets.metrics.clustered import as_table, clustered_mean
+from hmm_datasets.metrics.clustered import as_table, cross_entropy_figures
 
 _DESCRIPTION = """\
 Mean of -log P(token | tokens before it), in nats, over all tokens and at every position, with standard errors
@@ -42,11 +41,4 @@ class TokenCrossEntropy(evaluate.Metric):
         )
 
     def _compute(self, predictions) -> dict:
-        result = clustered_mean(-as_table("predictions", predictions))
-        return {
-            "cross_entropy": result.mean,
-            "standard_error": result.standard_error,
-            "perplexity": float(np.exp(result.mean)),
-            "by_position": result.by_position.tolist(),
-            "by_position_error": result.by_position_error.tolist(),
-        }
+        return cross_entropy_figures(-as_table("predictions", predictions))

@@ -1,0 +1,164 @@
+"""Linear regression from features to targets, in one pass over the places it is fitted on and one over those held out.
+
+Least squares with an intercept: the means and centred second moments of features and targets are all that is kept of
+the places seen, updated a batch at a time in float64 (Chan, Golub and LeVeque, The American Statistician 37,
+1983), so that memory is `O((D + K)^2)` for `D` features and `K` targets however many places there are. The features'
+scatter is then decomposed, and directions whose variance is below `D` roundings of the largest are left out: the
+solution of least norm, which a layer needs that does not fill its width (an embedding of few symbols). Time is
+`O(D^2)` a place and `O(D^3)` to solve. Squaring the features costs half the digits of float64, what is left is those
+of float32, in which the features come.
+
+The control is the same regression to the targets of other places: those of another sequence of the same half, in
+random order. Whatever it explains, chance explains.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import InputError
+
+
+def split_sequences(count: int, seed: int) -> tuple[Int[np.ndarray, "F"], Int[np.ndarray, "G"]]:
+    """Which sequences to fit on and which to test on: a random half each, in ascending order.
+
+    Raises:
+        `InputError`: fewer than 4 sequences, so that a half has no two.
+
+    ```python
+    >>> [half.tolist() for half in split_sequences(6, seed=0)]
+    [[2, 3, 5], [0, 1, 4]]
+
+    ```
+    """
+    if count < 4:
+        raise InputError(f"{count} sequences to probe; expected 4 or more, two of them in each half")
+    order = np.random.default_rng(seed).permutation(count)
+    return np.sort(order[: count // 2]), np.sort(order[count // 2 :])
+
+
+def partners(half: Int[np.ndarray, "F"]) -> Int[np.ndarray, "F"]:
+    """Another sequence of the same half for each."""
+    return np.roll(half, 1)
+
+
+def shuffled_places(sequence: int, length: int, seed: int) -> Int[np.ndarray, "T"]:
+    """A random order of the places of one sequence's partner."""
+    return np.random.default_rng([seed, sequence]).permutation(length)
+
+
+class Moments:
+    """Count, means and centred second moments of rows that come in batches.
+
+    Attributes:
+        count (`int`): rows so far.
+        mean (`torch.Tensor` of shape `(C,)`, float64): their mean.
+        scatter (`torch.Tensor` of shape `(C, C)`, float64): the sum of outer products of their deviations from it.
+    """
+
+    count = 0
+    mean: Float[Tensor, "C"]
+    scatter: Float[Tensor, "C C"]
+
+    def add(self, rows: Float[Tensor, "R C"]) -> None:
+        """Take in more rows, float64."""
+        mean = rows.mean(0)
+        deviation = rows - mean
+        scatter = deviation.T @ deviation
+        if self.count == 0:
+            self.count, self.mean, self.scatter = len(rows), mean, scatter
+            return
+        total = self.count + len(rows)
+        change = mean - self.mean
+        self.scatter += scatter + torch.outer(change, change) * (self.count * len(rows) / total)
+        self.mean = self.mean + change * (len(rows) / total)
+        self.count = total
+
+    def regress(self, features: slice, targets: slice) -> tuple[Float[Tensor, "D K"], Float[Tensor, "K"]]:
+        """Weights and intercept of the least-squares regression of some columns on others."""
+        values, vectors = torch.linalg.eigh(self.scatter[features, features])
+        smallest = values[-1] * len(values) * torch.finfo(values.dtype).eps
+        inverse = torch.where(values > smallest, values.reciprocal(), 0.0)
+        weights = vectors @ (inverse.unsqueeze(1) * (vectors.T @ self.scatter[features, targets]))
+        return weights, self.mean[targets] - self.mean[features] @ weights
+
+
+class LinearProbe:
+    """Regressions of the same targets on several sets of features, and on all of them together.
+
+    Feed every place to fit on to [`LinearProbe.fit`], then every place held out to [`LinearProbe.test`].
+
+    Args:
+        widths (sequence of `int`): features of each set, `D_0, D_1, ..`; they stand side by side.
+        num_targets (`int`): `K`.
+    """
+
+    def __init__(self, widths: Sequence[int], num_targets: int):
+        ends = np.cumsum(widths).tolist()
+        self._sets = {str(k): slice(end - width, end) for k, (width, end) in enumerate(zip(widths, ends, strict=True))}
+        self._sets["all"] = slice(0, ends[-1])
+        self._targets = slice(ends[-1], ends[-1] + 2 * num_targets)
+        self._moments, self._held_out = Moments(), Moments()
+        self._solved: dict[str, tuple[Tensor, Tensor]] = {}
+        self._squares: dict[str, Tensor] = {}
+
+    def fit(
+        self, features: Float[Tensor, "R D"], targets: Float[Tensor, "R K"], shuffled: Float[Tensor, "R K"]
+    ) -> None:
+        """Take in places to fit on; `shuffled` are the targets of other places."""
+        self._moments.add(torch.cat([features.double(), targets.double(), shuffled.double()], dim=1))
+
+    def test(
+        self, features: Float[Tensor, "R D"], targets: Float[Tensor, "R K"], shuffled: Float[Tensor, "R K"]
+    ) -> Float[Tensor, "R K"]:
+        """Take in places held out; returns what all features together make of them."""
+        if not self._solved:
+            self._solved = {name: self._moments.regress(part, self._targets) for name, part in self._sets.items()}
+        features, targets = features.double(), targets.double()
+        self._held_out.add(targets)
+        both = torch.cat([targets, shuffled.double()], dim=1)
+        for name, part in self._sets.items():
+            weights, intercept = self._solved[name]
+            found = features[:, part] @ weights + intercept
+            squares = (both - found).square().sum(0).reshape(2, -1).sum(1)
+            self._squares[name] = self._squares.get(name, 0) + squares
+        return found[:, : targets.shape[1]]
+
+    def figures(self) -> dict[str, dict[str, float | None]]:
+        """Of each set of features (`"0"`, `"1"`, .., `"all"`) `r2`, `rmse`, `shuffled_r2` and `shuffled_rmse`.
+
+        R2 is the share of the variance of all targets together that is explained, on the places held out (None where
+        there is none), RMSE the root of the mean squared error of a target.
+        """
+        spread = self._held_out.scatter.trace().item()
+        entries = self._held_out.count * len(self._held_out.mean)
+        result = {}
+        for name, squares in self._squares.items():
+            result[name] = {}
+            for control, error in zip(("", "shuffled_"), squares.tolist(), strict=True):
+                result[name][f"{control}r2"] = 1 - error / spread if spread > 0 else None
+                result[name][f"{control}rmse"] = (error / entries) ** 0.5
+        return result
+
+
+def probe_arrays(
+    features: Sequence[Any], targets: Sequence[Any], seed: int = 0
+) -> tuple[dict[str, float | None], tuple[int, int]]:
+    """One set of features in memory: the figures, and the numbers of sequences fitted and tested on.
+
+    Args:
+        features: `N` arrays of shape `(T, D)`.
+        targets: `N` arrays of shape `(T, K)`.
+        seed (`int`, *optional*, defaults to 0): of the split and the shuffle.
+    """
+    halves = split_sequences(len(features), seed)
+    probe = LinearProbe([features[0].shape[1]], targets[0].shape[1])
+    for half, take in zip(halves, (probe.fit, probe.test), strict=True):
+        for sequence, partner in zip(half, partners(half), strict=True):
+            shuffled = targets[partner][shuffled_places(sequence, len(targets[partner]), seed)]
+            take(*map(torch.from_numpy, (features[sequence], targets[sequence], shuffled)))
+    return probe.figures()["all"], (len(halves[0]), len(halves[1]))

@@ -1,0 +1,76 @@
+"""Perplexity of texts under a causal language model, by windows with a stride."""
+
+import datasets
+import evaluate
+
+_DESCRIPTION = """\
+exp of the mean of -log P(token | tokens before it) over all tokens of the texts together, each scored once; with bits
+per byte, which compares models of different tokenizers where perplexity does not. Each text is read by itself, behind
+a BOS, else an EOS, in windows that overlap: a token has at least window - stride tokens before it, or all there are.
+Intervals are of the percentile bootstrap over texts.
+"""
+
+_INPUTS = """\
+Args:
+    predictions: list of N strings, the texts.
+    model: a causal language model of transformers in eval mode, or its folder or Hub name.
+    tokenizer: its tokenizer, of any kind; None loads that of the name.
+    window (1024): tokens a window, the beginning token among them. A model reads window - 1 of them at once.
+    stride (512): tokens that a window scores, below window. With window M + 1 and stride M the figures are those of
+        lm-evaluation-harness's rolling log-likelihood at a maximal length of M.
+    batch_size (8): windows that run at once.
+    seed (0): of the bootstrap.
+
+Returns:
+    perplexity, perplexity_low, perplexity_high: and its interval; None for a single text, as the other bounds are.
+    nats_per_token: its logarithm.
+    bits_per_byte, bits_per_byte_low, bits_per_byte_high, standard_error: and its interval and error.
+    num_tokens, bytes, num_documents: that were scored.
+    window, stride, least_context: of the windows.
+    unit, level: document, and the level of the intervals.
+    items: of each text its number, nats, tokens, bytes.
+
+Example:
+    >>> from hmm_datasets.text.bpe import train_bpe
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 265, show_progress=False)
+    >>> shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
+    >>> _ = model.lm_head.weight.data.zero_()
+    >>> metric = evaluate.load(metric_path("perplexity"))
+    >>> found = metric.compute(predictions=["low", "lowest"], model=model, tokenizer=tokenizer)
+    >>> round(found["perplexity"], 3)
+    265.0
+"""
+
+
+class Perplexity(evaluate.Metric):
+    """The metric module; see its description and inputs."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=datasets.Features({"predictions": datasets.Value("string")}),
+        )
+
+    def _compute(self, predictions, model, tokenizer=None, window=1024, stride=512, batch_size=8, seed=0) -> dict:
+        import torch
+        from accelerate import Accelerator
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from hmm_datasets.errors import InputError
+        from hmm_datasets.metrics.text import DocumentWindows, measure_text
+        from hmm_datasets.training.models import load_pretrained
+
+        if isinstance(model, str):
+            accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+            tokenizer = tokenizer or load_pretrained(AutoTokenizer, model)
+            model = load_pretrained(AutoModelForCausalLM, model).to(accelerator.device).eval()
+        elif tokenizer is None:
+            raise InputError("model is no name, and tokenizer is None; pass the tokenizer too")
+        else:
+            accelerator = Accelerator(cpu=model.device.type == "cpu")
+        windows = DocumentWindows(predictions, tokenizer, window, stride)
+        return measure_text(model, tokenizer, windows, accelerator, batch_size=batch_size, seed=seed)

@@ -1,0 +1,275 @@
+"""Several evaluations beside each other: what each found, and how far each is from the first, on the same items.
+
+Two runs are paired, task by task, where both were measured on the same items: a law's sequences of one fingerprint,
+stream, length and number; documents of the same bytes, in order; questions of the same files. Their difference then
+has an interval by the paired bootstrap ([`~hmm_datasets.bootstrap`]) over sequences, documents, or the questions
+within each task, which is far narrower than what two separate intervals tell. Runs that were measured on different
+items get no difference: a line says what differs, and the figures stand side by side with their own intervals.
+
+Time is a pass over the items for each of 2,000 resamples, memory a figure for each item.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..bootstrap import Difference
+from ..errors import InputError
+from ..files import atomic_folder, read_json, write_json
+from .pairing import LEVEL, RESAMPLES, Run, can_pair, other_questions, pair
+from .sweep import cells
+from .tables import Table, figure_text, interval_text, ladder
+
+_Z = 1.96
+
+TASKS = {
+    "law": "excess over the floor, nats a token",
+    "text": "bits a byte of held-out text",
+    "core": "score of its name, CORE or a subset",
+    "beliefs": "held-out R² of beliefs",
+    "completions": "share of facts completed",
+}
+"""What is compared of each task."""
+
+
+def compare_reports(
+    folders: Sequence[str | os.PathLike],
+    *,
+    seed: int = 0,
+    heat_map: Sequence[str] | None = None,
+    value: str = "law.bayes_gap.bayes_gap",
+) -> dict[str, Any]:
+    """Compare evaluations with the first of them.
+
+    Args:
+        folders (sequence of paths): of evaluations, two or more; each has a `report.json` and `items/`.
+        seed (`int`, *optional*, defaults to 0): of the bootstrap.
+        heat_map (two `str`, *optional*): dotted paths in the reports, such as `law.num_states` and `law.length`, that
+            say in which column and row of a heat map a run stands.
+        value (`str`, *optional*, defaults to `"law.bayes_gap.bayes_gap"`): dotted path of the number it shows.
+
+    Returns:
+        `dict`, ready for JSON: `runs`; `tasks`, of each that all runs have `measure` and `rows`, a row a run with
+        `value`, `low`, `high`, and `difference` from the first run (`value`, `low`, `high`) or `unpaired`, why there
+        is none; `left_out`, a line for each task that only some have; `positions`, `training` and `questions`, the
+        curves to draw; `heat_map`, if asked for; `seed`, `resamples`, `level`.
+
+    Raises:
+        `InputError`: fewer than two folders, one twice, one without a report, or a path that a report does not have.
+    """
+    runs = _read(folders)
+    kinds = [task for task in (*TASKS, "training") if any(task in run.report for run in runs)]
+    lacking = {task: [run.name for run in runs if task not in run.report] for task in kinds}
+    shared = [task for task in kinds if not lacking[task]]
+    result = {
+        "runs": [_provenance(run) for run in runs],
+        "tasks": {task: _task(task, runs, seed) for task in TASKS if task in shared},
+        "left_out": [f"{task}: not measured in {', '.join(names)}" for task, names in lacking.items() if names],
+        "seed": seed,
+        "resamples": RESAMPLES,
+        "level": LEVEL,
+    }
+    if "law" in shared:
+        keys = ("by_position", "by_position_error")
+        result["positions"] = {run.name: {key: run.report["law"]["bayes_gap"][key] for key in keys} for run in runs}
+    if "training" in shared:
+        result["training"] = {run.name: _training(run) for run in runs}
+    if "core" in shared:
+        result["questions"] = _questions(runs)
+    if heat_map is not None:
+        result["heat_map"] = cells({run.name: run.report for run in runs}, *heat_map, value)
+    return result
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """For each folder the shortest end of its path that no other path ends in, without what all paths end in.
+
+    ```python
+    >>> run_names([Path("a/x/eval"), Path("b/x/eval"), Path("c/eval")])
+    ['a/x', 'b/x', 'c']
+
+    ```
+    """
+    all_parts = [folder.absolute().parts for folder in folders]
+    shared, most = 0, min(map(len, all_parts)) - 2  # the root of a path, and a name, are left
+    while shared < most and len({parts[-1 - shared] for parts in all_parts}) == 1:
+        shared += 1
+    all_parts = [parts[: len(parts) - shared] for parts in all_parts]
+    names = []
+    for parts in all_parts:
+        size = 1
+        while size < len(parts) and sum(other[-size:] == parts[-size:] for other in all_parts) > 1:
+            size += 1
+        names.append(str(Path(*parts[-size:])))
+    return names
+
+
+def _read(folders: Sequence[str | os.PathLike]) -> list[Run]:
+    places = [Path(folder) for folder in folders]
+    if len(places) < 2:
+        raise InputError(f"{len(places)} run to compare; expected the folders of two evaluations or more")
+    same = {}
+    for place in places:
+        if (earlier := same.setdefault(place.resolve(), place)) is not place:
+            raise InputError(f"{place} is {earlier} again; name each run once")
+    runs = []
+    for name, place in zip(run_names(places), places, strict=True):
+        report = read_json(place / "report.json")
+        if not isinstance(report, dict) or "model" not in report:
+            raise InputError(f"{place / 'report.json'}: not the report of an evaluation, which has a field `model`")
+        runs.append(Run(name, place, report))
+    return runs
+
+
+def _provenance(run: Run) -> dict[str, Any]:
+    keys = ("model", "commit", "command", "time", "seeds")
+    return {"name": run.name, "folder": str(run.folder)} | {key: run.report.get(key) for key in keys}
+
+
+def _task(task: str, runs: Sequence[Run], seed: int) -> dict[str, Any]:
+    rows = []
+    for run in runs:
+        row = {"run": run.name} | dict(zip(("value", "low", "high"), _figure(task, run.report[task]), strict=True))
+        row |= {"difference": None, "unpaired": None}
+        if run is not runs[0] and can_pair(task):
+            found = pair(task, runs[0], run, seed)
+            row |= {"difference": asdict(found)} if isinstance(found, Difference) else {"unpaired": found}
+        rows.append(row)
+    measure = TASKS[task]
+    if task == "core":
+        measure = "; ".join(dict.fromkeys(run.report["core"]["name"] for run in runs))
+    return {"measure": measure, "rows": rows}
+
+
+def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """What a run found, and the bounds of its own interval."""
+    if task == "law":
+        gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
+        return (gap, None, None) if error is None else (gap, gap - _Z * error, gap + _Z * error)
+    if task == "text":
+        return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
+    if task == "core":
+        return found["score"], found["low"], found["high"]
+    if task == "beliefs":
+        return found["layers"]["all"]["r2"], None, None
+    return (found["facts_correct"] / found["facts"] if found["facts"] else None), None, None
+
+
+def _questions(runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
+    """Of each task that all runs have the same questions of, a row a run."""
+    first, *others = (run.report["core"]["tasks"] for run in runs)
+    found = {}
+    for label, task in first.items():
+        if all(label in tasks and other_questions(task, tasks[label]) is None for tasks in others):
+            rows = zip(runs, (first, *others), strict=True)
+            keys = {"value": "centered", "low": "low", "high": "high"}
+            found[label] = [
+                {"run": run.name} | {key: tasks[label][name] for key, name in keys.items()} for run, tasks in rows
+            ]
+    return found
+
+
+def _training(run: Run) -> dict[str, Any]:
+    training = run.report["training"]
+    rows = [row for row in training["rows"] if "kl_bayes" in row]
+    return {
+        "predictors": training["predictors"],
+        "tokens": [row["tokens"] for row in rows],
+        "kl_bayes": [row["kl_bayes"] for row in rows],
+    }
+
+
+def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
+    """A table for each task, one of the passages along training, and one of the heat map."""
+    first = comparison["runs"][0]["name"]
+    header = ["run", "value", "95% interval", f"less {first}", "95% interval"]
+    tables = []
+    for task, found in comparison["tasks"].items():
+        rows, notes = [], []
+        for row in found["rows"]:
+            change = row["difference"] or {"value": None, "low": None, "high": None}
+            rows.append(
+                [
+                    row["run"],
+                    figure_text(row["value"]),
+                    interval_text(row["low"], row["high"]),
+                    figure_text(change["value"], "+.4f"),
+                    interval_text(change["low"], change["high"], "+.4f"),
+                ]
+            )
+            notes += [] if row["unpaired"] is None else [f"{row['run']}: no difference, {row['unpaired']}"]
+        tables.append(Table(f"{task}: {found['measure']}", header, rows, "\n".join(notes)))
+    if "training" in comparison:
+        tables.append(_passages_table(comparison["training"]))
+    if "heat_map" in comparison:
+        tables.append(_sweep_table(comparison["heat_map"]))
+    return tables
+
+
+def _passages_table(training: Mapping[str, Any]) -> Table:
+    names = ladder(name for found in training.values() for name in found["predictors"])
+    rows = []
+    for run, found in training.items():
+        steps = [found["predictors"].get(name, {}).get("passed_step") for name in reversed(names)]
+        rows.append([run, *(figure_text(step, ",") for step in steps)])
+    return Table("training: step at which each predictor is passed", ["run", *reversed(names.values())], rows)
+
+
+def _sweep_table(sweep: Mapping[str, Any]) -> Table:
+    rows = [
+        [str(name), *(figure_text(cell) for cell in row)]
+        for name, row in zip(sweep["y_values"], sweep["cells"], strict=True)
+    ]
+    return Table(sweep["value"], [f"{sweep['y']} \\ {sweep['x']}", *map(str, sweep["x_values"])], rows)
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """[`compare_reports`]'s result as tables for the terminal."""
+    parts = [table.text() for table in comparison_tables(comparison)]
+    return "\n\n".join([*parts, *["\n".join(comparison["left_out"])] * bool(comparison["left_out"])])
+
+
+def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -> None:
+    """Write `comparison.json`, `comparison.html` and `plots/` (PNG and PDF).
+
+    Args:
+        comparison (`dict`): the result of [`compare_reports`].
+        folder (path): where they go; made if there is none.
+    """
+    from .comparison_plots import FIGURES, draw_comparison
+    from .page import Section, embed, flattened, render
+
+    folder = Path(folder)
+    with atomic_folder(folder / "plots") as temporary:
+        figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary)]
+    made_of = {run["name"]: run for run in comparison["runs"]}
+    made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}
+    render(
+        folder / "comparison.html",
+        title=f"{len(comparison['runs'])} evaluations",
+        subtitle=f"each compared with {comparison['runs'][0]['name']}",
+        summary=_sentences(comparison) + comparison["left_out"],
+        sections=[Section("Figures of each run", comparison_tables(comparison)), Section("Pictures", (), figures)],
+        provenance=list(flattened(made_of)),
+    )
+    write_json(folder / "comparison.json", comparison)
+
+
+def _sentences(comparison: Mapping[str, Any]) -> list[str]:
+    """What is surely different, task by task, and what is not."""
+    first, found = comparison["runs"][0]["name"], []
+    for task, results in comparison["tasks"].items():
+        for row in results["rows"]:
+            change = row["difference"]
+            if change is None:
+                continue
+            sure = change["low"] > 0 or change["high"] < 0
+            found.append(
+                f"{task}, {results['measure']}: {row['run']} has {abs(change['value']):.4f} "
+                f"{'more' if change['value'] > 0 else 'less'} than {first} on the same items (95% interval "
+                f"{interval_text(change['low'], change['high'], '+.4f')})"
+                f"{'.' if sure else ', which chance explains.'}"
+            )
+    return found

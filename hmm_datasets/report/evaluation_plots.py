@@ -1,0 +1,291 @@
+"""Pictures of one evaluation, each a PNG and a PDF as wide as the column of a paper.
+
+Colours are those of Okabe and Ito (2008), which the colour-blind can tell apart, and no two curves differ by colour
+alone. Bands and bars are 95% intervals.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+from .hmm_plots import draw_simplex
+from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
+
+_LEAST_KL = 1e-6  # nats; what is below is rounding, and would squeeze all else together on a logarithmic axis
+
+# Probabilities to mark on a logit scale, where it is wide and where it is narrow.
+_COARSE = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+_FINE = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
+
+_CLOSEST = {"linestyle": "", "marker": "*", "markersize": 9, "markerfacecolor": "black", "markeredgewidth": 0.6}
+_PASSED = {"linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.2}
+
+Report = Mapping[str, Any]
+
+
+def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder: str | os.PathLike) -> list[Path]:
+    """Draw what a report has data for.
+
+    Args:
+        report (`dict`): what `report.json` holds.
+        items (`dict`): for each task its items, as in `items/TASK.jsonl`.
+        folder (path): where pictures go.
+
+    Returns:
+        list of `Path`: the PNGs; a PDF lies beside each.
+    """
+    folder = Path(folder)
+    law, beliefs = report.get("law"), report.get("beliefs")
+    points = [item for item in items.get("beliefs", ()) if len(item["belief"]) == 3]
+    pictures: dict[str, tuple[bool, Callable[[Path], None]]] = {
+        "positions": (law is not None, lambda path: plot_positions(law, path)),
+        "kl_positions": (law is not None, lambda path: plot_kl_positions(law, path)),
+        "calibration": (
+            law is not None and "calibration" in law,
+            lambda path: plot_calibration(law["calibration"], path, floor=law["floor"]),
+        ),
+        "training": (
+            sum(row["step"] > 0 for row in report.get("training", {}).get("rows", ())) > 1,
+            lambda path: plot_training(report["training"], path),
+        ),
+        "beliefs": (beliefs is not None, lambda path: plot_belief_layers(beliefs, path)),
+        "simplex": (bool(points), lambda path: plot_simplex(points, path)),
+        "core": ("core" in report, lambda path: plot_core(report["core"], path)),
+    }
+    paths = []
+    for name, (has_data, draw) in pictures.items():
+        if has_data:
+            paths.append(folder / f"{name}.png")
+            draw(paths[-1])
+    return paths
+
+
+@plt.rc_context(PAPER)
+def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
+    """KL(predictor || model) along the sequence: how unlike each predictor the model is, and where.
+
+    Args:
+        law (`dict`): the result of [`~hmm_datasets.metrics.law.measure_law`].
+        path (path): where the PNG goes, a PDF beside it.
+    """
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.1), layout="constrained")
+    highest = 0.0
+    for number, (name, style) in enumerate(predictor_styles(law["kl"])):
+        values, errors = (np.array(law["kl"][name][key], float) for key in ("by_position", "by_position_error"))
+        highest = max(highest, np.nanmax(values))
+        if values.max() < _LEAST_KL:
+            style = {**style, "label": f"{style['label']} (below {_LEAST_KL:g})"}
+        places = np.arange(1, len(values) + 1)
+        axes.fill_between(
+            places, values - 1.96 * errors, values + 1.96 * errors, color=style["color"], alpha=0.2, linewidth=0
+        )
+        axes.plot(places, values, **style, **markers(number, len(values)))
+    _logarithmic(axes, highest)
+    axes.set(xlabel="position in the sequence", ylabel="KL(predictor || model) (nats)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside lower center", ncols=2)
+    save_figure(figure, path, vector=True)
+
+
+def _logarithmic(axes: Axes, highest: float) -> None:
+    """Make divergences logarithmic, if there is one to be seen so."""
+    if highest > _LEAST_KL:
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_KL))
+
+
+@plt.rc_context(PAPER)
+def plot_training(training: Report, path: str | os.PathLike) -> None:
+    """KL(predictor || model) along training; where each predictor is closest, where passed, and the phases above.
+
+    Args:
+        training (`dict`): the result of [`~hmm_datasets.metrics.passages.passages`], with two steps after 0 or more.
+        path (path): where the PNG goes, a PDF beside it.
+    """
+    rows = [row for row in training["rows"] if row["step"] > 0]
+    steps = [row["step"] for row in rows]
+    figure, (strip, axes) = plt.subplots(
+        2, figsize=(WIDTH, 3.9), sharex=True, height_ratios=(0.075, 1), layout="constrained"
+    )
+    styles = dict(predictor_styles(training["predictors"]))
+    lines = []
+    for number, (name, style) in enumerate(styles.items()):
+        found = training["predictors"][name]
+        values = [row[f"kl_{name}"] for row in rows]
+        look = {**style, "label": f"{style['label']}: {_when(found)}", **markers(number, len(rows))}
+        lines += axes.plot(steps, values, **look)
+        for step, mark in ((found["closest_step"], _CLOSEST), (found["passed_step"], _PASSED)):
+            if step in steps:
+                axes.plot(step, values[steps.index(step)], markeredgecolor=style["color"], zorder=3, **mark)
+    _logarithmic(axes, max(row[f"kl_{name}"] for row in rows for name in styles))
+    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats a token)", xscale="log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if steps[-1] < 10 * steps[0]:  # there may be no power of ten to be named
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        axes.xaxis.set_minor_formatter(EngFormatter(sep=""))
+    marks = [
+        Line2D([], [], markeredgecolor="gray", label=label, **mark)
+        for label, mark in (("closest", _CLOSEST), ("passed", _PASSED))
+    ]
+    figure.legend(handles=[*lines, *marks], loc="outside lower center")
+    _draw_phases(figure, strip, training["phases"], steps, styles)
+    save_figure(figure, path, vector=True)
+
+
+def _when(found: Report) -> str:
+    passed = "never passed" if found["passed_step"] is None else f"passed at {found['passed_step']:,}"
+    return f"closest at {found['closest_step']:,}, {passed}"
+
+
+def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:
+    """A strip of colours that says which predictor the model is nearest to, with names where they have room."""
+    strip.axis("off")
+    strip.set_ylim(0, 1)
+    # Between two evaluations a phase ends half way, as seen on a logarithmic axis.
+    edges = np.sqrt(np.multiply(steps[:-1], steps[1:], dtype=float)).tolist()
+    edges = [float(steps[0]), *edges, float(steps[-1])]
+    names = []
+    for phase in phases:
+        inside = [place for place, step in enumerate(steps) if phase["first_step"] <= step <= phase["last_step"]]
+        if not inside:
+            continue  # step 0 alone
+        low, high = edges[inside[0]], edges[inside[-1] + 1]
+        style = styles[phase["predictor"]]
+        strip.axvspan(low, high, color=style["color"], alpha=0.35, linewidth=0)
+        name = style["label"].removesuffix(", in context").removesuffix("-optimal")
+        names.append((strip.text(np.sqrt(low * high), 0.45, name, ha="center", va="center", fontsize=6.5), low, high))
+    figure.draw_without_rendering()
+    for text, low, high in names:
+        left, right = (strip.transData.transform((edge, 0))[0] for edge in (low, high))
+        if text.get_window_extent().width > right - left:
+            text.remove()
+
+
+@plt.rc_context(PAPER)
+def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str) -> None:
+    """How often what the model gave a probability came, beside the probability that the law gave it.
+
+    Args:
+        calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`, `law`.
+        path (path): where the PNG goes, a PDF beside it.
+        floor (`str`): the predictor that is the law.
+    """
+    figure, (above, below) = plt.subplots(
+        2, figsize=(WIDTH, 4.0), sharex=True, height_ratios=(3, 1), layout="constrained"
+    )
+    predicted, observed, law = (np.array(calibration[name], float) for name in ("predicted", "observed", "law"))
+    edges, count = (np.array(calibration[name], float) for name in ("edges", "count"))
+    used = np.flatnonzero(count)
+    # The outermost edges, 0 and 1, are nowhere on a logit scale.
+    edges[[0, -1]] = edges[1] / 2, (1 + edges[-2]) / 2
+    low, high = edges[used[0]], edges[used[-1] + 1]
+    above.plot([low, high], [low, high], color="gray", linestyle=":", label="perfectly calibrated")
+    look = STYLES[floor]
+    predicted = np.clip(predicted, low, high)
+    above.plot(predicted, law, marker="D", markersize=3.5, linestyle="", color=look["color"], label=look["label"])
+    ring = {"marker": "o", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8, "linestyle": ""}
+    # What lies beyond, such as a bin of which none came, is drawn on the border.
+    shown = np.clip(observed, low, high)
+    above.plot(predicted, shown, **ring, color="black", clip_on=False, label="observed frequency")
+    above.set(xscale="logit", yscale="logit", xlim=(low, high), ylim=(low, high), ylabel="law, observed frequency")
+    above.legend(loc="upper left")
+    error = f"calibration error\nagainst the law {calibration['error']:.2g}"
+    above.annotate(error, (0.98, 0.04), xycoords="axes fraction", ha="right")
+    below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color="#56B4E9", edgecolor="white", linewidth=0.4)
+    below.set(xlabel="probability predicted by the model", ylabel="predictions", yscale="log")
+    below.set_ylim(bottom=0.7)
+    below.yaxis.set_major_formatter(EngFormatter(sep=""))
+    ticks = [tick for tick in _COARSE if low <= tick <= high]
+    for axis in (above.xaxis, above.yaxis):
+        axis.set_major_locator(FixedLocator(ticks if len(ticks) > 3 else _FINE))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    save_figure(figure, path, vector=True)
+
+
+@plt.rc_context(PAPER)
+def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
+    """R2 of the linear probes by layer, on sequences not fitted on, with their two controls.
+
+    Args:
+        beliefs (`dict`): the result of [`~hmm_datasets.metrics.probing.probe_beliefs`].
+        path (path): where the PNG goes, a PDF beside it.
+    """
+    figure, axes = plt.subplots(figsize=(WIDTH, 2.6), layout="constrained")
+    layers = beliefs["layers"]
+    looks = {
+        "r2": {"color": "#009E73", "marker": "o", "linestyle": "-", "label": "trained model"},
+        "untrained_r2": {"color": "#E69F00", "marker": "s", "linestyle": "--", "label": "untrained model"},
+        "shuffled_r2": {"color": "#0072B2", "marker": "^", "linestyle": ":", "label": "shuffled beliefs"},
+    }
+    alone = [name for name in layers if name != "all"]
+    for key, look in looks.items():
+        values = np.array([layers[name].get(key) for name in layers], float)
+        axes.plot(range(len(alone)), values[: len(alone)], markersize=4, **look)
+        # Apart from the line: all layers together are no layer after the last.
+        axes.plot(range(len(alone), len(layers)), values[len(alone) :], **{**look, "label": None}, markersize=4)
+    # Of many layers not all names have room; the last, all layers together, has.
+    named = [*range(0, len(alone), math.ceil(len(alone) / 14)), *range(len(alone), len(layers))]
+    axes.set(xlabel="layer probed (0 is the embedding)", ylabel="R² of beliefs, held out")
+    axes.set_xticks(named, [list(layers)[place] for place in named])
+    axes.set(ylim=(min(-0.05, axes.get_ylim()[0]), 1.03), xlim=(-0.4, len(layers) - 0.6))
+    figure.legend(loc="outside lower center", ncols=3, columnspacing=1.2)
+    save_figure(figure, path, vector=True)
+
+
+@plt.rc_context(PAPER)
+def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
+    """True beliefs over three states beside the probed ones; the colour is the true belief, in both.
+
+    Args:
+        points (sequence of `dict`): `belief` and `probed`, three numbers each.
+        path (path): where the PNG goes, a PDF beside it.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 1.75), layout="constrained")
+    colours = np.clip(np.array([point["belief"] for point in points]), 0, 1)
+    for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
+        draw_simplex(axes, np.array([point[key] for point in points]), colours)
+        axes.set_title(title, pad=8)
+    save_figure(figure, path, vector=True)
+
+
+@plt.rc_context(PAPER)
+def plot_core(core: Report, path: str | os.PathLike) -> None:
+    """Centered accuracy of each task with its interval, the control with corrupted inputs, and the mean of all.
+
+    Args:
+        core (`dict`): the result of the CORE metric.
+        path (path): where the PNG goes, a PDF beside it.
+    """
+    rows = [(name, task["centered"], task["low"], task["high"], task["corrupted_centered"])
+            for name, task in core["tasks"].items()]  # fmt: skip
+    rows.append((core["name"], core["score"], core["low"], core["high"], core["corrupted_score"]))
+    figure, axes = plt.subplots(figsize=(WIDTH, 1.1 + 0.2 * len(rows)), layout="constrained")
+    axes.axvline(0, color="gray", linewidth=0.8)
+    places = np.arange(len(rows), dtype=float)
+    places[-1] += 0.6  # its name has up to three lines
+    axes.axhline(len(rows) - 1.4, color="black", linewidth=0.5)
+    _, scores, lows, highs, corrupted = (np.array(column, object) for column in zip(*rows, strict=True))
+    scores, lows, highs, corrupted = (column.astype(float) for column in (scores, lows, highs, corrupted))
+    axes.plot(corrupted, places, marker="x", markersize=4, linestyle="", color="#D55E00", label="corrupted input")
+    intervals = np.maximum([scores - lows, highs - scores], 0)
+    axes.errorbar(
+        scores, places, xerr=intervals, fmt="o", color="#0072B2", markersize=4, capsize=2, label="model, 95% interval"
+    )
+    names = [row[0].replace(" (", "\n(").replace(", ", ",\n") for row in rows]
+    axes.set(yticks=places, yticklabels=names, ylim=(len(rows) + 0.4, -0.6))
+    figure.supxlabel(f"centered accuracy (0 is chance, {core['baselines']} baselines)", fontsize=8)
+    axes.get_yticklabels()[-1].set_fontweight("bold")
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="outside upper center", ncols=2)
+    save_figure(figure, path, vector=True)

@@ -1,0 +1,181 @@
+"""An evaluation in words and tables: what the terminal shows, and the page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .tables import Table, figure_text, interval_text, ladder, law_table
+
+Report = Mapping[str, Any]
+
+_Z = 1.96  # of a 95% interval
+
+
+def evaluation_text(report: Report) -> str:
+    """The tables of a report, its summary before them."""
+    parts = [
+        f"{report['model']['name']} ({report['model']['parameters']:,} parameters)\n" + "\n".join(summary(report))
+    ]
+    parts += [table.text() for tables in evaluation_tables(report).values() for table in tables]
+    if "completions" in report:
+        parts.append(_completions_text(report["completions"]))
+    return "\n\n".join(parts)
+
+
+def evaluation_tables(report: Report) -> dict[str, list[Table]]:
+    """The tables of each task that a report has, but for completions, which are no table."""
+    makers = {"law": _law, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
+    return {task: make(report[task]) for task, make in makers.items() if task in report}
+
+
+def summary(report: Report) -> list[str]:
+    """What was found, in a sentence for each task, the distance from the optimum first.
+
+    Args:
+        report (`dict`): what `report.json` holds.
+    """
+    makers = {
+        "law": _law_sentence,
+        "training": _training_sentence,
+        "beliefs": _beliefs_sentence,
+        "text": _text_sentence,
+        "core": _core_sentence,
+        "completions": _completions_sentence,
+    }
+    return [make(report[task]) for task, make in makers.items() if task in report]
+
+
+def _law_sentence(law: Report) -> str:
+    gap, error = law["bayes_gap"]["bayes_gap"], law["bayes_gap"]["standard_error"]
+    known = "" if error is None else f" (95% interval {interval_text(gap - _Z * error, gap + _Z * error)})"
+    floor = {
+        "bayes": "the Bayes optimum, the least that any model can lose",
+        "informed": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
+    }[law["floor"]]
+    within = "" if error is None or gap > _Z * error else " That is no more than chance explains."
+    return (
+        f"The model loses {gap:.4f} +- {figure_text(error)} nats a token{known} more than {floor}, on "
+        f"{law['num_sequences']:,} held-out sequences of {law['length']:,} symbols.{within}"
+    )
+
+
+def _training_sentence(training: Report) -> str:
+    titles = ladder(training["predictors"])
+    passed = [
+        f"{titles[name]} at step {found['passed_step']:,}"
+        for name, found in sorted(training["predictors"].items(), key=lambda pair: pair[1]["passed_step"] or 0)
+        if found["passed_step"] is not None
+    ]
+    if not passed:
+        return "Along training the model's loss did not come below that of any predictor."
+    return f"Along training the model's loss came below that of: {'; '.join(passed)}."
+
+
+def _beliefs_sentence(beliefs: Report) -> str:
+    found = beliefs["layers"]["all"]
+    return (
+        f"A linear probe of all layers finds the belief with a held-out R² of {figure_text(found['r2'], '.3f')} "
+        f"(shuffled beliefs {figure_text(found['shuffled_r2'], '.3f')}, untrained model "
+        f"{figure_text(found['untrained_r2'], '.3f')})."
+    )
+
+
+def _text_sentence(text: Report) -> str:
+    bounds = interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])
+    return (
+        f"Held-out text costs it {text['bits_per_byte']:.4f} bits a byte ({text['level']:.0%} interval {bounds}) over "
+        f"{text['num_documents']:,} documents; its perplexity a token is {figure_text(text['perplexity'], '.2f')}."
+    )
+
+
+def _core_sentence(core: Report) -> str:
+    warning = "" if core["complete"] else " The score of a subset compares with that of the same subset alone."
+    return (
+        f"{core['name']}: {core['score']:.4f} (95% interval {interval_text(core['low'], core['high'])}), "
+        f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
+    )
+
+
+def _completions_sentence(completions: Report) -> str:
+    return f"Of {completions['facts']:,} facts it completes {completions['facts_correct']:,} correctly."
+
+
+def _law(law: Report) -> list[Table]:
+    return [law_table(law, "Loss beside that of the predictors of the law")]
+
+
+def _training(training: Report) -> list[Table]:
+    rows = []
+    titles = ladder(training["predictors"])
+    for name, title in reversed(titles.items()):
+        found = training["predictors"][name]
+        passed = "never" if found["passed_step"] is None else f"{found['passed_step']:,}"
+        rows.append([title, f"{found['closest_step']:,}", figure_text(found["closest_kl"]), passed])
+    phases = "; ".join(
+        f"{titles[phase['predictor']]} ({phase['first_step']:,} to {phase['last_step']:,})"
+        for phase in training["phases"]
+    )
+    header = ["predictor", "closest at step", "KL there", "passed at step"]
+    note = f"nearest predictor by step: {phases}\n{len(training['rows'])} evaluations, from {training['from']}"
+    return [Table("Passage of each predictor", header, rows, note)]
+
+
+def _beliefs(beliefs: Report) -> list[Table]:
+    columns = ("r2", "rmse", "shuffled_r2", "shuffled_rmse", "untrained_r2", "untrained_rmse")
+    rows = [
+        [{"0": "embedding", "all": "all layers"}.get(name, name), *(figure_text(found.get(key)) for key in columns)]
+        for name, found in beliefs["layers"].items()
+    ]
+    header = ["layer", "R²", "RMSE", "shuffled R²", "RMSE", "untrained R²", "RMSE"]
+    note = (
+        f"{beliefs['num_states']} states; fitted on {beliefs['fitted_on']:,} sequences, tested on "
+        f"{beliefs['tested_on']:,} others"
+    )
+    return [Table("Linear probes by layer", header, rows, note)]
+
+
+def _text(text: Report) -> list[Table]:
+    rows = [
+        ["bits a byte", figure_text(text["bits_per_byte"]),
+         interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])],
+        ["perplexity a token", figure_text(text["perplexity"]),
+         interval_text(text["perplexity_low"], text["perplexity_high"])],
+        ["nats a token", figure_text(text["nats_per_token"]), ""],
+    ]  # fmt: skip
+    note = (
+        f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {text['num_documents']:,} documents; windows of "
+        f"{text['window']:,} tokens, at least {text['least_context']:,} before each one scored; intervals by "
+        f"resampling each {text['unit']}"
+    )
+    return [Table("Loss on held-out text", ["measure", "value", f"{text['level']:.0%} interval"], rows, note)]
+
+
+def _core(core: Report) -> list[Table]:
+    rows = [
+        [
+            label,
+            task["type"],
+            str(task["shots"]),
+            f"{task['items']:,}",
+            f"{task['accuracy']:.4f}",
+            f"{task['baseline']:.4f}",
+            f"{task['centered']:.4f}",
+            interval_text(task["low"], task["high"]),
+            figure_text(task["corrupted_centered"]),
+        ]
+        for label, task in core["tasks"].items()
+    ]
+    bounds, control = interval_text(core["low"], core["high"]), figure_text(core["corrupted_score"])
+    rows.append([core["name"], "", "", "", "", "", f"{core['score']:.4f}", bounds, control])
+    header = ["task", "type", "shots", "items", "accuracy", "baseline", "centered", "95% interval", "corrupted"]
+    missing = f"; not measured: {', '.join(core['missing'])}" if core["missing"] else ""
+    return [Table("Accuracy by task", header, rows, f"baselines {core['baselines']}{missing}")]
+
+
+def _completions_text(completions: Report) -> str:
+    """Facts with their greedy completions, then open prompts; escaped, since a model may print anything."""
+    lines = [f"Completions: {completions['facts_correct']} of {completions['facts']} facts"]
+    marks = {True: "right", False: "wrong", None: "     "}
+    for prompt in completions["prompts"]:
+        wanted = "" if prompt["expected"] is None else f", expected {prompt['expected']!r}"
+        lines.append(f"{marks[prompt['correct']]}  {prompt['prompt']!r} -> {prompt['greedy']!r}{wanted}")
+    return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""Differences of two evaluations on the same items, with intervals by the paired bootstrap.
+
+Sequences and documents are drawn anew as they are ([`~hmm_datasets.bootstrap.paired_difference`]); of a score over
+tasks the questions of each task are, by themselves, since which tasks there are is no matter of chance.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bootstrap import Difference, interval, paired_difference, resampled_sums
+from ..errors import InputError
+from ..files import read_jsonl
+
+RESAMPLES, LEVEL = 2000, 0.95
+
+
+@dataclass(frozen=True)
+class Run:
+    """An evaluation as it lies on disk.
+
+    Args:
+        name (`str`): short, and no other's.
+        folder (`Path`): where it lies.
+        report (`dict`): its `report.json`.
+    """
+
+    name: str
+    folder: Path
+    report: Mapping[str, Any]
+
+    def items(self, task: str) -> list[dict[str, Any]]:
+        """What was measured of each item of a task."""
+        return read_jsonl(self.folder / "items" / f"{task}.jsonl")
+
+
+_SAME = {
+    "law": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
+    "text": ("unit", "num_documents", "bytes"),
+    "core": ("baselines", "max_per_task"),
+}
+
+
+def _other_items(task: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Say in which setting two runs were measured on different items, if they were."""
+    for key in _SAME[task]:
+        if first[key] != other[key]:
+            return f"measured on other items: {key} is {other[key]}, not {first[key]}"
+    return None
+
+
+def _pair_law(first: Run, other: Run, seed: int) -> Difference | str:
+    rows = [run.items("law") for run in (first, other)]
+    tokens, others = ([(item["sequence"], item["tokens"]) for item in found] for found in rows)
+    if tokens != others:
+        return "measured on other items: the sequences or their tokens differ"
+    excess = [np.array([item["nats"] - item["floor_nats"] for item in found]) for found in rows]
+    return _paired(*excess, np.array([count for _, count in tokens]), seed)
+
+
+def _pair_text(first: Run, other: Run, seed: int) -> Difference | str:
+    rows = [run.items("text") for run in (first, other)]
+    sizes, others = ([item["bytes"] for item in found] for found in rows)
+    if sizes != others:
+        return "measured on other items: the documents have other bytes"
+    bits = [np.array([item["nats"] for item in found]) / math.log(2) for found in rows]
+    return _paired(*bits, np.array(sizes), seed)
+
+
+def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) -> Difference | str:
+    if len(sizes) < 2:
+        return "one item alone has no interval"
+    return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
+
+
+def _pair_core(first: Run, other: Run, seed: int) -> Difference | str:
+    """Of the mean over tasks; the items of each task are drawn anew by themselves."""
+    tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
+    if tasks.keys() != others.keys():
+        return f"measured on other items: tasks {', '.join(others)}, not {', '.join(tasks)}"
+    for label in tasks:
+        if (reason := other_questions(tasks[label], others[label])) is not None:
+            return f"measured on other items: {label}: {reason}"
+    changes = _changes(first, other)
+    means = [
+        (resampled_sums(change[:, None], RESAMPLES, seed + number)[:, 0] / len(change))
+        / (1 - tasks[label]["baseline"])
+        for number, (label, change) in enumerate(changes.items())
+    ]
+    value = np.mean([change.mean() / (1 - tasks[label]["baseline"]) for label, change in changes.items()])
+    return Difference(float(value), *interval(np.mean(means, axis=0), LEVEL))
+
+
+_PAIRS = {"law": _pair_law, "text": _pair_text, "core": _pair_core}
+
+
+def pair(task: str, first: Run, other: Run, seed: int) -> Difference | str:
+    """What the other run's figure is more than the first's, or why that has no paired interval.
+
+    Args:
+        task (`str`): `law`, `text` or `core`.
+        first, other ([`Run`]): that have it.
+        seed (`int`): of the bootstrap.
+    """
+    reason = _other_items(task, first.report[task], other.report[task])
+    return _PAIRS[task](first, other, seed) if reason is None else reason
+
+
+def can_pair(task: str) -> bool:
+    """Whether the items of a task are such as can be drawn anew."""
+    return task in _PAIRS
+
+
+def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Say in what two runs' questions of a task differ, if they do."""
+    for key in ("sha256", "shots", "items", "baseline"):
+        if first[key] != other[key]:
+            return f"{key} is {other[key]}, not {first[key]}"
+    return None
+
+
+def _changes(first: Run, other: Run) -> dict[str, np.ndarray]:
+    """For each task and item 1 where the other run alone is right, -1 where the first alone is."""
+    right = [
+        {(item["task"], item["item"]): int(item["correct"]) for item in run.items("core")} for run in (first, other)
+    ]
+    if right[0].keys() != right[1].keys():
+        raise InputError(
+            f"{other.folder / 'items' / 'core.jsonl'}: other items than report.json counts; measure again"
+        )
+    labels = first.report["core"]["tasks"]
+    return {
+        label: np.array([right[1][key] - right[0][key] for key in right[0] if key[0] == label], float)
+        for label in labels
+    }

@@ -1,0 +1,21 @@
+"""The experiments of the README, from their first command to the figures it claims."""
+
+import itertools
+
+import pytest
+
+from hmm_datasets.files import read_json
+
+pytestmark = [pytest.mark.launch, pytest.mark.slow]
+
+
+def test_a_model_passes_from_uniform_to_unigram_to_bigram_to_the_optimum(program, succeeded):
+    """Minutes; in the checkout, as a user runs it: a run that is finished there is measured again, not trained."""
+    said = succeeded(program.run("recipes/icl_transition/run.py", timeout=1500)).stdout
+    report = read_json(program.root / "outputs" / "icl_transition" / "evaluation" / "report.json")
+    phases = [name for name, _ in itertools.groupby(phase["predictor"] for phase in report["training"]["phases"])]
+    assert phases == ["uniform", "unigram", "bigram", "bayes"]
+    passed = [report["training"]["predictors"][name]["passed_step"] for name in ("uniform", "unigram", "bigram")]
+    assert passed == sorted(passed)
+    assert 0 < report["law"]["bayes_gap"]["bayes_gap"] < 0.02
+    assert "passed" in said

@@ -1,0 +1,250 @@
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import made_up
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from PIL import Image
+
+from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions
+from hmm_datasets.report.evaluation_tables import evaluation_text, summary
+from hmm_datasets.report.page import write_page
+from hmm_datasets.report.plots import predictor_styles, save_figure
+from hmm_datasets.report.tables import hmm_table
+
+NAMES = ["positions", "kl_positions", "calibration", "training", "beliefs", "simplex", "core"]
+SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A report of every task, and its pictures."""
+    folder = tmp_path_factory.mktemp("drawn")
+    report, items = made_up.report(f"models/{SCRIPT}", completions={"greedy": f" Paris {SCRIPT}"})
+    return report, items, draw_evaluation(report, items, folder)
+
+
+@pytest.fixture(scope="module")
+def page(drawn, tmp_path_factory) -> str:
+    report, _, plots = drawn
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(report, plots, path)
+    return path.read_text(encoding="utf-8")
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and all text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found, self.text = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_every_task_has_its_pictures_as_png_and_as_pdf(drawn):
+    _, _, plots = drawn
+    assert [path.stem for path in plots] == NAMES
+    for path in plots:
+        with Image.open(path) as image:
+            assert abs(image.width - 1050) <= 1, "3.5 inches at 300 dots"
+            assert len(image.convert("L").getcolors(1 << 20)) > 50, "not an empty sheet"
+        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
+    assert len(list(plots[0].parent.iterdir())) == 2 * len(plots)
+
+
+def test_the_same_report_gives_the_same_bytes(drawn, tmp_path):
+    report, items, plots = drawn
+    paths = draw_evaluation({"model": report["model"]}, {"beliefs": items["beliefs"]}, tmp_path)
+    assert [path.name for path in paths] == ["simplex.png"], "letters, lines, and an image in the PDF"
+    for path in paths:
+        for kind in (".png", ".pdf"):
+            again, before = path.with_suffix(kind), plots[0].with_name(path.name).with_suffix(kind)
+            digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (again, before)]
+            assert digests[0] == digests[1], again.name
+            assert not re.search(rb"CreationDate|ModDate|tIME", again.read_bytes())
+
+
+def test_a_report_of_one_task_has_the_pictures_and_tables_of_that_task_alone(tmp_path):
+    report, items = made_up.report()
+    text = {name: report[name] for name in ("model", "time", "text")}
+    assert draw_evaluation(text, {"text": items["text"]}, tmp_path) == []
+    assert len(summary(text)) == 1
+    assert "bits a byte" in evaluation_text(text)
+    assert "predictor" not in evaluation_text(text)
+    write_page(text, [], tmp_path / "report.html")
+    headings = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert headings == ["Held-out text", "How this was made"]
+
+
+def test_what_may_be_missing_is_drawn_and_told_too(tmp_path):
+    """A model that is the law itself, one sequence, no control of the questions."""
+    report, _ = made_up.report()
+    law, core = report["law"], report["core"]
+    for result in (*law["cross_entropy"].values(), *law["kl"].values(), law["bayes_gap"]):
+        result["standard_error"] = None
+        result["by_position_error"] = [None] * law["length"]
+    law["kl"]["bayes"]["by_position"] = [0.0] * law["length"]
+    core["corrupted_score"] = None
+    for task in core["tasks"].values():
+        task["corrupted_accuracy"] = task["corrupted_centered"] = None
+    found = {name: report[name] for name in ("model", "time", "law", "core")}
+    plot_core(core, tmp_path / "core.png")
+    plot_kl_positions(law, tmp_path / "kl_positions.png")
+    text = evaluation_text(found)
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_a_picture_that_fails_leaves_no_file(tmp_path):
+    figure, axes = plt.subplots()
+    axes.set_xlabel(r"$\nothing$")
+    with pytest.raises(ValueError, match="nothing"):
+        save_figure(figure, tmp_path / "a.png", vector=True)
+    assert list(tmp_path.iterdir()) == []
+    plt.close(figure)
+
+
+def test_a_png_alone_is_written_where_no_vector_is_asked_for(tmp_path):
+    figure, _ = plt.subplots(figsize=(2, 1))
+    save_figure(figure, tmp_path / "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    assert Image.open(tmp_path / "a.png").size == (300, 150)
+    assert not plt.fignum_exists(figure.number)
+
+
+def test_no_two_predictors_look_alike_even_without_colour():
+    names = ["uniform", "unigram", "process_unigram", "bigram", "process_bigram", "bayes", "informed"]
+    names += [f"{order}-gram" for order in range(3, 12)]
+    found = dict(predictor_styles(names))
+    assert set(found) == set(names)
+    assert len({(style["color"], style["linestyle"]) for style in found.values()}) == len(names)
+    assert list(dict(predictor_styles(["bayes", "4-gram", "model", "3-gram", "unigram"]))) == [
+        "unigram",
+        "3-gram",
+        "4-gram",
+        "bayes",
+    ]
+
+
+def test_the_divergences_drawn_are_those_of_the_report(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        "hmm_datasets.report.evaluation_plots.save_figure", lambda figure, *_, **__: kept.append(figure)
+    )
+    law, _ = made_up.law()
+    plot_kl_positions(law, tmp_path / "x.png")
+    (axes,) = kept[0].axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    np.testing.assert_array_equal(lines["bigram, in context"].get_ydata(), law["kl"]["bigram"]["by_position"])
+    assert axes.get_yscale() == "log"
+    assert "nats" in axes.get_ylabel()
+    plt.close(kept[0])
+
+
+# Tables
+
+
+def test_the_table_of_the_law_has_ngrams_and_the_last_token():
+    law, _ = made_up.law()
+    lines = hmm_table(law).splitlines()
+    assert lines[0].split()[-4:] == ["last", "token,", "nats", "+-"]
+    names = [re.split("  +", line)[0] for line in lines[2:8]]
+    assert names == [
+        "Bayes floor",
+        "model",
+        "3-gram, in context",
+        "bigram, in context",
+        "unigram, in context",
+        "uniform",
+    ]
+    assert lines[4].split()[-2] == f"{law['final_token']['3-gram']['cross_entropy']:.4f}"
+    assert lines[-1].endswith("in order")
+
+
+def test_a_model_that_beats_the_optimum_is_called_out():
+    report, _ = made_up.report()
+    assert "BELOW" not in evaluation_text(report)
+    report["law"]["bayes_gap"] |= {"bayes_gap": -0.05, "standard_error": 0.02}
+    assert "BELOW" not in evaluation_text(report), "within three standard errors"
+    report["law"]["bayes_gap"] |= {"standard_error": 0.01}
+    assert "BELOW the Bayes floor by more than three standard errors" in evaluation_text(report)
+
+
+def test_the_summary_says_how_far_from_the_optimum_with_its_error():
+    report, _ = made_up.report()
+    gap = report["law"]["bayes_gap"]
+    first = summary(report)[0]
+    assert f"{gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats a token" in first
+    low, high = (gap["bayes_gap"] + side * 1.96 * gap["standard_error"] for side in (-1, 1))
+    assert f"95% interval {low:.4f} .. {high:.4f}" in first
+    assert "chance" not in first
+    report["law"]["bayes_gap"] = {**gap, "standard_error": 1.0}
+    assert "no more than chance" in summary(report)[0]
+    report["law"]["floor"] = "informed"
+    assert "the distance from the optimum is less" in summary(report)[0]
+
+
+def test_the_text_names_every_step_and_calls_a_subset_a_subset():
+    report, _ = made_up.report()
+    text = evaluation_text(report)
+    for found in report["training"]["predictors"].values():
+        assert found["passed_step"] is None or f"{found['passed_step']:,}" in text
+    assert "CORE subset (3 of 22 tasks)" in text
+    assert "compares with that of the same subset alone" in text
+    assert "not measured: piqa, boolq" in text
+
+
+def test_a_completion_cannot_steer_the_terminal():
+    report, _ = made_up.report(completions={"greedy": "\x1b[2J\r\x07 Paris"})
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", evaluation_text(report))
+
+
+# The page
+
+
+def test_the_page_asks_for_nothing_outside(page):
+    addresses = []
+    for tag, attributes in Elements(page).found:
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
+        addresses += [attributes[name] for name in ("src", "href", "srcset", "data", "poster") if name in attributes]
+    assert len(addresses) == len(NAMES)
+    assert all(address.startswith("data:image/png;base64,") for address in addresses)
+    without_data = re.sub("data:image/png;base64,[A-Za-z0-9+/=]+", "", page)
+    assert not re.search(r"https?:|@import|url\(|//", without_data)
+    assert "default-src 'none'" in page
+
+
+def test_a_completion_cannot_script_the_page(page):
+    found = Elements(page)
+    assert "script" not in {tag for tag, _ in found.found}
+    assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
+    assert SCRIPT in found.text, "in the model's name, as text"
+    assert found.text.count(f" Paris {SCRIPT}") == 2, "the likeliest completion, and one of those sampled"
+
+
+def test_the_page_holds_pictures_tables_and_where_they_come_from(page, drawn):
+    report, _, _ = drawn
+    found = Elements(page)
+    assert sum(tag == "figure" for tag, _ in found.found) == len(NAMES)
+    for fact in (report["model"]["sha256"], report["commit"], "versions.torch", "hashes.law", "seeds.stream"):
+        assert fact in found.text
+    assert summary(report)[0] in found.text
+    assert "3-gram, in context" in found.text
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+
+
+def test_the_template_lies_in_the_package():
+    """Hatch takes all files of a package's folder into the wheel, whatever their kind."""
+    import hmm_datasets.report
+
+    assert (Path(hmm_datasets.report.__file__).parent / "page.html").is_file()
