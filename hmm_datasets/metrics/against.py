@@ -1,5 +1,6 @@
 """What a model is measured against, by one name: a law (an HMM, or a family of them) or held-out text."""
 
+import hashlib
 import itertools
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,14 @@ class Documents(NamedTuple):
 
     name: str
     texts: list[str]
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the texts in their order."""
+        digest = hashlib.sha256()
+        for text in self.texts:
+            digest.update(hashlib.sha256(text.encode()).digest())
+        return digest.hexdigest()
 
 
 def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStream | Documents:

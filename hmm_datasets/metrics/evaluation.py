@@ -143,7 +143,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
             items[name] = rows
     if not accelerator.is_main_process:
         return {}
-    report = _provenance(settings, subject.model) | found
+    report = _provenance(settings, subject.model) | {"hashes": _hashes(found)} | found
     write_evaluation(report, items, settings.output_dir)
     return report
 
@@ -248,9 +248,11 @@ class _Subject:
         stride = settings.stride or max(1, window // 2)
         if isinstance(self.held_out, Documents):
             windows = DocumentWindows(self.held_out.texts, self.tokenizer, window, stride)
+            sha256 = self.held_out.sha256
         else:
             windows = StridedWindows(self.held_out, window, stride, settings.by_document)
-        return measure_text(
+            sha256 = self.held_out.index.sha256
+        found = measure_text(
             self.model,
             self.tokenizer,
             windows,
@@ -258,6 +260,7 @@ class _Subject:
             batch_size=settings.batch_size,
             seed=settings.seed,
         )
+        return found and found | {"sha256": sha256}
 
     def core(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .core_items import score_core
@@ -357,6 +360,18 @@ def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _hashes(found: dict[str, Any]) -> dict[str, Any]:
+    """What was measured on: tables of the law, held-out text, files of questions."""
+    hashes = {}
+    if "law" in found:
+        hashes["law"] = found["law"]["fingerprint"]
+    if "text" in found:
+        hashes["text"] = found["text"]["sha256"]
+    if "core" in found:
+        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
+    return hashes
 
 
 def weights_sha256(model: "PreTrainedModel") -> str:

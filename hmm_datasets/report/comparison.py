@@ -270,6 +270,6 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
                 f"{task}, {results['measure']}: {row['run']} has {abs(change['value']):.4f} "
                 f"{'more' if change['value'] > 0 else 'less'} than {first} on the same items (95% interval "
                 f"{interval_text(change['low'], change['high'], '+.4f')})"
-                f"{'.' if sure else ', which chance explains.'}"
+                f"{'.' if sure else ', which chance may explain.'}"
             )
     return found

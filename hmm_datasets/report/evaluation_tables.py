@@ -51,7 +51,7 @@ def _law_sentence(law: Report) -> str:
         "bayes": "the Bayes optimum, the least that any model can lose",
         "informed": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
     }[law["floor"]]
-    within = "" if error is None or gap > _Z * error else " That is no more than chance explains."
+    within = "" if error is None or gap > _Z * error else " Chance may explain that."
     return (
         f"The model loses {gap:.4f} +- {figure_text(error)} nats a token{known} more than {floor}, on "
         f"{law['num_sequences']:,} held-out sequences of {law['length']:,} symbols.{within}"
@@ -73,9 +73,9 @@ def _training_sentence(training: Report) -> str:
 def _beliefs_sentence(beliefs: Report) -> str:
     found = beliefs["layers"]["all"]
     return (
-        f"A linear probe of all layers finds the belief with a held-out R² of {figure_text(found['r2'], '.3f')} "
-        f"(shuffled beliefs {figure_text(found['shuffled_r2'], '.3f')}, untrained model "
-        f"{figure_text(found['untrained_r2'], '.3f')})."
+        f"A linear probe of all layers finds the belief with a held-out R² of {figure_text(found['r2'])} "
+        f"(shuffled beliefs {figure_text(found['shuffled_r2'])}, untrained model "
+        f"{figure_text(found['untrained_r2'])})."
     )
 
 

@@ -90,6 +90,7 @@ def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
     assert report["seeds"] == {"stream": SEED, "evaluation": 0}
     assert {"torch", "transformers", "hmm-datasets"} <= report["versions"].keys()
     assert len(report["model"]["sha256"]) == 64
+    assert report["hashes"] == {"law": processes.mess3().fingerprint()}
 
 
 def test_items_add_up_to_the_figures(evaluated):
@@ -133,6 +134,10 @@ def test_a_stream_and_a_file_of_the_same_documents_have_as_many_bytes(writer, tm
     stream, file = (read_json(tmp_path / name / "report.json")["text"] for name in ("stream", "file"))
     assert stream["num_documents"] == file["num_documents"] == len(STORIES)
     assert file["bytes"] == sum(len(text.encode()) for text in STORIES)
+    assert read_json(tmp_path / "stream" / "report.json")["hashes"] == {
+        "text": TokenStream(writer / "stream").index.sha256
+    }
+    assert len(file["sha256"]) == 64
     for text in (stream, file):
         nats = text["nats_per_token"] * text["num_tokens"]
         assert text["bits_per_byte"] == pytest.approx(nats / math.log(2) / text["bytes"], rel=1e-9)
