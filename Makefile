@@ -11,8 +11,9 @@ demo: install
 	$(BIN)/python recipes/demo/run.py
 
 test: .venv/tools lint
-	@# Files of tests side by side; each starts processes of its own, so not more than four.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+	@# Files of tests side by side; each starts processes of its own, so not more than four. numba's threads are
+	@# torch's too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: .venv/tools
 	$(BIN)/ruff check .

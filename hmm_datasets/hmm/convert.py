@@ -139,11 +139,7 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
 def _import(package: str) -> Any:
     try:
         if package == "pomegranate":
-            import pomegranate
-            import pomegranate.distributions
-            import pomegranate.hmm
-
-            return pomegranate
+            return _import_pomegranate()
         import hmmlearn
         import hmmlearn.hmm
 
@@ -152,6 +148,20 @@ def _import(package: str) -> Any:
         raise InputError(
             f'{package} cannot be imported ({error}); install it with: pip install "hmm-datasets[{package}]"'
         ) from None
+
+
+def _import_pomegranate() -> Any:
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        import pomegranate
+        import pomegranate.distributions
+        import pomegranate.hmm
+    finally:
+        # Its apricot starts numba's threads, which set torch's to all cores, whatever OMP_NUM_THREADS says.
+        torch.set_num_threads(threads)
+    return pomegranate
 
 
 def _categorical(place: int, node: Any) -> Float[np.ndarray, "E"]:

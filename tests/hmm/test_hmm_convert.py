@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import numpy as np
@@ -208,3 +209,15 @@ def test_a_model_fitted_by_either_library_becomes_a_stream_in_one_line(hmm, toke
     np.testing.assert_array_equal(stream[3]["input_ids"][1:], rows[3])
     with pytest.raises(InputError, match="has end probabilities"):
         HMM.from_pomegranate(fitted)
+
+
+def test_pomegranate_leaves_torch_as_many_threads_as_it_had(child_environment):
+    """Its own import takes all cores; small products then wait for each other, tens of times as long."""
+    pytest.importorskip("pomegranate")
+    script = (
+        "import torch; from hmm_datasets.hmm import processes; before = torch.get_num_threads();"
+        "processes.random(3, 4, alpha=1.0).to_pomegranate(); print(before, torch.get_num_threads())"
+    )
+    environment = {**child_environment, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout == "1 1\n", done.stderr
