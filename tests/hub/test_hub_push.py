@@ -425,27 +425,3 @@ def test_an_unknown_kind_of_repository_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="repo_type is 'space', expected 'model' or 'dataset'"):
         push_folder(tmp_path, "me/x", repo_type="space", token="hf_x")
-
-
-@pytest.mark.launch
-def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_repository(local_hub, tmp_path):
-    code = """
-        import json, sys
-        from huggingface_hub import HfApi
-        from hmm_datasets.hmm import processes
-        from hmm_datasets.hub.push import push_folder
-        from hmm_datasets.metrics.against import open_target
-        hmm, folder = processes.mess3(), sys.argv[1]
-        hmm.save_pretrained(folder)
-        for kind in ("model", "dataset"):
-            push_folder(folder, f"tester/mess3-{kind}", repo_type=kind)
-        texts = b"".join(json.dumps({"text": f"Story {n}."}).encode() + b"\\n" for n in range(3))
-        HfApi().create_repo("tester/stories", repo_type="dataset")
-        HfApi().upload_file(path_or_fileobj=texts, path_in_repo="test.jsonl", repo_id="tester/stories",
-                            repo_type="dataset")
-        laws = [open_target(f"tester/mess3-{kind}") == hmm for kind in ("model", "dataset")]
-        print(json.dumps([laws, open_target("tester/stories", 2).texts]))
-    """
-    laws, texts = local_hub.child(code, tmp_path / "home", tmp_path / "hmm")
-    assert laws == [True, True]
-    assert texts == ["Story 0.", "Story 1."]
