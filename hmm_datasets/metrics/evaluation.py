@@ -214,12 +214,7 @@ class _Subject:
         return chosen
 
     def law(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .law import measure_law
-
-        rows, settings = self._rows(self.settings.num_sequences), self.settings
-        return measure_law(
-            self.model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order
-        )
+        return self._beside_the_law(self.model, self.settings.num_sequences, accelerator)
 
     def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .probing import probe_beliefs
@@ -284,6 +279,14 @@ class _Subject:
             return {}
         return complete(self.model, self.tokenizer, seed=self.settings.seed)
 
+    def _beside_the_law(
+        self, model: "PreTrainedModel", num_sequences: int, accelerator: "Accelerator"
+    ) -> dict[str, Any]:
+        from .law import measure_law
+
+        rows, settings = self._rows(num_sequences), self.settings
+        return measure_law(model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order)
+
     def _rows(self, num_sequences: int) -> "HMMSequences":
         from ..data.views import TEST_FIRST, HMMSequences
 
@@ -308,15 +311,11 @@ class _Subject:
         from transformers import AutoModelForCausalLM
 
         from ..training.models import load_pretrained
-        from .law import measure_law
         from .passages import evaluation_of
 
         state = read_json(folder / "trainer_state.json")
         model = load_pretrained(AutoModelForCausalLM, str(folder)).to(accelerator.device).eval()
-        rows = self._rows(self.settings.checkpoint_sequences)
-        measured = measure_law(
-            model, self.source, rows, accelerator, batch_size=self.settings.batch_size, order=self.settings.order
-        )
+        measured = self._beside_the_law(model, self.settings.checkpoint_sequences, accelerator)
         place = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
         return place | evaluation_of(measured) if measured else {}
 

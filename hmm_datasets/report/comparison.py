@@ -20,9 +20,7 @@ from ..errors import InputError
 from ..files import atomic_folder, read_json, write_json
 from .pairing import LEVEL, RESAMPLES, Run, can_pair, other_questions, pair
 from .sweep import cells
-from .tables import Table, figure_text, interval_text, ladder
-
-_Z = 1.96
+from .tables import Z_95, Table, figure_text, interval_text, ladder
 
 TASKS = {
     "law": "excess over the floor, nats a token",
@@ -147,7 +145,7 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
     """What a run found, and the bounds of its own interval."""
     if task == "law":
         gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
-        return (gap, None, None) if error is None else (gap, gap - _Z * error, gap + _Z * error)
+        return (gap, None, None) if error is None else (gap, gap - Z_95 * error, gap + Z_95 * error)
     if task == "text":
         return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
     if task == "core":

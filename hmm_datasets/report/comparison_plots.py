@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .plots import PAPER, WIDTH, markers, save_figure
+from .tables import Z_95
 
 FIGURES = {
     "law": "Excess over the floor with 95% intervals; right, the paired difference from the first run.",
@@ -112,7 +113,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
         places, look = np.arange(1, len(gap) + 1), run_style(number)
         if len(runs) <= _MOST_BANDS:
             band = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(places, gap - 1.96 * error, gap + 1.96 * error, **band)
+            axes.fill_between(places, gap - Z_95 * error, gap + Z_95 * error, **band)
         axes.plot(places, gap, **look, **markers(number, len(gap)), label=name)
     axes.set(xlabel="position in the sequence", ylabel="excess over the floor (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
+from .tables import FLOORS
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve
 
 
 def _floor(history: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
-    for name, label in _FLOORS.items():
+    for name, label in FLOORS.items():
         values = _curve(history, label, f"eval_cross_entropy_{name}").values
         if values:
             return label, values[-1]

@@ -19,6 +19,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormat
 
 from .hmm_plots import draw_simplex
 from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
+from .tables import Z_95
 
 _LEAST_KL = 1e-6  # nats; what is below is rounding, and would squeeze all else together on a logarithmic axis
 
@@ -86,7 +87,7 @@ def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
             style = {**style, "label": f"{style['label']} (below {_LEAST_KL:g})"}
         places = np.arange(1, len(values) + 1)
         axes.fill_between(
-            places, values - 1.96 * errors, values + 1.96 * errors, color=style["color"], alpha=0.2, linewidth=0
+            places, values - Z_95 * errors, values + Z_95 * errors, color=style["color"], alpha=0.2, linewidth=0
         )
         axes.plot(places, values, **style, **markers(number, len(values)))
     _logarithmic(axes, highest)

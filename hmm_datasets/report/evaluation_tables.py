@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .tables import Table, figure_text, interval_text, ladder, law_table
+from .tables import Z_95, Table, figure_text, interval_text, ladder, law_table
 
 Report = Mapping[str, Any]
-
-_Z = 1.96  # of a 95% interval
 
 
 def evaluation_text(report: Report) -> str:
@@ -46,12 +44,12 @@ def summary(report: Report) -> list[str]:
 
 def _law_sentence(law: Report) -> str:
     gap, error = law["bayes_gap"]["bayes_gap"], law["bayes_gap"]["standard_error"]
-    known = "" if error is None else f" (95% interval {interval_text(gap - _Z * error, gap + _Z * error)})"
+    known = "" if error is None else f" (95% interval {interval_text(gap - Z_95 * error, gap + Z_95 * error)})"
     floor = {
         "bayes": "the Bayes optimum, the least that any model can lose",
         "informed": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
     }[law["floor"]]
-    within = "" if error is None or gap > _Z * error else " Chance may explain that."
+    within = "" if error is None or gap > Z_95 * error else " Chance may explain that."
     return (
         f"The model loses {gap:.4f} +- {figure_text(error)} nats a token{known} more than {floor}, on "
         f"{law['num_sequences']:,} held-out sequences of {law['length']:,} symbols.{within}"

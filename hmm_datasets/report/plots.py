@@ -18,6 +18,7 @@ from matplotlib.ticker import EngFormatter
 
 from ..files import atomic_file
 from .curves import Panel
+from .tables import Z_95
 
 STYLES = {
     "uniform": {"color": "#CC79A7", "linestyle": "-", "label": "uniform"},
@@ -121,7 +122,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
     floor = STYLES[measured["floor"]]
     below.axhline(0, color=floor["color"], linestyle=floor["linestyle"])
-    below.fill_between(places, gap - 1.96 * error, gap + 1.96 * error, label="95% interval", **BAND)
+    below.fill_between(places, gap - Z_95 * error, gap + Z_95 * error, label="95% interval", **BAND)
     below.plot(places, gap, **model_style(len(places)))
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     below.xaxis.get_major_locator().set_params(integer=True)

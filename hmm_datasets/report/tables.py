@@ -19,7 +19,11 @@ LADDER = {
 """The rows of the table, those that there are, best first as a good model on one HMM has them."""
 
 _ERROR = "standard_error"
-_FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
+FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
+"""What a gap is measured from."""
+
+Z_95 = 1.96
+"""Standard errors to either side of a mean, of a 95% interval."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def interval_text(low: float | None, high: float | None, form: str = ".4f") -> s
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
     """The result of [`~hmm_datasets.metrics.law.measure_law`] as a table, and its Bayes gap in a line."""
-    floor, faults = _FLOORS[measured["floor"]], out_of_order(measured)
+    floor, faults = FLOORS[measured["floor"]], out_of_order(measured)
     order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
     return f"{law_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
 
@@ -108,7 +112,7 @@ def law_table(measured: Mapping[str, Any], title: str = "") -> Table:
         rows.append([row_title, *cells])
     header = ["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"]
     header += [] if last is None else ["last token, nats", "+-"]
-    gap, floor = measured["bayes_gap"], _FLOORS[measured["floor"]]
+    gap, floor = measured["bayes_gap"], FLOORS[measured["floor"]]
     notes = [
         f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {figure_text(gap[_ERROR])} nats a token "
         f"({measured['num_sequences']:,} held-out sequences of {measured['length']})"
