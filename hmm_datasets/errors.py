@@ -5,11 +5,20 @@ their body under [`one_line_errors`], which turns such an error into one line on
 """
 
 import contextlib
+import errno
 import os
+import re
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+
+# What libraries that keep the number of the error to themselves say of a full disk: safetensors, Arrow, torch.save.
+_FULL = re.compile(
+    r"No space left on device|[Dd]isk quota exceeded|PytorchStreamWriter failed|unexpected pos \d+ vs \d+"
+)
 
 
 class InputError(ValueError):
@@ -17,6 +26,49 @@ class InputError(ValueError):
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, says that a disk or a quota has no room left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if _FULL.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the same command again") -> InputError:
+    """The error for a file or folder that found no room on its disk.
+
+    Args:
+        path (path): what was being written; nothing of it may be left when this is called, since it says how much is
+            free now.
+        needed (`str`): how much it takes, in words.
+        advice (`str`, *optional*): what to do once there is room.
+    """
+    folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
+    free = format_bytes(shutil.disk_usage(folder).free)
+    return InputError(f"{path}: no room left on the disk: it needs {needed}, {free} are free; make room and {advice}")
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes, in the decimal unit that suits it.
+
+    ```python
+    >>> format_bytes(999), format_bytes(12_345_678)
+    ('999 bytes', '12.3 MB')
+
+    ```
+    """
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 999.95:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
 
 
 @contextlib.contextmanager

@@ -1,42 +1,109 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed."""
+"""Files that are whole or absent: written beside their place, synced, then renamed; and what a full disk says.
+
+A process knows what it is writing, so that one that has to end at once can delete it ([`discard_unfinished`]).
+"""
 
 import contextlib
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, disk_full, format_bytes, is_disk_full
+
+_unfinished: set[Path] = set()
+
+
+@contextlib.contextmanager
+def unfinished(path: Path) -> Iterator[None]:
+    """Delete what is written at `path` when the block is left, unless it was renamed by then."""
+    _unfinished.add(path)
+    try:
+        yield
+    finally:
+        remove(path)
+        _unfinished.discard(path)
+
+
+@contextlib.contextmanager
+def _becoming(path: Path, temporary: Path) -> Iterator[None]:
+    """Around what writes `temporary` and renames it to `path`: it is whole or gone.
+
+    Raises:
+        `InputError`: the disk is full, however the library that found out says so.
+    """
+    with unfinished(temporary):
+        try:
+            yield
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            needed = f"more than {format_bytes(size_of(temporary))}"
+            remove(temporary)
+            raise disk_full(path, needed) from error
+
+
+def discard_unfinished(after: float = 0.0) -> None:
+    """Delete all that this process is writing: for one that has to end at once.
+
+    Args:
+        after (`float`, *optional*): seconds to wait before, in which other processes stop writing there too.
+    """
+    if _unfinished:
+        time.sleep(after)
+    for path in list(_unfinished):
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; 0 if it is not there."""
+    files = [path, *path.rglob("*")]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; rename it to `path` on success, delete it on any error."""
+    """Yield a temporary path in the same folder; rename it to `path` on success, delete it on any error.
+
+    Raises:
+        `InputError`: the disk is full.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
-    try:
+    with _becoming(path, temporary):
         yield temporary
         sync(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
         sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `path`; put it in place of `path` on success, delete it on any error."""
+    """Yield an empty temporary folder beside `path`; put it in place of `path` on success, delete it on any error.
+
+    Raises:
+        `InputError`: the disk is full.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with _becoming(path, temporary):
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
         sync_tree(temporary)
@@ -48,8 +115,6 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
         else:
             os.replace(temporary, path)
         sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync_tree(folder: Path) -> None:
@@ -81,8 +146,14 @@ def append_jsonl(path: str | os.PathLike, row: dict) -> None:
     """Append one row to a JSON Lines file in a single write, flushed to the operating system."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise disk_full(path, format_bytes(len(line.encode()))) from error
 
 
 def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> None:

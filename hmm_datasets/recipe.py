@@ -13,16 +13,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import InputError, one_line_errors
+from .exclusive_lock import exclusive_lock
+from .launcher import end_with_launcher
 
 
 def run(main: Callable[..., None], *kinds: type | str) -> None:
     """Parse the command line into settings and call `main` with them.
+
+    While `main` runs, its `output_dir` is locked. A process that a launcher started ends when that one is gone.
 
     Args:
         main (callable): takes one argument for each of `kinds`.
         kinds (`type` or `str`): dataclasses of settings, or names of those in `hmm_datasets.training.settings`, which
             loads only now.
     """
+    end_with_launcher()
     # Python puts the script's folder first on the path, where recipes/evaluate.py would hide the evaluate library.
     folder = Path(sys.argv[0]).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != folder]
@@ -36,7 +41,11 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed warns that it found no GPU
         from .training import settings
 
-        main(*settings.parse_settings(*(getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds)))
+        kinds = [getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds]
+        chosen = settings.parse_settings(*kinds)
+        output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
+        with contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir):
+            main(*chosen)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             from accelerate import PartialState
 

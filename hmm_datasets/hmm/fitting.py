@@ -19,6 +19,7 @@ An epoch costs `6 N L H^2` operations in matrix products; memory is `O(B L H)` f
 shared among threads and processes, and why the result does not depend on it: `hmm_datasets.hmm.baum_welch`.
 """
 
+import contextlib
 import itertools
 import os
 import time
@@ -32,6 +33,7 @@ import torch
 from jaxtyping import Int
 
 from ..errors import InputError
+from ..exclusive_lock import exclusive_lock
 from ..files import append_jsonl, write_jsonl
 from .baum_welch import (
     Sequences,
@@ -120,8 +122,8 @@ def fit_hmm(
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
     if initial is not None:
         _check_initial(initial, settings, num_symbols)
-    with Workers(device) as workers:
-        folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+    with Workers(device) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
         fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, progress)
         state = fit.go_on_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)

@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,15 +130,13 @@ def list_steps(output_dir: str | os.PathLike) -> list[int]:
     return [_step(path) for path in _folders(output_dir)]
 
 
-def newest_good(output_dir: str | os.PathLike, suits: Callable[[Path], bool] = lambda folder: True) -> Path | None:
-    """The whole checkpoint of the highest step in a folder that `suits`, past torn ones; `None` where there is none.
-
-    Older ones are not read.
+def good_checkpoints(output_dir: str | os.PathLike) -> Iterator[Path]:
+    """The whole checkpoints in a folder, the newest first, each read when it is asked for.
 
     Raises:
         `InputError`: no such folder.
     """
-    return next((path for path in _folders(output_dir) if verify_checkpoint(path).ok and suits(path)), None)
+    return (path for path in _folders(output_dir) if verify_checkpoint(path).ok)
 
 
 def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:

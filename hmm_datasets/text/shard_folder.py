@@ -1,11 +1,9 @@
 """The folder of a token stream that is being written: what an earlier run left there, and how it takes its place."""
 
-import contextlib
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
@@ -28,28 +26,6 @@ def check_replaceable(folder: str | os.PathLike, marker: str, overwrite: bool) -
         raise InputError(f"{folder}: is there and holds something else (no {marker}); choose another folder")
     if not overwrite:
         raise InputError(f"{folder}: is there already; pass overwrite=True to replace it, or choose another folder")
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Make `folder` and keep other processes from writing there, until the end of this one at the latest."""
-    import fcntl
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: another process is writing there; wait for it to end, or end it") from None
-        except OSError:
-            pass  # some network file systems know no locks
-        yield
-    finally:
-        os.close(handle)
 
 
 def finished_part(folder: Path, blank: TokenIndex) -> TokenIndex:

@@ -19,9 +19,10 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int, Integer
 
-from ..errors import InputError
+from ..errors import InputError, disk_full, format_bytes, is_disk_full
+from ..exclusive_lock import exclusive_lock
 from ..files import write_json
-from .shard_folder import PART_SUFFIX, alone_in, check_replaceable, finished_part, put_in_place, remove_torn
+from .shard_folder import PART_SUFFIX, check_replaceable, finished_part, put_in_place, remove_torn
 from .token_index import (
     ENDS_DTYPE,
     ENDS_SUFFIX,
@@ -149,7 +150,7 @@ def write_batches(
     folder = Path(folder)
     check_replaceable(folder, INDEX_NAME, overwrite)
     unfinished = folder.with_name(folder.name + UNFINISHED_SUFFIX)
-    with alone_in(unfinished):
+    with exclusive_lock(unfinished, folder.with_name(f".{folder.name}.lock")):
         writer = _Writer(unfinished, finished_part(unfinished, blank), token_bytes)
         try:
             with contextlib.closing(batches(writer.num_read)) as source:
@@ -159,6 +160,10 @@ def write_batches(
             put_in_place(unfinished, folder)
         except BaseException as error:
             safe = writer.abandon()
+            if is_disk_full(error):
+                size = format_bytes(blank.shard_tokens * blank.token_dtype.itemsize)
+                advice = "; ".join(filter(None, ["start the same command again", safe]))
+                raise disk_full(folder, f"up to {size} for each shard", advice) from error
             if isinstance(error, InputError | OSError | UnicodeError):
                 raise InputError("; ".join(filter(None, [str(error), safe]))) from error
             if safe:

@@ -1,9 +1,10 @@
 """Stopping in good order: by signal, by file, or by the clock, with a checkpoint of the step just done.
 
-SIGTERM and SIGUSR1 (Slurm sends the latter ahead of a job's end with `--signal=USR1@300`) save and stop; so do a file
-named `stop` in the run's folder, and the time limit, early enough that the checkpoint is written in time. A file named
-`save` saves and goes on. A signal reaches ranks at different steps, so after each step they agree on what was asked
-for, by the largest of one small number: a collective of 8 bytes.
+SIGTERM, SIGUSR1 (which Slurm sends ahead of a job's end with `--signal=USR1@300`) and SIGHUP (a terminal or an ssh
+connection that is gone) save and stop; so do a file named `stop` in the run's folder, and the time limit, early enough
+that the checkpoint is written in time. Under nohup, which has SIGHUP ignored, it stays ignored. A file named `save`
+saves and goes on. A signal reaches ranks at different steps, so after each step they agree on what was asked for, by
+the largest of one small number: a collective of 8 bytes.
 
 Where another process or machine is gone without a word, no rank waits for it longer than `ddp_timeout`.
 """
@@ -48,8 +49,9 @@ class Interruptions(TrainerCallback):
         """Listen for signals; bound the waiting for other ranks."""
         if args.world_size > 1:
             _bound_waiting(timedelta(seconds=args.ddp_timeout))
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._handlers[number] = signal.signal(number, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._on_signal)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Give the signals back."""

@@ -57,7 +57,7 @@ class Plan:
 
     def train_rows(self) -> "Dataset":
         """Rows enough for the run, in order."""
-        return self.data.rows(self.steps * self.ramp.global_batch_size)
+        return self.data.rows(max(self.rows, self.steps * self.ramp.global_batch_size))
 
     @property
     def flops(self) -> int:
@@ -98,6 +98,7 @@ def make_plan(
     *,
     micro_batch_size: int,
     world_size: int = 1,
+    first_step: int = 0,
     rate: "Rate | None" = None,
     price_per_hour: float | None = None,
 ) -> Plan:
@@ -110,6 +111,7 @@ def make_plan(
         model ([`~transformers.PreTrainedModel`]): on any device, meta too: it is counted, not run.
         micro_batch_size (`int`): rows a rank runs at once.
         world_size (`int`, *optional*, defaults to 1): processes.
+        first_step (`int`, *optional*, defaults to 0): steps that are done.
         rate ([`~hmm_datasets.training.forecast.Rate`], *optional*): assumed, for a budget of hours or money.
         price_per_hour (`float`, *optional*): of a device.
 
@@ -117,7 +119,7 @@ def make_plan(
         `InputError`: batches that do not divide, or a budget that buys no step.
     """
     accumulation_steps(ramp.global_batch_size, world_size, micro_batch_size)
-    ramp.check_divides(world_size * micro_batch_size)
+    ramp.check_divides(world_size * micro_batch_size, first_step)
     parameters, flops = count_parameters(model), flops_per_token(model, data.row_length)
     steps = budget.steps(
         ramp,

@@ -2,13 +2,14 @@
 
 Step `t` (from 0) trains on rows `[S_t, S_{t+1})`, `S` the cumulative sum of the global batches, for every world size,
 micro-batch and accumulation that multiply out to them. Without stages all steps have the same global batch `G` and
-`S_t = t G`. All in `O(stages)` (McCandlish et al., "An empirical model of large-batch training", 2018, on why a batch
-may grow as the loss falls).
+`S_t = t G`. A run whose global batch was changed at a checkpoint goes on at the row it had reached: `S` is then moved
+by the difference. All in `O(stages)` (McCandlish et al., "An empirical model of large-batch training", 2018, on why a
+batch may grow as the loss falls).
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import InputError
 
@@ -21,6 +22,8 @@ class BatchRamp:
         stages (sequence of `(int, int)`): pairs of a global batch and the number of steps that take it, in order;
             after the last one all steps take `global_batch_size`.
         global_batch_size (`int`): `G`, rows a step after the ramp.
+        offset (`int`, *optional*, defaults to 0): rows consumed beyond those of these global batches, since earlier
+            steps had others.
 
     Raises:
         `InputError`: a stage without rows or steps, or with more rows than `global_batch_size`.
@@ -39,6 +42,7 @@ class BatchRamp:
 
     stages: tuple[tuple[int, int], ...]
     global_batch_size: int
+    offset: int = 0
 
     def __post_init__(self):
         object.__setattr__(self, "stages", tuple(map(tuple, self.stages)))
@@ -67,6 +71,17 @@ class BatchRamp:
                 )
         return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
 
+    def reaching(self, rows: int, step: int) -> "BatchRamp":
+        """The same global batches for a run that has consumed `rows` rows in its first `step` steps.
+
+        ```python
+        >>> BatchRamp((), 64).reaching(rows=320, step=10).rows_before(11)
+        384
+
+        ```
+        """
+        return replace(self, offset=rows - replace(self, offset=0).rows_before(step))
+
     def size(self, step: int) -> int:
         """Rows of a step, counted from 0."""
         for rows, steps in self.stages:
@@ -84,7 +99,7 @@ class BatchRamp:
 
         ```
         """
-        total = 0
+        total = self.offset
         for rows, steps in self.stages:
             taken = min(step, steps)
             total += taken * rows
@@ -100,7 +115,7 @@ class BatchRamp:
 
         ```
         """
-        before = 0
+        before, rows = 0, rows - self.offset
         for size, steps in self.stages:
             if rows <= size * steps:
                 return before - (-rows // size)
@@ -108,14 +123,20 @@ class BatchRamp:
             before += steps
         return before - (-rows // self.global_batch_size)
 
-    def check_divides(self, rows: int) -> None:
-        """Refuse a stage whose global batch is no multiple of `rows`, those of one micro-batch on every rank.
+    def check_divides(self, rows: int, step: int = 0) -> None:
+        """Refuse a stage still to come whose global batch is no multiple of `rows`, a micro-batch on every rank.
+
+        Args:
+            rows (`int`): world size x per_device_train_batch_size.
+            step (`int`, *optional*, defaults to 0): steps that are done.
 
         Raises:
             `InputError`: it names the stage.
         """
+        end = 0
         for size, steps in self.stages:
-            if size % rows != 0:
+            end += steps
+            if end > step and size % rows != 0:
                 raise InputError(
                     f"batch_ramp: {size}:{steps} does not divide by world size x per_device_train_batch_size {rows}; "
                     "take a multiple of it, or a smaller micro-batch"

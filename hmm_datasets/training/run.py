@@ -15,8 +15,8 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import InputError
-from ..files import read_json, write_json
-from ..ops.checkpoints import newest_good
+from ..exclusive_lock import exclusive_lock
+from ..files import read_json, remove, write_json
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from .interruptions import Interruptions, parse_time
@@ -25,8 +25,9 @@ from .pace import GeometricPace
 from .plan import Plan
 from .progress import ProgressLine
 from .record import History, check_data, write_record
+from .resuming import point_to_resume
 from .samples import Samples
-from .saving import check_checkpoint, identity_of
+from .saving import UNFINISHED_NAME, check_checkpoint, identity_of
 from .sharding import holdings
 
 SUMMARY_NAME = "summary.json"
@@ -38,8 +39,9 @@ def train_and_save(
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 
-    Writes to `trainer.args.output_dir`: `run.json`, `plan.json`, `history.jsonl`, where asked `samples.jsonl`,
-    `checkpoint-N/`, and at the end the model, `summary.json` and `plots/`.
+    Writes to `trainer.args.output_dir`, which it locks: `run.json`, `plan.json`, `history.jsonl`, where asked
+    `samples.jsonl`, `checkpoint-N/`, and at the end the model, `summary.json` and `plots/`. Files of the model appear
+    whole, and before the last evaluation, so that nothing that fails at the end costs the model.
 
     Args:
         trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
@@ -54,26 +56,94 @@ def train_and_save(
         came: there is no model yet, and no summary.
 
     Raises:
-        `InputError`: the folder holds another run, or the tokens consumed are not those planned.
+        `InputError`: the folder holds another run, or one that is still going; or the tokens consumed are not those
+            planned, which is found before the first step, or else after the model is saved.
     """
+    with exclusive_lock(trainer.args.output_dir, nested=True):
+        return _train_and_save(trainer, settings, data, plan)
+
+
+def _train_and_save(
+    trainer: Trainer, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None
+) -> dict[str, Any]:
     args = trainer.args
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    data = {**data, "global_batch_size": args.global_batch_size}
     check_data(args.output_dir, data, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
         if trainer.is_world_process_zero():
             print(f"{args.output_dir}: finished before, at step {finished['steps']}; nothing to do")
         return finished
-    checkpoint = _checkpoint_to_resume(args) if args.resume else None
-    trainer.identity = identity_of(trainer, data)
-    if checkpoint is not None:
-        check_checkpoint(checkpoint, trainer.identity, args.accept_changes)
+    if plan is None:
+        args.start = point_to_resume(args)
+    _prepare(trainer, data, plan)
     write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes)
+    interruptions = _add_callbacks(trainer)
     if plan is not None:
         trainer.say(f"{args.output_dir}: {plan}")
         if trainer.is_world_process_zero():
             write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
+    began = time.time()
+    trainer.train(resume_from_checkpoint=None if args.start is None else str(args.start.folder))
+    seconds = time.time() - began
+    if interruptions.interrupted:
+        trainer.say(
+            f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
+            "checkpoint; the same command goes on"
+        )
+        return {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
+    trainer.save_finished()
+    evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    summary = _summary(trainer, plan, seconds, evaluation)
+    if trainer.is_world_process_zero():
+        write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
+        draw_run(args.output_dir)
+        if plan is not None:
+            print(consumption_table(plan.to_dict(), summary))
+    trainer.accelerator.wait_for_everyone()
+    if plan is not None and summary["tokens"] != summary["planned_tokens"]:
+        raise InputError(
+            f"{args.output_dir}: the model is saved, but {summary['steps']:,} steps consumed {summary['tokens']:,} "
+            f"tokens, and the plan says {summary['planned_tokens']:,}; its counts of tokens are not to be relied on"
+        )
+    return summary
+
+
+def _prepare(trainer: Trainer, data: dict[str, Any], plan: Plan | None) -> None:
+    """Refuse what cannot be honoured, before the first step; then give the trainer the rows still to come.
+
+    Raises:
+        `InputError`: the checkpoint is of another run, its tokens are not those of its rows, or a batch does not
+            divide.
+    """
+    args, start = trainer.args, trainer.args.start
+    trainer.identity = identity_of(trainer, data)
+    if args.should_save:
+        remove(Path(args.output_dir) / UNFINISHED_NAME)  # of a run that was killed
+    args.ramp.check_divides(args.world_size * args.per_device_train_batch_size, 0 if start is None else start.step)
+    if start is None:
+        return
+    in_order = args.train_sampling_strategy == "sequential"
+    # Shuffled rows are passed over batch by batch, which finds the next row only if batches are as they were.
+    check_checkpoint(
+        start.folder, trainer.identity, args.accept_changes, fixed=() if in_order else ("settings.global_batch_size",)
+    )
+    if plan is not None and not any(name.startswith("data.") for name in args.accept_changes):
+        expected = plan.tokens_at(start.step)
+        if start.tokens != expected:
+            raise InputError(
+                f"{start.folder}: consumed {start.tokens:,} tokens, but the {args.ramp.rows_before(start.step):,} "
+                f"rows before hold {expected:,} now; the data are not those it was trained on: give it these, or "
+                "choose another output_dir"
+            )
+    if in_order:
+        rows: Sized = trainer.train_dataset
+        trainer.train_dataset = Subset(rows, range(args.ramp.rows_before(start.step), len(rows)))
+        args.ignore_data_skip = True
+        trainer.random_state_of = start.folder
+
+
+def _add_callbacks(trainer: Trainer) -> Interruptions:
+    args = trainer.args
     if args.evaluations_per_doubling > 0:
         trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
     if args.sample_prompts:
@@ -82,68 +152,36 @@ def train_and_save(
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressLine())
+    disable_progress_bar()
     interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))
     trainer.add_callback(interruptions)
-    disable_progress_bar()
-    before = 0
-    if checkpoint is not None:
-        # Read now: by the end the checkpoint may have made room for newer ones.
-        state = read_json(checkpoint / "trainer_state.json")
-        before = state["num_input_tokens_seen"]
-        if args.train_sampling_strategy == "sequential":
-            _start_at(trainer, state["global_step"])
-            trainer.random_state_of = checkpoint
-    began = time.time()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    seconds = time.time() - began
-    if interruptions.interrupted:
-        trainer.say(
-            f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
-            "checkpoint; the same command goes on"
-        )
-        return {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
-    evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    return interruptions
 
-    tokens = trainer.state.num_input_tokens_seen
-    promised = None if plan is None else plan.tokens_at(trainer.state.global_step)
-    if promised is not None and tokens != promised:
-        raise InputError(
-            f"{args.output_dir}: {trainer.state.global_step} steps consumed {tokens:,} tokens, the plan says "
-            f"{promised:,}; the checkpoint it went on from is of another global batch or length"
-        )
-    trainer.model.config.use_cache = True
-    trainer.save_model(args.output_dir)
-    summary = {
-        "steps": trainer.state.global_step,
+
+def _summary(trainer: Trainer, plan: Plan | None, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
+    args, state = trainer.args, trainer.state
+    before = 0 if args.start is None else args.start.tokens
+    planned = None
+    if plan is not None:
+        first_step = 0 if args.start is None else args.start.step
+        planned = before + plan.tokens_at(state.global_step) - plan.tokens_at(first_step)
+    return {
+        "steps": state.global_step,
         "budget": _budget(args),
-        "tokens": tokens,
-        "planned_tokens": promised,
-        "flops": trainer.state.total_flos,
+        "tokens": state.num_input_tokens_seen,
+        "planned_tokens": planned,
+        "flops": state.total_flos,
         "global_batch_size": args.global_batch_size,
         "world_size": args.world_size,
         "learning_rate": args.learning_rate,
         "seconds": round(seconds, 1),
-        "tokens_per_second": round((tokens - before) / seconds),
-        "resumed_from": None if checkpoint is None else checkpoint.name,
+        "tokens_per_second": round((state.num_input_tokens_seen - before) / seconds),
+        "resumed_from": None if args.start is None else args.start.folder.name,
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
         "distributed_type": str(trainer.accelerator.distributed_type.value),
         "holdings": holdings(trainer),
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluation.items() if isinstance(v, int | float)},
     }
-    if trainer.is_world_process_zero():
-        write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
-        draw_run(args.output_dir)
-        if plan is not None:
-            print(consumption_table(plan.to_dict(), summary))
-    trainer.accelerator.wait_for_everyone()
-    return summary
-
-
-def _start_at(trainer: Trainer, step: int) -> None:
-    """Give the trainer the rows from `step` on, in place of skipping those before."""
-    rows: Sized = trainer.train_dataset
-    trainer.train_dataset = Subset(rows, range(trainer.args.ramp.rows_before(step), len(rows)))
-    trainer.args.ignore_data_skip = True
 
 
 def _budget(args) -> dict[str, float]:
@@ -157,13 +195,3 @@ def _finished(args) -> dict[str, Any] | None:
         return None
     summary = read_json(path)
     return summary if summary["budget"] == _budget(args) else None
-
-
-def _checkpoint_to_resume(args) -> Path | None:
-    """The newest whole checkpoint with steps left; the Trainer takes one more step where it finds none left."""
-
-    def has_steps_left(folder: Path) -> bool:
-        state = read_json(folder / "trainer_state.json")
-        return state["global_step"] < (args.max_steps if args.max_steps > 0 else state["max_steps"])
-
-    return newest_good(args.output_dir, has_steps_left)

@@ -6,17 +6,18 @@ its place. Beside the Trainer's files stands `identity.json`: what fixes the cur
 checkpoint of another curve is refused.
 """
 
+import contextlib
 import json
 import os
-import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import Trainer
 
-from ..errors import InputError
-from ..files import read_json, sync_tree, write_json
+from ..errors import InputError, disk_full, format_bytes, is_disk_full
+from ..files import read_json, remove, size_of, sync, sync_tree, unfinished, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
 from .sharded_saving import ShardedCheckpoints
 
@@ -52,7 +53,11 @@ def identity_of(trainer: Trainer, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_identity(
-    path: str | os.PathLike, before: dict[str, Any], now: dict[str, Any], accepted: Collection[str] = ()
+    path: str | os.PathLike,
+    before: dict[str, Any],
+    now: dict[str, Any],
+    accepted: Collection[str] = (),
+    fixed: Collection[str] = (),
 ) -> None:
     """Compare two mappings of mappings, those of a run that stopped and of the one that would go on.
 
@@ -61,21 +66,27 @@ def check_identity(
         before (`dict`), now (`dict`): such as `{"data": {...}, "settings": {...}}`; sections missing in either are
             not compared.
         accepted (collection of `str`): names such as `data.seed` that may differ.
+        fixed (collection of `str`): names that may not, accepted or not.
 
     Raises:
         `InputError`: something else differs; all of it is named.
     """
-    changes = [
-        f"{section}.{name} was {before[section].get(name)!r} and is {now[section].get(name)!r}"
+    changes = {
+        f"{section}.{name}": f"was {before[section].get(name)!r} and is {now[section].get(name)!r}"
         for section in sorted(before.keys() & now.keys())
         for name in sorted(before[section].keys() | now[section].keys())
-        if before[section].get(name) != now[section].get(name) and f"{section}.{name}" not in accepted
-    ]
-    if changes:
-        names = " ".join(change.split(" ", 1)[0] for change in changes)
+        if before[section].get(name) != now[section].get(name)
+    }
+    if lasting := [f"{name} {change}" for name, change in changes.items() if name in fixed]:
         raise InputError(
-            f"{path}: of another run: {'; '.join(changes)}; choose another output_dir, or go on all the same with "
-            f"--accept_changes {names}"
+            f"{path}: of another run: {'; '.join(lasting)}, with which it cannot go on; set it back, or choose "
+            "another output_dir"
+        )
+    changes = {name: change for name, change in changes.items() if name not in accepted}
+    if changes:
+        raise InputError(
+            f"{path}: of another run: {'; '.join(map(' '.join, changes.items()))}; choose another output_dir, or go "
+            f"on all the same with --accept_changes {' '.join(changes)}"
         )
 
 
@@ -108,36 +119,85 @@ class WholeCheckpoints(ShardedCheckpoints):
     def _save_checkpoint(self, model, trial) -> None:
         run = Path(super()._get_output_dir(trial))
         name = f"checkpoint-{self.state.global_step}"
-        unfinished, place = run / UNFINISHED_NAME / name, run / name
+        with self._writing(run, run / name):
+            self._is_saving = True
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._is_saving = False
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self._complete(run, name)
         if self.args.should_save:
-            shutil.rmtree(run / UNFINISHED_NAME, ignore_errors=True)  # of a run that was killed
-        self.accelerator.wait_for_everyone()
-        self._is_saving = True
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self._is_saving = False
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            self._name_best(run, name)
-            self.state.save_to_json(str(unfinished / "trainer_state.json"))
-            if self.identity is not None:
-                whole = not self.args.save_only_model
-                kept = {k: v for k, v in self.identity.items() if whole or k != "written_by"}
-                write_json(unfinished / IDENTITY_NAME, kept)
-            report = verify_checkpoint(unfinished)
-            if not report.ok:
-                raise InputError(
-                    f"{unfinished}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
-                    "disk with room that all machines share"
-                )
-            sync_tree(unfinished)
-            if place.exists():
-                shutil.rmtree(place)
-            os.replace(unfinished, place)
-            (run / UNFINISHED_NAME).rmdir()
             self._delete_old(run)
         self.accelerator.wait_for_everyone()
+
+    def save_finished(self) -> None:
+        """Save the model in the run's folder, each of its files whole, the others as they were until it is."""
+        run = Path(self.args.output_dir)
+        folder = run / UNFINISHED_NAME / "model"
+        self.model.config.use_cache = True
+        with self._writing(run, run):
+            self.save_model(str(folder), _internal_call=True)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                sync_tree(folder)
+                for path in folder.iterdir():
+                    if path.is_dir():
+                        remove(run / path.name)
+                    os.replace(path, run / path.name)
+                sync(run)
+        if self.args.push_to_hub:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+        self.accelerator.wait_for_everyone()
+
+    @contextlib.contextmanager
+    def _writing(self, run: Path, place: Path) -> Iterator[None]:
+        """Around what all ranks write to `.unfinished`, of which nothing is left after it.
+
+        Raises:
+            `InputError`: the disk is full.
+        """
+        if self.args.should_save:
+            remove(run / UNFINISHED_NAME)  # of a run that was killed
+        self.accelerator.wait_for_everyone()
+        try:
+            with unfinished(run / UNFINISHED_NAME) if self.args.should_save else contextlib.nullcontext():
+                yield
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            steps = [step for step in list_steps(run) if verify_checkpoint(run / f"checkpoint-{step}").ok]
+            going_on = f"go on from checkpoint-{steps[0]} with" if steps else "start"
+            size = size_of(run / f"checkpoint-{steps[0]}") if steps else self._bytes_held()
+            raise disk_full(place, f"about {format_bytes(size)}", f"{going_on} the same command") from error
+
+    def _bytes_held(self) -> int:
+        """Bytes of the weights and of the optimizer's state on this rank."""
+        states = [] if self.optimizer is None else self.optimizer.state.values()
+        tensors = [value for state in states for value in state.values() if torch.is_tensor(value)]
+        return sum(tensor.nbytes for tensor in [*self.model.parameters(), *tensors])
+
+    def _complete(self, run: Path, name: str) -> None:
+        """Add what the Trainer does not write, check the checkpoint, and give it its place."""
+        folder, place = run / UNFINISHED_NAME / name, run / name
+        self._name_best(run, name)
+        self.state.save_to_json(str(folder / "trainer_state.json"))
+        if self.identity is not None:
+            whole = not self.args.save_only_model
+            kept = {k: v for k, v in self.identity.items() if whole or k != "written_by"}
+            write_json(folder / IDENTITY_NAME, kept)
+        report = verify_checkpoint(folder)
+        if not report.ok:
+            raise InputError(
+                f"{folder}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
+                "disk with room that all machines share"
+            )
+        sync_tree(folder)
+        if place.exists():
+            os.replace(place, run / UNFINISHED_NAME / "replaced")
+        os.replace(folder, place)
+        sync(run)
 
     def _finalize_training(self, *args, **kwargs):
         # With a limit of one the Trainer would now delete all but the best, the newest among them, without a word.
@@ -160,7 +220,9 @@ class WholeCheckpoints(ShardedCheckpoints):
         for step in steps[limit:]:
             if (every and step % every == 0) or step == self.state.best_global_step:
                 continue
-            shutil.rmtree(run / f"checkpoint-{step}")
+            # Under another name first: a run that is killed meanwhile leaves no half of a checkpoint.
+            os.renames(run / f"checkpoint-{step}", run / UNFINISHED_NAME / "deleted")
+            remove(run / UNFINISHED_NAME)
             kept = f"the newest {limit}" + (f" and every {every}th step's" if every else "")
             self.say(f"deleted checkpoint-{step}: kept are {kept}")
 
@@ -172,7 +234,9 @@ class WholeCheckpoints(ShardedCheckpoints):
             tqdm.write(line)
 
 
-def check_checkpoint(folder: Path, identity: dict[str, Any], accepted: Collection[str]) -> None:
+def check_checkpoint(
+    folder: Path, identity: dict[str, Any], accepted: Collection[str], fixed: Collection[str] = ()
+) -> None:
     """Refuse to go on from a checkpoint whose `identity.json` is another's; one without it is taken as it is.
 
     The number of processes may be another. The framework and stage that shard may not: each reads its own files alone.
@@ -190,7 +254,8 @@ def check_checkpoint(folder: Path, identity: dict[str, Any], accepted: Collectio
         return
     before = read_json(path)
     writer, reader = before.pop("written_by", None), identity["written_by"]
-    check_identity(path, before, {name: part for name, part in identity.items() if name != "written_by"}, accepted)
+    now = {name: part for name, part in identity.items() if name != "written_by"}
+    check_identity(path, before, now, accepted, fixed)
     if writer is not None and writer["framework"] != reader["framework"]:
         raise InputError(
             f"{folder}: written under {writer['framework']} by {writer['processes']} processes, and this run is under "

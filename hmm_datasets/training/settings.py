@@ -27,6 +27,7 @@ from .losses import check_z_loss
 from .optimizers import check_optimizer
 from .plan import Plan, make_plan
 from .ramp import BatchRamp
+from .resuming import reached_points
 from .samples import check_samples
 from .sources import TrainingData
 from .trackers import check_trackers
@@ -98,10 +99,16 @@ class GlobalBatch:
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
 
+    start = None
+    """Where the run goes on: a [`~hmm_datasets.training.resuming.Reached`]; None at its beginning."""
+
     @property
     def ramp(self) -> BatchRamp:
-        """The global batch of every step."""
-        return BatchRamp((), self.global_batch_size)
+        """The global batch of every step, and the rows consumed before it."""
+        ramp = BatchRamp.parse(getattr(self, "batch_ramp", ()), self.global_batch_size)
+        if self.start is None or self.start.rows is None:
+            return ramp
+        return ramp.reaching(self.start.rows, self.start.step)
 
 
 @dataclass
@@ -177,14 +184,9 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
             },
         )
         super().__post_init__()
-        self.ramp.check_divides(self.world_size * self.per_device_train_batch_size)
+        self.ramp  # noqa: B018  (refuses stages that cannot be)
         check_optimizer(self)
         check_z_loss(self.z_loss)
-
-    @property
-    def ramp(self) -> BatchRamp:
-        """The global batch of every step."""
-        return BatchRamp.parse(self.batch_ramp, self.global_batch_size)
 
     @property
     def rate(self) -> Rate | None:
@@ -198,23 +200,28 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
         )
 
     def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
-        """Plan a run of these settings, and fix `max_steps`.
+        """Plan a run of these settings, from its newest checkpoint on if there is one, and fix `max_steps`.
 
         Args:
             data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
             model ([`~transformers.PreTrainedModel`]): what it trains.
             world_size (`int`, *optional*): processes; by default those there are.
         """
-        plan = make_plan(
-            self.budget,
-            self.ramp,
-            data,
-            model,
-            micro_batch_size=self.per_device_train_batch_size,
-            world_size=self.world_size if world_size is None else world_size,
-            rate=self.rate,
-            price_per_hour=self.price_per_hour,
-        )
+        for start in (*(reached_points(self.output_dir) if self.resume else ()), None):
+            self.start = start
+            plan = make_plan(
+                self.budget,
+                self.ramp,
+                data,
+                model,
+                first_step=0 if start is None else start.step,
+                micro_batch_size=self.per_device_train_batch_size,
+                world_size=self.world_size if world_size is None else world_size,
+                rate=self.rate,
+                price_per_hour=self.price_per_hour,
+            )
+            if start is None or start.step <= plan.steps:
+                break
         self.max_steps = plan.steps
         return plan
 

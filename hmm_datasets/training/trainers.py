@@ -40,9 +40,10 @@ class Ramped:
     """
 
     def set_initial_training_values(self, args, dataloader):
-        """One epoch of `max_steps` steps: micro-batches do not tell steps here."""
+        """One epoch of `max_steps` steps where micro-batches do not tell steps, or no step is left."""
         values = super().set_initial_training_values(args, dataloader)
-        if not args.ramp.stages:
+        is_done = args.start is not None and args.start.step == values[-1]
+        if not (args.ramp.stages or is_done):
             return values
         _, _, num_examples, _, batch_size, _, steps = values
         return (

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from hmm_datasets.errors import InputError
 from hmm_datasets.ops.checkpoints import (
     LARGE_RATIO,
+    good_checkpoints,
     list_checkpoints,
-    newest_good,
     read_safetensors_sizes,
     verify_checkpoint,
 )
@@ -167,13 +167,13 @@ def test_the_newest_good_checkpoint_is_found_past_torn_ones(tmp_path):
     (tmp_path / "checkpoint-best").mkdir()
     (tmp_path / "checkpoint-999").write_text("a file, not a folder")
     assert [report.step for report in list_checkpoints(tmp_path)] == [100, 20, 10, 5]
-    assert newest_good(tmp_path) == tmp_path / "checkpoint-100"
+    assert next(good_checkpoints(tmp_path)) == tmp_path / "checkpoint-100"
     cut(tmp_path / "checkpoint-100" / "model.safetensors")
     (tmp_path / "checkpoint-20" / "trainer_state.json").unlink()
-    assert newest_good(tmp_path) == tmp_path / "checkpoint-10"
+    assert next(good_checkpoints(tmp_path)) == tmp_path / "checkpoint-10"
     for step in (5, 10):
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{")
-    assert newest_good(tmp_path) is None
+    assert list(good_checkpoints(tmp_path)) == []
 
 
 def test_a_checkpoint_of_the_trainer_itself_is_good(tmp_path):
@@ -197,6 +197,6 @@ def test_bad_input_is_told_in_one_line(tmp_path):
         verify_checkpoint(tmp_path)
     with pytest.raises(InputError, match="checkpoint-3: no such folder"):
         verify_checkpoint(tmp_path / "checkpoint-3")
-    for function in (newest_good, list_checkpoints):
+    for function in (good_checkpoints, list_checkpoints):
         with pytest.raises(InputError, match="nowhere: no such folder"):
             function(tmp_path / "nowhere")

@@ -41,8 +41,9 @@ def write(folder: Path, count: int, size: int, shard_tokens: int, pause: float =
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of everything in the stream's folder and beside it."""
-    files = sorted(path for path in folder.parent.rglob("*") if path.is_file())
+    """SHA-256 of everything in the stream's folder and beside it, but the lock, which stays where its holder dies."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    files = sorted(path for path in folder.parent.rglob("*") if path.is_file() and path != lock)
     return {str(path.relative_to(folder.parent)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_when_told(tm
     (tmp_path / "b.unfinished" / "checkpoint").write_text("weeks of work")
     assert "checkpoint: is no part of a token stream; move it away" in message(write, tmp_path / "b", [[1]])
     (tmp_path / "c.unfinished").write_text("weeks of work")
-    assert "c.unfinished: cannot be made (File exists)" in message(write, tmp_path / "c", [[1]])
+    assert "c.unfinished: is a file; choose another folder" in message(write, tmp_path / "c", [[1]])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b.unfinished", "c.unfinished", "run"]
     assert (tmp_path / "run" / "checkpoint").exists()
     assert (tmp_path / "b.unfinished" / "checkpoint").exists()
@@ -131,7 +132,9 @@ def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_when_told(tm
 def test_two_writers_do_not_mix(tmp_path):
     def documents():
         yield [1]
-        assert "another process is writing there" in message(write, tmp_path / "a", [[2]])
+        assert re.search(
+            r"a.unfinished: process \d+ on .* has been writing there", message(write, tmp_path / "a", [[2]])
+        )
         yield [3]
 
     write(tmp_path / "a", documents())
@@ -295,7 +298,8 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(tmp
         pytest.skip("a small disk can be mounted by root only")
     try:
         text = message(write, disk / "a", numbers(9), shard_tokens=SHARD)
-        assert "00002.ds: cannot be written (No space left on device); make room there; 4 documents in 2" in text
+        assert f"{disk / 'a'}: no room left on the disk: it needs up to 200.0 kB for each shard, " in text
+        assert "are free; make room and start the same command again; 4 documents in 2 shards are safe" in text
         assert os.listdir(disk) == ["a.unfinished"]
         assert not [name for name in os.listdir(disk / "a.unfinished") if name.endswith(".part")]
         subprocess.run([*mount[:4], "remount,size=2m", *mount[5:]], check=True)

@@ -47,7 +47,7 @@ def checkpoints(folder):
     return sorted(path.name for path in folder.glob("checkpoint-*"))
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGHUP"])
 def test_a_signal_saves_the_step_under_way_and_stops(name, tmp_path):
     before = signal.getsignal(getattr(signal, name))
     found = train(tmp_path, lambda: os.kill(os.getpid(), getattr(signal, name)))
@@ -57,6 +57,16 @@ def test_a_signal_saves_the_step_under_way_and_stops(name, tmp_path):
     assert not (tmp_path / "summary.json").exists()
     assert signal.getsignal(getattr(signal, name)) == before
     assert train(tmp_path)["resumed_from"] == "checkpoint-4"
+
+
+def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        found = train(tmp_path, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert found["steps"] == 8
 
 
 def test_a_stop_file_saves_stops_and_is_gone(tmp_path):

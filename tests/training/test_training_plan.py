@@ -88,8 +88,10 @@ def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
     model = LlamaForCausalLM(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)
     trainer = Pretrainer(model=model, args=settings, train_dataset=DataSettings(hmm=hmm, length=8).load().rows(8))
-    with pytest.raises(InputError, match="2 steps consumed 72 tokens, the plan says 64"):
+    with pytest.raises(InputError, match="the model is saved, but 2 steps consumed 72 tokens, and the plan says 64"):
         train_and_save(trainer, plan=plan, settings={}, data={})
+    LlamaForCausalLM.from_pretrained(tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["planned_tokens"] == 64
 
 
 def test_epochs_are_whole_and_no_row_comes_twice_in_one(tokens, tmp_path):

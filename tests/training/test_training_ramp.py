@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 from hmm_datasets.errors import InputError
 from hmm_datasets.training.flops import flops_per_token
 from hmm_datasets.training.ramp import BatchRamp
+from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, parse_settings
 from hmm_datasets.training.trainers import Pretrainer
 
@@ -44,13 +45,20 @@ def test_steps_for_rows_are_the_fewest_that_reach_them(stages, rows):
         (["0:3"], "batch_ramp: 0:3 asks for 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
         (["16:3"], "batch_ramp: 16:3 asks for 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
         (["4:0"], "batch_ramp: 4:0 asks for 4 rows in each of 0 steps"),
-        (["4:2", "6:2"], "batch_ramp: 6:2 does not divide by world size x per_device_train_batch_size 4; take a mult"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, stages, message):
     with pytest.raises(InputError, match=message) as caught:
         settings(tmp_path, batch_ramp=stages)
     assert "\n" not in str(caught.value)
+
+
+def test_a_stage_that_does_not_divide_is_refused_before_the_first_step(tmp_path):
+    run = trainer(tmp_path, batch_ramp=["4:2", "6:2"])
+    expected = r"batch_ramp: 6:2 does not divide by world size x per_device_train_batch_size 4; take a multiple of it"
+    with pytest.raises(InputError, match=expected):
+        train_and_save(run, settings={}, data={})
+    assert run.state.global_step == 0
 
 
 def test_settings_read_stages_from_yaml_and_flags(tmp_path):

@@ -133,7 +133,8 @@ def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tm
     far = tmp_path / "checkpoint-1000000"
     shutil.copytree(tmp_path / "checkpoint-2", far)
     state = read_json(far / "trainer_state.json")
-    tokens = 1_000_000 * 4 * 8
+    state["stateful_callbacks"]["Tally"]["attributes"]["rows"] = 4_000_000
+    tokens = 4_000_000 * 8
     write_json(far / "trainer_state.json", state | {"global_step": 1_000_000, "num_input_tokens_seen": tokens})
     asked = []
     view = HMMSequences.__getitems__

@@ -1,0 +1,156 @@
+"""One writer per folder: a living one refuses others by name, a dead one stands in nobody's way."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets import exclusive_lock as module
+from hmm_datasets.errors import InputError
+from hmm_datasets.exclusive_lock import LOCK_NAME, Holder, exclusive_lock
+
+HOLD = """
+import sys, time
+from hmm_datasets.exclusive_lock import exclusive_lock
+with exclusive_lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def hold(tmp_path, child_environment):
+    """Another process that holds the lock of `tmp_path` for some seconds."""
+    started = []
+
+    def hold(seconds):
+        command = [sys.executable, "-c", HOLD, str(tmp_path), str(seconds)]
+        process = subprocess.Popen(command, env=child_environment, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A lock of a process on another machine, and a way to let it give a sign of life."""
+    holder = Holder("node7", 4711, "another boot", 1.0, time.time() - 300, "abc")
+    path = tmp_path / LOCK_NAME
+
+    def beat():
+        holder.beat += 1
+        path.write_bytes(holder.to_bytes())
+
+    beat()
+    return beat
+
+
+def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touched(tmp_path, hold, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    process = hold(60)
+    content = (tmp_path / LOCK_NAME).read_bytes()
+    with pytest.raises(InputError) as caught, exclusive_lock(tmp_path):
+        pass
+    told = str(caught.value)
+    assert re.search(rf": process {process.pid} on {os.uname().nodename} has been writing there for \d+ s; wait", told)
+    assert f"end it (kill {process.pid})" in told
+    assert (tmp_path / LOCK_NAME).read_bytes() == content
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, hold):
+    process = hold(60)
+    process.kill()
+    process.wait()
+    began = time.monotonic()
+    with exclusive_lock(tmp_path):
+        assert json.loads((tmp_path / LOCK_NAME).read_text())["process"] == os.getpid()
+    assert time.monotonic() - began < 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_is_about_to_end_is_waited_for(tmp_path, hold):
+    hold(1.0)
+    with exclusive_lock(tmp_path):
+        pass
+
+
+def test_the_number_of_a_dead_process_that_another_has_now_says_nothing(tmp_path):
+    ours = Holder.this_process()
+    ours.started -= 1.0
+    (tmp_path / LOCK_NAME).write_bytes(ours.to_bytes())
+    with exclusive_lock(tmp_path):
+        pass
+
+
+def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence(tmp_path, elsewhere, monkeypatch):
+    monkeypatch.setattr(module, "SILENCE", 1.0)
+    began = time.monotonic()
+    with exclusive_lock(tmp_path):
+        assert time.monotonic() - began >= 1.0
+
+
+def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, elsewhere):
+    timer = threading.Timer(0.5, elsewhere)
+    timer.start()
+    expected = r"process 4711 on node7 has been writing there for 5 min; wait for it to end or end it there"
+    with pytest.raises(InputError, match=expected), exclusive_lock(tmp_path):
+        pass
+    assert (tmp_path / LOCK_NAME).exists()
+
+
+def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_path, child_environment):
+    script = "import hmm_datasets.exclusive_lock as module; module.BEAT_EVERY = 0.2\n" + HOLD
+    command = [sys.executable, "-c", script, str(tmp_path), "60"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=child_environment, **streams) as process:
+        assert process.stdout.readline() == "held\n"
+        path = tmp_path / LOCK_NAME
+        before = json.loads(path.read_text())
+        time.sleep(1)
+        assert json.loads(path.read_text())["beat"] > before["beat"]
+        path.unlink()
+        path.write_bytes(Holder("node7", 4711, "another boot", 1.0, time.time(), "abc").to_bytes())
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "process 4711 on node7 has taken this over" in errors
+
+
+def test_within_one_process_a_block_is_refused_unless_it_is_said_to_be_nested(tmp_path):
+    with exclusive_lock(tmp_path):
+        with exclusive_lock(tmp_path, nested=True):
+            pass
+        assert (tmp_path / LOCK_NAME).exists()
+        with pytest.raises(InputError, match="has been writing there"), exclusive_lock(tmp_path):
+            pass
+    assert not (tmp_path / LOCK_NAME).exists()
+
+
+def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_path, hold, child_environment):
+    """Each adds one to a number in a file by reading and writing it: none is lost."""
+    dead = hold(60)
+    dead.kill()
+    dead.wait()
+    count = tmp_path / "count"
+    count.write_text("0")
+    script = (
+        "import sys, time; from pathlib import Path; from hmm_datasets.exclusive_lock import exclusive_lock\n"
+        "with exclusive_lock(sys.argv[1]):\n"
+        "    path = Path(sys.argv[1], 'count'); n = int(path.read_text())\n"
+        "    time.sleep(0.2); path.write_text(str(n + 1))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(command, env=child_environment) for _ in range(8)]
+    assert [process.wait(60) for process in processes] == [0] * 8
+    assert count.read_text() == "8"
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["count"]
