@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .credentials import masked_arguments
 from .errors import InputError, one_line_errors
 
 
@@ -36,7 +37,10 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed warns that it found no GPU
         from .training import settings
 
-        main(*settings.parse_settings(*(getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds)))
+        classes = (getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds)
+        chosen = settings.parse_settings(*classes)
+        sys.argv[:] = masked_arguments(sys.argv)  # trackers write the command line down
+        main(*chosen)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             from accelerate import PartialState
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ..credentials import masked, masked_arguments
 from ..errors import InputError
 from ..files import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
 
@@ -31,6 +32,8 @@ def write_record(
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
 
+    Tokens and keys are masked in settings and command.
+
     Args:
         output_dir (path): folder of the run.
         settings (`dict`): every setting as resolved.
@@ -43,10 +46,10 @@ def write_record(
     check_data(output_dir, data, accepted)
     record = {
         "data": data,
-        "settings": settings,
+        "settings": masked(settings),
         "versions": versions(),
         "python": platform.python_version(),
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "command": shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)]),
         "host": socket.gethostname(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "commit": git_commit(),

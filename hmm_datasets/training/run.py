@@ -111,7 +111,6 @@ def train_and_save(
             f"{args.output_dir}: {trainer.state.global_step} steps consumed {tokens:,} tokens, the plan says "
             f"{promised:,}; the checkpoint it went on from is of another global batch or length"
         )
-    trainer.model.config.use_cache = True
     trainer.save_model(args.output_dir)
     summary = {
         "steps": trainer.state.global_step,

@@ -98,6 +98,10 @@ class GlobalBatch:
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: all but the token, which belongs into no file."""
+        return {**self.__dict__, "hub_token": None}
+
     @property
     def ramp(self) -> BatchRamp:
         """The global batch of every step."""

@@ -12,6 +12,7 @@ from .accounting import Accounting
 from .held_out import HeldOutLoss
 from .indices import LoggedIndices
 from .losses import ZLoss
+from .model_folders import ModelFolders
 from .optimizers import Optimizers
 from .saving import WholeCheckpoints
 from .vocabulary import pad_output, vocabulary_multiple
@@ -108,6 +109,7 @@ class Pretrainer(
     Optimizers,
     Accounting,
     WholeCheckpoints,
+    ModelFolders,
     Trainer,
 ):
     """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
@@ -117,5 +119,5 @@ class Pretrainer(
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 
-class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, SFTTrainer):
+class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, SFTTrainer):
     """TRL's trainer for conversations."""
