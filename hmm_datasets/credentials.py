@@ -15,6 +15,9 @@ from typing import Any
 
 MASK = "<SECRET>"
 
+SHORTEST_SECRET = 8
+"""Shorter values of a variable that is named as a secret may be words, and are not looked for."""
+
 _NAME = r"(?:hub|hf|auth|access|api|refresh)_?token|(?:api|access|private|secret)_?key|secret|password|passwd"
 _SECRET_NAME = re.compile(rf"(?:^|_)(?:{_NAME})$|^token$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{_NAME}|token)$", re.IGNORECASE)
@@ -37,7 +40,6 @@ _NAMED = rf"(?i:(?:{_NAME}))[\"']?\s*[:= ]\s*[\"']?(?=[A-Za-z_.+/-]*[0-9])[A-Za-
 _BYTES = re.compile(f"{_SHAPES}|{_NAMED}".encode())
 _SHAPE_ALONE = re.compile(_SHAPES)
 
-_SHORTEST_VALUE = 8  # shorter values of a variable may be words
 _PIECE, _OVERLAP = 1 << 20, 1 << 10
 _LONGEST_BINARY = 16 << 20  # longer ones are weights and data
 
@@ -52,7 +54,7 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     ```
     """
     found = {value for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
-    return sorted(value for value in found if len(value) >= _SHORTEST_VALUE)
+    return sorted(value for value in found if len(value) >= SHORTEST_SECRET)
 
 
 def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
