@@ -22,26 +22,36 @@ DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-
 _NEVER = (".git", ".cache", "training_args.bin", "events.out.tfevents.*")
 
 
+def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
+    """The files of a folder by their paths in it, but for those that `ignore` matches; there may be none.
+
+    A file that goes meanwhile is left out. Links to folders are not followed.
+    """
+    from huggingface_hub.utils import filter_repo_objects
+
+    found = sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
+    kept = filter_repo_objects(files, ignore_patterns=ignore)
+    return {path: files[path] for path in kept if not _stays_at_home(path)}
+
+
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
     """The files of a folder by their paths in it, but for those that `ignore` matches.
 
     Raises:
         `InputError`: no such folder, or no files in it.
     """
-    from huggingface_hub.utils import filter_repo_objects
-
     folder = Path(folder)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
         raise InputError(f"{folder}: expected a folder to push, found {found}")
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
-    kept = filter_repo_objects(files, ignore_patterns=ignore)
-    chosen = {path: files[path] for path in kept if not _stays_at_home(path)}
+    chosen = files_in(folder, ignore)
     if not chosen:
+        count = sum(path.is_file() for path in folder.rglob("*"))
         raise InputError(
-            f"{folder}: no files to push ({len(files)} found, all left out by ignore={ignore})"
-            if files
+            f"{folder}: no files to push ({count} found, all left out by ignore={ignore})"
+            if count
             else f"{folder}: no files to push, the folder is empty"
         )
     return chosen

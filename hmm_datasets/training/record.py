@@ -29,6 +29,7 @@ def write_record(
     settings: dict[str, Any],
     data: dict[str, Any],
     accepted: Collection[str] = (),
+    lineage: dict[str, Any] | None = None,
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
 
@@ -39,6 +40,7 @@ def write_record(
         settings (`dict`): every setting as resolved.
         data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
         accepted (collection of `str`): names such as `data.seed` that may differ all the same.
+        lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.lineage.lineage`].
 
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
@@ -55,6 +57,8 @@ def write_record(
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    if lineage is not None:
+        record["lineage"] = lineage
     if os.environ.get("RANK", "0") == "0":
         write_json(Path(output_dir) / RECORD_NAME, record)
     return record

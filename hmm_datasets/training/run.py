@@ -13,13 +13,16 @@ from typing import Any
 from torch.utils.data import Subset
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils.logging import disable_progress_bar
+from trl import SFTTrainer
 
 from ..errors import InputError
 from ..files import read_json, write_json
+from ..hub.run_cards import write_run_card
 from ..ops.checkpoints import newest_good
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from .interruptions import Interruptions, parse_time
+from .lineage import lineage
 from .models import count_parameters
 from .pace import GeometricPace
 from .plan import Plan
@@ -34,12 +37,18 @@ PLAN_NAME = "plan.json"
 
 
 def train_and_save(
-    trainer: Trainer, *, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None = None
+    trainer: Trainer,
+    *,
+    settings: dict[str, Any],
+    data: dict[str, Any],
+    plan: Plan | None = None,
+    base: str | None = None,
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 
     Writes to `trainer.args.output_dir`: `run.json`, `plan.json`, `history.jsonl`, where asked `samples.jsonl`,
-    `checkpoint-N/`, and at the end the model, `summary.json` and `plots/`.
+    `checkpoint-N/`, and at the end the model, its card, `summary.json` and `plots/`; with `push_to_hub` all but the
+    checkpoints then goes to the Hub.
 
     Args:
         trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
@@ -48,6 +57,7 @@ def train_and_save(
         data (`dict`): what fixes the examples and their order, for the record.
         plan ([`~hmm_datasets.training.plan.Plan`], *optional*): what the run will consume; what it consumed is
             checked against it, to the token.
+        base (`str`, *optional*): folder or Hub name of the model that training starts from; None for a new model.
 
     Returns:
         `dict`: the summary: steps, tokens, seconds, parameters, evaluation. Of a run that was told to stop, how far it
@@ -69,7 +79,8 @@ def train_and_save(
     trainer.identity = identity_of(trainer, data)
     if checkpoint is not None:
         check_checkpoint(checkpoint, trainer.identity, args.accept_changes)
-    write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes)
+    origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan))
+    write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin)
     if plan is not None:
         trainer.say(f"{args.output_dir}: {plan}")
         if trainer.is_world_process_zero():
@@ -111,7 +122,7 @@ def train_and_save(
             f"{args.output_dir}: {trainer.state.global_step} steps consumed {tokens:,} tokens, the plan says "
             f"{promised:,}; the checkpoint it went on from is of another global batch or length"
         )
-    trainer.save_model(args.output_dir)
+    trainer.save_model(args.output_dir, _internal_call=True)  # pushed below, with what is written until then
     summary = {
         "steps": trainer.state.global_step,
         "budget": _budget(args),
@@ -134,8 +145,37 @@ def train_and_save(
         draw_run(args.output_dir)
         if plan is not None:
             print(consumption_table(plan.to_dict(), summary))
+        if not write_run_card(args.output_dir):
+            print(f"{args.output_dir}/README.md: written or edited by hand, and left as it is")
+    if args.push_to_hub:
+        _push(trainer)
     trainer.accelerator.wait_for_everyone()
     return summary
+
+
+def _push(trainer: Trainer) -> None:
+    """Push the finished run; one that the Hub refuses is finished all the same."""
+    try:
+        trainer.push_to_hub()
+    except InputError as error:
+        folder, name = trainer.args.output_dir, trainer.hub_model_id
+        trainer.say(f"{folder}: not pushed: {error}; all is saved, to push again: hmm-datasets push {folder} {name}")
+
+
+def _stage(trainer: Trainer, base: str | None) -> str:
+    """What this stage of training is called."""
+    if isinstance(trainer, SFTTrainer):
+        return "fine-tuning"
+    return "pretraining" if base is None else "midtraining"
+
+
+def _description(settings: dict[str, Any], plan: Plan | None) -> str | None:
+    """What is trained on, in words."""
+    if plan is None:
+        return settings.get("conversations")
+    if plan.data.source is not None:
+        return f"sequences of {plan.data.source}"
+    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or None
 
 
 def _start_at(trainer: Trainer, step: int) -> None:

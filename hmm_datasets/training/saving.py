@@ -136,6 +136,8 @@ class WholeCheckpoints(ShardedCheckpoints):
                 shutil.rmtree(place)
             os.replace(unfinished, place)
             (run / UNFINISHED_NAME).rmdir()
+            if self.args.push_to_hub:
+                self._push_from_checkpoint(str(place))  # only now does it have its name
             self._delete_old(run)
         self.accelerator.wait_for_everyone()
 

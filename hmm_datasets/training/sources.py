@@ -102,7 +102,7 @@ class TrainingData(ABC):
         return num_rows * self.row_length
 
     def corpora(self, num_rows: int) -> list[dict[str, Any]]:
-        """What the first rows are made of: `name`, `tokens` there are and `epochs` read; none where nothing ends."""
+        """What the first rows are made of: `name`, `corpus`, `tokens` and `epochs` read; none where nothing ends."""
         return []
 
 
@@ -239,4 +239,4 @@ class MixedData(TrainingData):
 
 
 def _corpus(name: str, stream, epochs: float) -> dict[str, Any]:
-    return {"name": name, "tokens": stream.num_tokens, "epochs": epochs}
+    return {"name": name, "corpus": stream.index.corpus, "tokens": stream.num_tokens, "epochs": epochs}

@@ -28,7 +28,6 @@ def test_a_record_loses_its_host_and_its_absolute_paths_and_nothing_else(folder)
             "output_dir": str(folder),
             "hmm": "/data/models/hmm200/hmm",
             "learning_rate": 1e-3,
-            "share": 3 / 4,
         },
         "command": f"python {os.getcwd()}/recipes/pretrain.py --output_dir={folder} --config /home/me/a.yaml",
         "best_model_checkpoint": f"{folder}/checkpoint-3",
