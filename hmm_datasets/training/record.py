@@ -129,6 +129,11 @@ class History(TrainerCallback):
         if state.is_world_process_zero:
             forget_after(self.path, state.global_step)
 
+    def on_step_end(self, args, state, control, **kwargs):
+        """Have the last step logged, whatever the pace, so that the history ends where the run does."""
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Append the row."""
         if not state.is_world_process_zero or not logs:
