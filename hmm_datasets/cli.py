@@ -126,6 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = _add(commands, "preflight", preflight, "check this machine before a run")
     command.add_argument("output_dir", nargs="?", type=Path, default=Path("."), metavar="OUTPUT_DIR")
+    command.add_argument(
+        "--push", action="store_true", help="the run pushes to the Hub: fail where it does not answer"
+    )
 
     command = _add(commands, "checkpoints", checkpoints, "check the checkpoints of a run")
     command.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
@@ -321,9 +324,9 @@ def push(arguments: argparse.Namespace) -> int:
 
 def preflight(arguments: argparse.Namespace) -> int:
     """Check this machine; under a launcher rank 0 speaks, and every rank that has something wrong."""
-    from .ops.preflight import format_checks, run_checks
+    from .ops.preflight import PreflightSettings, format_checks, run_checks
 
-    checks = run_checks(arguments.output_dir)
+    checks = run_checks(arguments.output_dir, PreflightSettings(push=arguments.push))
     failed = [check for check in checks if not check.ok]
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .credentials import masked_arguments
 from .errors import InputError, one_line_errors
 from .exclusive_lock import exclusive_lock
 from .launcher import end_with_launcher
@@ -43,6 +44,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
 
         kinds = [getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds]
         chosen = settings.parse_settings(*kinds)
+        sys.argv[:] = masked_arguments(sys.argv)  # trackers write the command line down
         output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
         with contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir):
             main(*chosen)

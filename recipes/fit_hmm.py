@@ -39,6 +39,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import write_json
+    from hmm_datasets.hub.run_cards import write_hmm_card
     from hmm_datasets.text.corpora import load_corpus
     from hmm_datasets.text.words import build_word_corpus
     from hmm_datasets.training.record import write_record
@@ -83,6 +84,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             "seconds": round(time.time() - began, 1),
         }
         write_json(output / "summary.json", summary)
+        write_hmm_card(output)
         print(
             f"{result.hmm} of epoch {result.epoch}: {result.train_log_likelihood:.4f} nats a token on train, "
             f"{result.test_log_likelihood:.4f} held out; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"

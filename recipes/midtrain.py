@@ -33,7 +33,7 @@ def main(mixture: MixtureSettings, settings) -> None:
         processing_class=data.tokenizer,
         data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
     )
-    train_and_save(trainer, plan=plan, settings=asdict(mixture), data=data.identity)
+    train_and_save(trainer, plan=plan, settings=asdict(mixture), data=data.identity, base=mixture.model)
 
 
 if __name__ == "__main__":

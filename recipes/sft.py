@@ -52,6 +52,7 @@ def main(chat: ConversationSettings, settings) -> None:
     summary = train_and_save(
         trainer,
         settings=asdict(chat),
+        base=chat.model,
         data={"conversations": chat.conversations, "count": len(train), "seed": settings.seed},
     )
     if "interrupted" not in summary and trainer.is_world_process_zero():

@@ -199,13 +199,13 @@ def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys,
     assert main(["preflight", str(tmp_path)]) in (0, 1)
     assert "shared memory" in capsys.readouterr().out
     checks = [preflight.Check("host", True, "node7"), preflight.Check("disk", False, "full")]
-    monkeypatch.setattr(preflight, "run_checks", lambda output_dir: checks)
+    monkeypatch.setattr(preflight, "run_checks", lambda output_dir, settings: checks)
     assert main(["preflight"]) == 1
     assert "FAIL  disk  full" in capsys.readouterr().out
     monkeypatch.setenv("RANK", "3")
     assert main(["preflight"]) == 1
     assert capsys.readouterr().out == "rank 3: node7\nFAIL  disk  full\n"
-    monkeypatch.setattr(preflight, "run_checks", lambda output_dir: checks[:1])
+    monkeypatch.setattr(preflight, "run_checks", lambda output_dir, settings: checks[:1])
     assert main(["preflight"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -5,6 +5,7 @@ the Hub files the card, and writes it. A fact that is missing, unknown to the te
 since a hole in a card is not seen by those who read it.
 """
 
+import hashlib
 import math
 import os
 import re
@@ -19,27 +20,31 @@ from ..files import atomic_file
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, ModelCardData
 
-__all__ = ["CardKind", "template_path", "write_card"]
+__all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 
 CardKind = Literal["model", "hmm", "dataset"]
+
+CARD_NAME = "README.md"
+_MARK = "# Written by hmm-datasets, and anew by every run until you edit this file: "
 
 # Every fact a template may ask for, with the types it may have. Those that may be left out stand in _OPTIONAL.
 _TYPES: dict[str, dict[str, tuple[type, ...]]] = {
     "model": {
         "name": (str,),
         "summary": (str,),
-        "license": (str,),
+        "license": (str, NoneType),
         "data": (str,),
         "parameters": (int,),
         "tokens": (int,),
         "global_batch": (int,),
-        "length": (int,),
+        "length": (int, NoneType),
         "learning_rate": (float,),
         "precision": (str,),
         "command": (str,),
         "versions": (dict,),
         "metrics": (list,),
         "floor": (dict, NoneType),
+        "stages": (list,),
         "base_model": (str, NoneType),
         "datasets": (list,),
         "repo_id": (str, NoneType),
@@ -50,7 +55,7 @@ _TYPES: dict[str, dict[str, tuple[type, ...]]] = {
         "num_states": (int,),
         "num_symbols": (int,),
         "corpus": (str, NoneType),
-        "license": (str,),
+        "license": (str, NoneType),
         "log_likelihood_train": (float, NoneType),
         "log_likelihood_test": (float, NoneType),
         "entropy_rate": (float,),
@@ -80,7 +85,7 @@ _TYPES: dict[str, dict[str, tuple[type, ...]]] = {
     },
 }
 _OPTIONAL: dict[str, dict[str, Any]] = {
-    "model": {"base_model": None, "datasets": [], "repo_id": None, "limits": []},
+    "model": {"stages": [], "base_model": None, "datasets": [], "repo_id": None, "limits": []},
     "hmm": {"summary": None, "versions": {}, "datasets": [], "repo_id": None, "limits": []},
     "dataset": {
         "summary": None,
@@ -92,6 +97,7 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
     },
 }
 _METRIC = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
+_STAGE = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
 _SAMPLE = {"path": (str,), "sequences": (int,)}
 _TAGS = {
     "model": ["hmm-datasets"],
@@ -101,16 +107,21 @@ _TAGS = {
 
 
 def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any]) -> Path:
-    """Fill the card of its kind and write it as `README.md`, in place of one that is there.
+    """Fill the card of its kind and write it as `README.md`, in place of one that this function wrote before.
+
+    A card that somebody wrote, or edited, is left as it is.
 
     Facts of a `"model"`:
-        - `name`, `summary`, `precision` (`str`); `license` (`str`): an identifier of the Hub, as `"apache-2.0"`;
+        - `name`, `summary`, `precision` (`str`); `license` (`str`): an identifier of the Hub, as `"apache-2.0"`, or
+          None where none is stated;
         - `data` (`str`): the corpus or HMM it was trained on, in words; `command` (`str`): what made it;
-        - `parameters`, `tokens` (trained on), `length` (tokens), `global_batch` (sequences) (`int`);
+        - `parameters`, `tokens` (trained on in all), `length` (tokens, or None where it is not known),
+          `global_batch` (sequences) (`int`);
         - `learning_rate` (`float`): the highest; `versions` (`dict`): package to version;
         - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, where None stands for "not
           estimated" and 0 for "exact"; `floor` (`dict` like a metric, or None): the best value possible;
-        - may be left out: `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`),
+        - may be left out: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, None where not known;
+          `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`),
           `limits` (`list[str]`, added to the section of that name).
 
     Facts of an `"hmm"`:
@@ -133,7 +144,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         facts (`dict`): The facts above.
 
     Returns:
-        `Path`: The file written.
+        `Path`: The file.
 
     Raises:
         [`InputError`]: If the folder or a fact is missing, a fact is unknown, of another type, empty or not finite.
@@ -161,10 +172,29 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
     card_class = DatasetCard if kind == "dataset" else ModelCard
     card = card_class(template.render(card_data=data.to_yaml(), **facts))
-    path = folder / "README.md"
-    with atomic_file(path) as temporary:
-        temporary.write_text(str(card).rstrip("\n") + "\n", encoding="utf-8")
+    path = folder / CARD_NAME
+    if is_own_card(folder):
+        with atomic_file(path) as temporary:
+            temporary.write_text(_marked(str(card).rstrip("\n") + "\n"), encoding="utf-8")
     return path
+
+
+def is_own_card(folder: str | os.PathLike) -> bool:
+    """Whether [`write_card`] may write a folder's `README.md`: there is none, or its own, which nobody edited.
+
+    The front matter of its own begins with a comment that holds a hash of all else.
+    """
+    path = Path(folder) / CARD_NAME
+    if not path.exists():
+        return True
+    text = path.read_text(encoding="utf-8", errors="replace")
+    rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MARK))
+    return text.startswith(f"---\n{_MARK}") and _marked(rest) == text
+
+
+def _marked(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return text.replace("---\n", f"---\n{_MARK}{digest}\n", 1)
 
 
 def template_path(kind: CardKind) -> Path:
@@ -185,13 +215,15 @@ def _checked(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
     facts = {**optional, **facts}
     for name, value in facts.items():
         _check(f"{where}: {name}", value, types[name])
-    if re.search(r"\s", facts["license"]):
+    if re.search(r"\s", facts["license"] or ""):
         raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
     for name in ("datasets", "limits"):
         for place, value in enumerate(facts.get(name, [])):
             _check(f"{where}: {name}[{place}]", value, (str,))
     for place, metric in enumerate(facts.get("metrics", [])):
         _check_entry(f"{where}: metrics[{place}]", metric, _METRIC)
+    for place, stage in enumerate(facts.get("stages", [])):
+        _check_entry(f"{where}: stages[{place}]", stage, _STAGE)
     if facts.get("floor") is not None:
         _check_entry(f"{where}: floor", facts["floor"], _METRIC)
     if facts.get("sample") is not None:
@@ -241,7 +273,7 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
         for metric in facts.get("metrics", [])
     ]
     return ModelCardData(
-        license=facts["license"].lower(),
+        license=facts["license"] and facts["license"].lower(),
         library_name="transformers" if kind == "model" else "hmm-datasets",
         pipeline_tag="text-generation" if kind == "model" else None,
         tags=_TAGS[kind],

@@ -10,23 +10,25 @@ its `upload_folder` may spread a folder over several commits, between which a re
    was lost is found "unchanged" and not made twice;
 4. the files of the commit are listed and compared with the folder.
 
+What is pushed holds no token, no host name and no absolute path of this machine: see [`.contents`].
+
 Cost: each file is read twice (hash and upload) where the Hub stores it by Git LFS, once where by Xet; memory does not
 grow with the size of large files. A second run of an interrupted push uploads only what is missing.
 """
 
 import contextlib
-import json
 import os
-import random
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ..errors import InputError
+from .contents import DEFAULT_IGNORE, files_to_push, pushable
+from .faults import causes_of, passes, pause_before_retry, reason_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -36,11 +38,7 @@ __all__ = ["DEFAULT_IGNORE", "PushResult", "how_to_push", "push_folder", "reacha
 RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
 
-# Hidden files are marks and leftovers of tools; checkpoints hold optimizer states of many times the model's size.
-DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*")
-
 _TRIES = 6
-_LONGEST_PAUSE = 60.0
 # A file of this many bytes is uploaded, and tried again, by itself; smaller ones in groups.
 _LARGE_FILE = 8 * 2**20
 _GROUP = 256
@@ -156,7 +154,8 @@ def push_folder(
     """Push the files of a folder to a repository of the Hub, in one commit, and check that they arrived.
 
     The repository is created if it is missing. Files there that the folder lacks are kept. Nothing is committed if
-    the repository holds the folder already. Links to files are followed, links to folders are not.
+    the repository holds the folder already. Links to files are followed, links to folders are not. Records are pushed
+    without host names and absolute paths; a file that holds something shaped like a token stops the push.
 
     Args:
         folder (`str` or `os.PathLike`):
@@ -175,15 +174,16 @@ def push_folder(
             Address of the Hub, by default `HF_ENDPOINT` or `"https://huggingface.co"`.
         ignore (`Sequence[str]`, *optional*, defaults to `DEFAULT_IGNORE`):
             Patterns (as in `fnmatch`, where `*` matches `/` too) of paths to leave out. By default hidden files,
-            Python caches and checkpoints. `.git` and `.cache` folders are always left out.
+            Python caches and checkpoints. `.git` and `.cache` folders, `training_args.bin` and TensorBoard's events
+            are always left out.
 
     Returns:
         [`PushResult`]: Repository, address, commit, number of files and bytes.
 
     Raises:
         [`InputError`]: If the folder is missing or has no files, the repository's name is malformed, there is no
-            token or the Hub refuses it, the card is invalid, the Hub fails for longer than the retries last (about
-            half a minute), or what arrived is not what was sent.
+            token or the Hub refuses it, the card is invalid, a file holds a token, the Hub fails for longer than the
+            retries last (about half a minute), or what arrived is not what was sent.
 
     Example:
 
@@ -193,23 +193,56 @@ def push_folder(
 
     ```
     """
+    return push_files(
+        files_to_push(folder, ignore),
+        repo_id,
+        folder=folder,
+        repo_type=repo_type,
+        private=private,
+        message=message,
+        token=token,
+        endpoint=endpoint,
+    )
+
+
+def push_files(
+    files: Mapping[str, Path],
+    repo_id: str,
+    *,
+    folder: str | os.PathLike,
+    repo_type: RepoType = "model",
+    private: bool = False,
+    message: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    revision: str | None = None,
+) -> PushResult:
+    """Push chosen files to a repository of the Hub, as [`push_folder`] does those of a folder.
+
+    Args:
+        files (mapping from `str` to `Path`): paths in the repository, and the files.
+        folder (path): where they are from, for the commit's message and to know the hosts of its records.
+        revision (`str`, *optional*): the branch, which exists; by default the main one. All else as there.
+    """
     from huggingface_hub import HfApi
 
     from .. import __version__
 
-    paths = _files_to_push(folder, ignore)
-    if "README.md" in paths:
-        _check_front_matter(paths["README.md"])
+    if "README.md" in files:
+        _check_front_matter(files["README.md"])
     _check_repo(repo_id, repo_type)
-    push = _Push(
-        api=HfApi(endpoint=_endpoint(endpoint), token=_token(token), library_name="hmm-datasets"),
-        repo_id=repo_id,
-        repo_type=repo_type,
-        private=private,
-        message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
-        paths=paths,
-    )
-    return push.run()
+    token = _token(token)
+    with pushable(files, folder, token) as paths:
+        push = _Push(
+            api=HfApi(endpoint=_endpoint(endpoint), token=token, library_name="hmm-datasets"),
+            repo_id=repo_id,
+            repo_type=repo_type,
+            private=private,
+            message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
+            paths=paths,
+            revision=revision,
+        )
+        return push.run()
 
 
 @dataclass
@@ -222,6 +255,7 @@ class _Push:
     private: bool
     message: str
     paths: dict[str, Path]
+    revision: str | None = None
 
     def run(self) -> PushResult:
         url = self._retried("create the repository", self._create)
@@ -238,7 +272,7 @@ class _Push:
         from huggingface_hub import CommitOperationAdd
 
         # The head comes first: what changes on the Hub from here on makes the commit fail and start again.
-        head = self.api.repo_info(self.repo_id, repo_type=self.repo_type)
+        head = self.api.repo_info(self.repo_id, repo_type=self.repo_type, revision=self.revision)
         if self.private and head.private is False:
             raise InputError(
                 f"{self.repo_id} exists and is public, and a private push was asked for: make it private in its "
@@ -252,12 +286,15 @@ class _Push:
             operations,
             commit_message=self.message,
             repo_type=self.repo_type,
+            revision=self.revision,
             parent_commit=head.sha,
         )
         return info.oid, operations
 
     def _upload(self, group: list["CommitOperationAdd"]) -> None:
-        self.api.preupload_lfs_files(self.repo_id, group, repo_type=self.repo_type, free_memory=False)
+        self.api.preupload_lfs_files(
+            self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
+        )
 
     def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
         arrived = self._retried("list the files", lambda: self._listing(commit))
@@ -289,7 +326,7 @@ class _Push:
             except InputError:
                 raise
             except Exception as error:
-                if not _passes(error):
+                if not passes(error):
                     told = self._told(what, error)
                     if told is None:
                         raise
@@ -297,16 +334,16 @@ class _Push:
                 if number == tries:
                     raise InputError(
                         f"{self.api.endpoint}: could not {what} for {self.repo_id} in {tries} tries, last: "
-                        f"{_reason(error)}; push again later, what is uploaded is not sent twice"
+                        f"{reason_of(error)}; push again later, what is uploaded is not sent twice"
                     ) from error
-                time.sleep(_pause(number, error))
+                time.sleep(pause_before_retry(number, error))
         raise ValueError(f"tries is {tries}, expected 1 or more")
 
     def _told(self, what: str, error: Exception) -> InputError | None:
         """The line for an error that trying again does not mend, or None for one that is no user's to mend."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-        for cause in _causes(error):
+        for cause in causes_of(error):
             if isinstance(cause, OfflineModeIsEnabled):
                 return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
             if isinstance(cause, HfHubHTTPError):
@@ -315,30 +352,12 @@ class _Push:
                     401: "; set HF_TOKEN to a token with write access, or run `hf auth login`",
                     403: f"; use a token that may write to {self.repo_id}, or another namespace",
                 }.get(status, "")
-                return InputError(f"{self.api.endpoint} refused to {what} for {self.repo_id}: {_reason(cause)}{mend}")
+                return InputError(
+                    f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{mend}"
+                )
             if isinstance(cause, ValueError):
                 return InputError(f"cannot {what} for {self.repo_id}: {cause}")
         return None
-
-
-def _files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
-    from huggingface_hub.utils import filter_repo_objects
-
-    folder = Path(folder)
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"{folder}: expected a folder to push, found {found}")
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
-    kept = filter_repo_objects(files, ignore_patterns=ignore)
-    chosen = {path: files[path] for path in kept if not {".git", ".cache"} & set(path.split("/"))}
-    if not chosen:
-        raise InputError(
-            f"{folder}: no files to push ({len(files)} found, all left out by ignore={ignore})"
-            if files
-            else f"{folder}: no files to push, the folder is empty"
-        )
-    return chosen
 
 
 def _check_front_matter(card: Path) -> None:
@@ -392,48 +411,3 @@ def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOper
     for operation in operations:
         if operation.upload_info.size >= _LARGE_FILE:
             yield [operation]
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _passes(error: Exception) -> bool:
-    """Whether an error may be gone on the next try: transport, overload, or a commit made by someone else."""
-    import httpx2
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    for cause in _causes(error):
-        if isinstance(cause, OfflineModeIsEnabled | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
-            return False
-        if isinstance(cause, HfHubHTTPError):
-            status = cause.response.status_code
-            return status in (408, 409, 412, 429) or status >= 500
-        # A JSON error is a gateway's page of HTML: the library reads some replies before it looks at their status.
-        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError | json.JSONDecodeError):
-            return True
-    return False
-
-
-def _reason(error: Exception) -> str:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for cause in _causes(error):
-        if isinstance(cause, HfHubHTTPError):
-            return f"{cause.response.status_code} {cause.server_message or cause.response.reason_phrase}"
-    return f"{type(error).__name__}: {error}"
-
-
-def _pause(number: int, error: Exception) -> float:
-    """Seconds before the next try: what the server asked for, else 1, 2, 4, ... shortened by chance.
-
-    Chance keeps pushes that collided from colliding again. It is the system's, so that the user's seeded stream of
-    random numbers is left alone.
-    """
-    for cause in _causes(error):
-        asked = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
-        if asked.isdigit():
-            return min(float(asked), _LONGEST_PAUSE)
-    return min(2.0 ** (number - 1), _LONGEST_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..credentials import masked_arguments
 from ..errors import InputError
 from ..files import atomic_folder, read_json, read_jsonl, write_json, write_jsonl
 
@@ -356,7 +357,7 @@ def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[
         "versions": versions(),
         "python": platform.python_version(),
         "commit": git_commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 

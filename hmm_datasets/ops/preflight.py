@@ -41,11 +41,13 @@ class Check:
         name (`str`): what was looked at.
         ok (`bool`): whether a run can start with it.
         detail (`str`): what was found, in one line, with what to do where it is not well.
+        warning (`bool`): whether it is not well, though this run can do with it.
     """
 
     name: str
     ok: bool
     detail: str
+    warning: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ class PreflightSettings:
         min_memory_gib (`float`, *optional*, defaults to 2.0): free for this machine's processes together.
         min_shm_gib (`float`, *optional*, defaults to 0.5): `/dev/shm`, through which DataLoader workers send batches.
         timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, meeting included.
+        push (`bool`, *optional*, defaults to `False`): it pushes to the Hub, which must then answer.
     """
 
     min_disk_gib: float = 10.0
     min_memory_gib: float = 2.0
     min_shm_gib: float = 0.5
     timeout: float = 60.0
+    push: bool = False
 
     def __post_init__(self):
         for name in ("min_disk_gib", "min_memory_gib", "min_shm_gib", "timeout"):
@@ -90,7 +94,7 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
         check_shared_memory(settings.min_shm_gib),
         check_devices(),
         check_builds(),
-        check_hub(),
+        check_hub(settings.push),
     ]
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         checks.append(check_all_reduce(settings.timeout))
@@ -100,7 +104,8 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
 def format_checks(checks: list[Check]) -> str:
     """Checks as a table, one line each."""
     width = max(len(check.name) for check in checks)
-    return "\n".join(f"{'ok  ' if c.ok else 'FAIL'}  {c.name:<{width}}  {c.detail}" for c in checks)
+    marks = ["FAIL" if not check.ok else "warn" if check.warning else "ok  " for check in checks]
+    return "\n".join(f"{mark}  {c.name:<{width}}  {c.detail}" for mark, c in zip(marks, checks, strict=True))
 
 
 def check_host() -> Check:
@@ -195,16 +200,23 @@ def check_builds() -> Check:
     return Check("builds", True, f"no compilation was left unfinished in {root}")
 
 
-def check_hub() -> Check:
-    """Whether the Hub answers; a run that is offline by `HF_HUB_OFFLINE` needs none."""
+def check_hub(needed: bool = False) -> Check:
+    """Whether the Hub answers; where the run does not need it to, a silent one is a warning.
+
+    Args:
+        needed (`bool`, *optional*, defaults to `False`): the run pushes.
+    """
     from ..hub.push import reachable
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        if needed:
+            return Check("Hub", False, "HF_HUB_OFFLINE is set, so a run that pushes fails: unset it")
         return Check("Hub", True, "not asked, HF_HUB_OFFLINE is set")
     if reachable():
         return Check("Hub", True, f"{endpoint} answers")
-    return Check("Hub", False, f"{endpoint} does not answer; train with HF_HUB_OFFLINE=1 and push afterwards")
+    remedy = "a run that needs nothing from it goes on with HF_HUB_OFFLINE=1; push afterwards"
+    return Check("Hub", not needed, f"{endpoint} does not answer; {remedy}", warning=True)
 
 
 def check_all_reduce(timeout: float) -> Check:

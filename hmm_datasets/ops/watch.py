@@ -201,6 +201,8 @@ def _progress(
 ) -> tuple[float | None, float | None]:
     """Share of the plan that is done, and seconds left: by its rows, where they are told, since a ramp makes steps
     unequal; else by its steps."""
+    if max_steps is not None and rows[-1]["step"] >= max_steps:
+        return 1.0, 0.0
     told = [row for row in rows if _is_number(row.get("fraction"))]
     if told:
         pairs = [(a, b) for a, b in pairwise(told) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]

@@ -170,6 +170,8 @@ def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.Path
     before = 0
     for colour, (name, history) in zip(("#0072B2", "#E69F00", "#009E73"), stages.items(), strict=False):
         train = [(before + row["tokens"], row["loss"]) for row in history if "loss" in row]
+        if not train:
+            continue  # shorter than its logging_steps
         axes.plot(*zip(*train, strict=True), color=colour, linewidth=1.5, label=name)
         before = train[-1][0]
     axes.set(xlabel="tokens", ylabel="training loss (nats a token)", title=title)

@@ -8,6 +8,9 @@ al., "PaLM", 2022, appendix B, which also defines MFU so). Recomputed activation
 FLOPs, not the hardware's. So does padding, though it costs the hardware what tokens do. A batch whose rows differ in
 length costs the sum over its sequences, `6 N T + 12 L D T^2` of each, `T` its tokens; documents packed in one row are
 sequences of their own where `position_ids` keep them apart, so that a plan by the row's length is an upper bound.
+
+A model without attention, such as Mamba, has the first term alone: its scan over the row, some 9 FLOPs for each of its
+states and tokens, is small beside the matrices and left out. In a hybrid every layer is taken to have attention.
 """
 
 from collections.abc import Mapping
@@ -45,7 +48,9 @@ def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
         model ([`~transformers.PreTrainedModel`]): as for [`flops_per_token`].
     """
     config = model.config.get_text_config()
-    return 6 * matrix_parameters(model), 12 * config.num_hidden_layers * config.hidden_size
+    has_attention = getattr(config, "num_attention_heads", None) is not None
+    of_pair = 12 * config.num_hidden_layers * config.hidden_size if has_attention else 0
+    return 6 * matrix_parameters(model), of_pair
 
 
 def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:

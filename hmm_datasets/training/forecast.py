@@ -17,7 +17,8 @@ Sharded weights are whole for one layer at a time, which is counted with activat
 forward and backward pass of one micro-batch at their peak, the loss and its logits among them: torch's memory tracker
 follows the model's own code on fake tensors, at one and at two layers, and what a layer adds is added for each.
 Attention is taken to be fused (memory linear in the length) unless it is `eager`. What the allocator wastes, CUDA's
-context (about half a GiB) and buffers of communication come on top.
+context (about half a GiB) and buffers of communication come on top. Of a recurrent model, such as Mamba, it is the
+reference code in Python that is followed; the kernels of its packages keep less.
 """
 
 import math
@@ -32,6 +33,8 @@ from .devices import find_device, peak_flops
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+_LONGEST_SCAN = 32  # tokens a row over which the code of a recurrent model is followed
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 
@@ -193,28 +196,39 @@ def peak_activations(
         low_precision (`bool`, *optional*): autocast to bfloat16, as accelerate does.
         checkpointing (`bool`, *optional*): layers are recomputed in the backward pass.
     """
+    from .models import is_recurrent
+
     layers = config.get_text_config().num_hidden_layers
-    peaks = [
-        _tracked_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
-        for count in sorted({min(layers, 1), min(layers, 2)})
-    ]
-    return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
+
+    def peak(length: int) -> int:
+        peaks = [
+            _tracked_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
+            for count in sorted({min(layers, 1), min(layers, 2)})
+        ]
+        return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
+
+    if length <= _LONGEST_SCAN or not is_recurrent(config):
+        return peak(length)
+    # Its code on a CPU goes place by place, and would be followed for minutes; each place adds as much.
+    half, whole = peak(_LONGEST_SCAN // 2), peak(_LONGEST_SCAN)
+    return whole + (whole - half) * (length - _LONGEST_SCAN) // (_LONGEST_SCAN - _LONGEST_SCAN // 2)
 
 
 def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:
     import copy
+    import warnings
 
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from .models import new_model
+    from .models import new_model, set_attention
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
     if config._attn_implementation != "eager":
-        config._attn_implementation = "sdpa"  # fused, as flash and flex attention are, and to be had everywhere
+        set_attention(config, "sdpa")  # fused, as flash and flex attention are, and to be had everywhere
     with FakeTensorMode():
         model = new_model(config)
         model.train()
@@ -225,7 +239,9 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
         tracker = MemTracker()
         tracker.track_external(model)
-        with tracker:
+        with tracker, warnings.catch_warnings():
+            # The tracker's own, of modules that the model's code calls by a function.
+            warnings.filterwarnings("ignore", "Module is None", UserWarning)
             with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
                 loss = model(input_ids=rows, labels=rows).loss
             loss.backward()

@@ -80,7 +80,12 @@ class ModelSettings:
             tie_embeddings=self.tie_embeddings,
             **data.special_tokens,
         )
-        config._attn_implementation = self.attention
+        if data.packed and is_recurrent(config):
+            raise InputError(
+                f"packed is set, and {_model_class(config).__name__} carries its state from one document of a row to "
+                "the next; leave packed out"
+            )
+        set_attention(config, self.attention)
         return config
 
 
@@ -135,14 +140,55 @@ def model_config(
     return config
 
 
+def set_attention(config: "PreTrainedConfig", attention: str) -> None:
+    """Have a model's attention computed in a way; one that has no `sdpa` computes as transformers chooses for it.
+
+    Args:
+        config ([`~transformers.PreTrainedConfig`]): of a causal language model.
+        attention (`str`): one of `ATTENTION`.
+
+    Raises:
+        `InputError`: the model has no attention, or none of this kind.
+    """
+    kind = _model_class(config)
+    has = {
+        "eager": True,
+        "sdpa": kind._supports_sdpa,
+        "flex_attention": kind._supports_flex_attn,
+        "flash_attention_2": kind._supports_flash_attn,
+        "flash_attention_3": kind._supports_flash_attn,
+    }
+    if has[attention]:
+        config._attn_implementation = attention
+    elif attention != "sdpa":
+        found = [name for name in ATTENTION if has[name]]
+        raise InputError(f"attention is {attention!r}, and {kind.__name__} has only {', '.join(found)}; leave it out")
+
+
+def is_recurrent(config: "PreTrainedConfig") -> bool:
+    """Whether a model carries a state from place to place, as Mamba does and hybrids do."""
+    return _model_class(config)._is_stateful
+
+
 def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
     """A model with first weights by torch's random numbers, the same ones under any way of sharding.
 
     `AutoModelForCausalLM.from_config` parts the weights as it makes them under ZeRO 3, and draws others.
     """
+    return _with_causal_loss(_model_class(config)(config))
+
+
+def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+
+def _with_causal_loss(model: Any) -> Any:
+    """What was loaded, a model told its loss: transformers guesses it from the class's name, and warns at GPT-2's."""
+    if getattr(model, "loss_type", "") is None:
+        model.loss_type = "ForCausalLM"
+    return model
 
 
 def _found_config(name: str) -> "PreTrainedConfig":
@@ -249,7 +295,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     from safetensors import SafetensorError
 
     try:
-        return auto_class.from_pretrained(name_or_path)
+        return _with_causal_loss(auto_class.from_pretrained(name_or_path))
     except SafetensorError as error:
         raise InputError(
             f"{name_or_path}: its weights are no whole safetensors file ({error}); copy them again"

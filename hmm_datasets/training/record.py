@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ..credentials import masked, masked_arguments
 from ..errors import InputError
 from ..files import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
 
@@ -28,14 +29,18 @@ def write_record(
     settings: dict[str, Any],
     data: dict[str, Any],
     accepted: Collection[str] = (),
+    lineage: dict[str, Any] | None = None,
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
+
+    Tokens and keys are masked in settings and command.
 
     Args:
         output_dir (path): folder of the run.
         settings (`dict`): every setting as resolved.
         data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
         accepted (collection of `str`): names such as `data.seed` that may differ all the same.
+        lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.lineage.lineage`].
 
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
@@ -43,15 +48,17 @@ def write_record(
     check_data(output_dir, data, accepted)
     record = {
         "data": data,
-        "settings": settings,
+        "settings": masked(settings),
         "versions": versions(),
         "python": platform.python_version(),
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "command": shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)]),
         "host": socket.gethostname(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    if lineage is not None:
+        record["lineage"] = lineage
     if os.environ.get("RANK", "0") == "0":
         write_json(Path(output_dir) / RECORD_NAME, record)
     return record
@@ -121,6 +128,11 @@ class History(TrainerCallback):
         """Forget the rows after the checkpoint the run goes on from."""
         if state.is_world_process_zero:
             forget_after(self.path, state.global_step)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Have the last step logged, whatever the pace, so that the history ends where the run does."""
+        if state.global_step >= state.max_steps:
+            control.should_log = True
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Append the row."""

@@ -13,13 +13,16 @@ from typing import Any
 from torch.utils.data import Subset
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils.logging import disable_progress_bar
+from trl import SFTTrainer
 
 from ..errors import InputError
 from ..exclusive_lock import exclusive_lock
 from ..files import read_json, remove, write_json
+from ..hub.run_cards import write_run_card
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from .interruptions import Interruptions, parse_time
+from .lineage import lineage
 from .models import count_parameters
 from .pace import GeometricPace
 from .plan import Plan
@@ -35,13 +38,19 @@ PLAN_NAME = "plan.json"
 
 
 def train_and_save(
-    trainer: Trainer, *, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None = None
+    trainer: Trainer,
+    *,
+    settings: dict[str, Any],
+    data: dict[str, Any],
+    plan: Plan | None = None,
+    base: str | None = None,
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 
     Writes to `trainer.args.output_dir`, which it locks: `run.json`, `plan.json`, `history.jsonl`, where asked
-    `samples.jsonl`, `checkpoint-N/`, and at the end the model, `summary.json` and `plots/`. Files of the model appear
-    whole, and before the last evaluation, so that nothing that fails at the end costs the model.
+    `samples.jsonl`, `checkpoint-N/`, and at the end the model, its card, `summary.json` and `plots/`; with
+    `push_to_hub` all but the checkpoints then goes to the Hub. Files of the model appear whole, and before the last
+    evaluation, so that nothing that fails at the end costs the model.
 
     Args:
         trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
@@ -50,6 +59,7 @@ def train_and_save(
         data (`dict`): what fixes the examples and their order, for the record.
         plan ([`~hmm_datasets.training.plan.Plan`], *optional*): what the run will consume; what it consumed is
             checked against it, to the token.
+        base (`str`, *optional*): folder or Hub name of the model that training starts from; None for a new model.
 
     Returns:
         `dict`: the summary: steps, tokens, seconds, parameters, evaluation. Of a run that was told to stop, how far it
@@ -60,11 +70,11 @@ def train_and_save(
             planned, which is found before the first step, or else after the model is saved.
     """
     with exclusive_lock(trainer.args.output_dir, nested=True):
-        return _train_and_save(trainer, settings, data, plan)
+        return _train_and_save(trainer, settings, data, plan, base)
 
 
 def _train_and_save(
-    trainer: Trainer, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None
+    trainer: Trainer, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None, base: str | None
 ) -> dict[str, Any]:
     args = trainer.args
     check_data(args.output_dir, data, args.accept_changes)
@@ -76,7 +86,8 @@ def _train_and_save(
     if plan is None:
         args.start = point_to_resume(args)
     _prepare(trainer, data, plan)
-    write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes)
+    origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan))
+    write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin)
     interruptions = _add_callbacks(trainer)
     if plan is not None:
         trainer.say(f"{args.output_dir}: {plan}")
@@ -99,6 +110,10 @@ def _train_and_save(
         draw_run(args.output_dir)
         if plan is not None:
             print(consumption_table(plan.to_dict(), summary))
+        if not write_run_card(args.output_dir):
+            print(f"{args.output_dir}/README.md: written or edited by hand, and left as it is")
+    if args.push_to_hub:
+        _push(trainer)
     trainer.accelerator.wait_for_everyone()
     if plan is not None and summary["tokens"] != summary["planned_tokens"]:
         raise InputError(
@@ -182,6 +197,31 @@ def _summary(trainer: Trainer, plan: Plan | None, seconds: float, evaluation: di
         "holdings": holdings(trainer),
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluation.items() if isinstance(v, int | float)},
     }
+
+
+def _push(trainer: Trainer) -> None:
+    """Push the finished run; one that the Hub refuses is finished all the same."""
+    try:
+        trainer.push_to_hub()
+    except InputError as error:
+        folder, name = trainer.args.output_dir, trainer.hub_model_id
+        trainer.say(f"{folder}: not pushed: {error}; all is saved, to push again: hmm-datasets push {folder} {name}")
+
+
+def _stage(trainer: Trainer, base: str | None) -> str:
+    """What this stage of training is called."""
+    if isinstance(trainer, SFTTrainer):
+        return "fine-tuning"
+    return "pretraining" if base is None else "midtraining"
+
+
+def _description(settings: dict[str, Any], plan: Plan | None) -> str | None:
+    """What is trained on, in words."""
+    if plan is None:
+        return settings.get("conversations")
+    if plan.data.source is not None:
+        return f"sequences of {plan.data.source}"
+    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or None
 
 
 def _budget(args) -> dict[str, float]:

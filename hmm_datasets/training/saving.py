@@ -129,6 +129,8 @@ class WholeCheckpoints(ShardedCheckpoints):
             if self.args.should_save:
                 self._complete(run, name)
         if self.args.should_save:
+            if self.args.push_to_hub:
+                self._push_from_checkpoint(str(run / name))  # only now does it have its name
             self._delete_old(run)
         self.accelerator.wait_for_everyone()
 
@@ -136,7 +138,6 @@ class WholeCheckpoints(ShardedCheckpoints):
         """Save the model in the run's folder, each of its files whole, the others as they were until it is."""
         run = Path(self.args.output_dir)
         folder = run / UNFINISHED_NAME / "model"
-        self.model.config.use_cache = True
         with self._writing(run, run):
             self.save_model(str(folder), _internal_call=True)
             self.accelerator.wait_for_everyone()
@@ -147,8 +148,6 @@ class WholeCheckpoints(ShardedCheckpoints):
                         remove(run / path.name)
                     os.replace(path, run / path.name)
                 sync(run)
-        if self.args.push_to_hub:
-            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
         self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager

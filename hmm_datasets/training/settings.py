@@ -102,6 +102,10 @@ class GlobalBatch:
     start = None
     """Where the run goes on: a [`~hmm_datasets.training.resuming.Reached`]; None at its beginning."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: all but the token, which belongs into no file."""
+        return {**self.__dict__, "hub_token": None}
+
     @property
     def ramp(self) -> BatchRamp:
         """The global batch of every step, and the rows consumed before it."""

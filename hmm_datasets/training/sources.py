@@ -71,6 +71,7 @@ class TrainingData(ABC):
         vocab_size (`int`): `V`.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that made the tokens.
         source ([`~hmm_datasets.HMM`] or family, *optional*): the law of the rows, where it is known.
+        packed (`bool`): rows hold several documents, which are to be kept apart.
         identity (`dict`): what fixes the rows and their order.
     """
 
@@ -80,6 +81,7 @@ class TrainingData(ABC):
     vocab_size: int
     tokenizer: "PreTrainedTokenizerBase | None" = None
     source: "Source | None" = None
+    packed: bool = False
     identity: dict[str, Any]
 
     @abstractmethod
@@ -102,7 +104,7 @@ class TrainingData(ABC):
         return num_rows * self.row_length
 
     def corpora(self, num_rows: int) -> list[dict[str, Any]]:
-        """What the first rows are made of: `name`, `tokens` there are and `epochs` read; none where nothing ends."""
+        """What the first rows are made of: `name`, `corpus`, `tokens` and `epochs` read; none where nothing ends."""
         return []
 
 
@@ -154,6 +156,7 @@ class TokenData(TrainingData):
         from .models import load_pretrained
 
         self._settings = settings
+        self.packed = settings.packed
         self.row_length = settings.length
         self.stream = TokenStream(f"{settings.tokens}/train")
         held_out = TokenWindows(TokenStream(f"{settings.tokens}/test"), settings.length)
@@ -239,4 +242,4 @@ class MixedData(TrainingData):
 
 
 def _corpus(name: str, stream, epochs: float) -> dict[str, Any]:
-    return {"name": name, "tokens": stream.num_tokens, "epochs": epochs}
+    return {"name": name, "corpus": stream.index.corpus, "tokens": stream.num_tokens, "epochs": epochs}

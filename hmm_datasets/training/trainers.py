@@ -10,8 +10,10 @@ from ..errors import InputError
 from ..text.packing import count_tokens
 from .accounting import Accounting
 from .held_out import HeldOutLoss
+from .hub_pushes import HubPushes
 from .indices import LoggedIndices
 from .losses import ZLoss
+from .model_folders import ModelFolders
 from .optimizers import Optimizers
 from .saving import WholeCheckpoints
 from .vocabulary import pad_output, vocabulary_multiple
@@ -109,6 +111,8 @@ class Pretrainer(
     Optimizers,
     Accounting,
     WholeCheckpoints,
+    ModelFolders,
+    HubPushes,
     Trainer,
 ):
     """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
@@ -118,5 +122,5 @@ class Pretrainer(
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 
-class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, SFTTrainer):
+class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer):
     """TRL's trainer for conversations."""

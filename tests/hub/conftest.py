@@ -16,6 +16,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+PUSH = """
+    import dataclasses, json, sys
+    import os
+    from huggingface_hub import constants
+    assert constants.ENDPOINT == os.environ["HF_ENDPOINT"]
+    from hmm_datasets.errors import InputError
+    from hmm_datasets.hub import push_folder
+    folder, repo_id, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    try:
+        print(json.dumps(dataclasses.asdict(push_folder(folder, repo_id, **options))))
+    except InputError as error:
+        print(json.dumps({"error": str(error)}))
+"""
+
 
 class LocalHub:
     """The server's address, and what tests ask of it."""
@@ -87,3 +101,25 @@ def local_hub(tmp_path_factory):
     hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20))
     yield hub
     hub.stop()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small file, one in a subfolder, a binary one that goes to storage whole and one that goes there in parts."""
+    folder = tmp_path / "a run"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A run\n", encoding="utf-8")
+    (folder / "deep" / "er" / "config.json").write_text('{"states": 3}\n')
+    (folder / "empty.txt").touch()
+    (folder / "small.safetensors").write_bytes(bytes(range(256)) * 4)
+    (folder / "large.safetensors").write_bytes(bytes(range(256)) * 10_000)
+    return folder
+
+
+@pytest.fixture
+def push(local_hub, tmp_path):
+    def run(folder, repo_id, *, environment=None, **options):
+        home = tmp_path / "home"
+        return local_hub.child(PUSH, home, folder, repo_id, json.dumps(options), **(environment or {}))
+
+    return run

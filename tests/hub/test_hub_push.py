@@ -13,47 +13,11 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.push import how_to_push, push_folder, reachable
 
-PUSH = """
-    import dataclasses, json, sys
-    import os
-    from huggingface_hub import constants
-    assert constants.ENDPOINT == os.environ["HF_ENDPOINT"]
-    from hmm_datasets.errors import InputError
-    from hmm_datasets.hub import push_folder
-    folder, repo_id, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    try:
-        print(json.dumps(dataclasses.asdict(push_folder(folder, repo_id, **options))))
-    except InputError as error:
-        print(json.dumps({"error": str(error)}))
-"""
-
 PULL = """
     import json, sys
     from huggingface_hub import snapshot_download
     print(json.dumps(snapshot_download(sys.argv[1], repo_type=sys.argv[2])))
 """
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A small file, one in a subfolder, a binary one that goes to storage whole and one that goes there in parts."""
-    folder = tmp_path / "a run"
-    (folder / "deep" / "er").mkdir(parents=True)
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A run\n", encoding="utf-8")
-    (folder / "deep" / "er" / "config.json").write_text('{"states": 3}\n')
-    (folder / "empty.txt").touch()
-    (folder / "small.safetensors").write_bytes(bytes(range(256)) * 4)
-    (folder / "large.safetensors").write_bytes(bytes(range(256)) * 10_000)
-    return folder
-
-
-@pytest.fixture
-def push(local_hub, tmp_path):
-    def run(folder, repo_id, *, environment=None, **options):
-        home = tmp_path / "home"
-        return local_hub.child(PUSH, home, folder, repo_id, json.dumps(options), **(environment or {}))
-
-    return run
 
 
 def contents(folder):

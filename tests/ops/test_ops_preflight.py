@@ -96,21 +96,35 @@ def test_a_lock_that_a_killed_compilation_left_is_named(tmp_path, monkeypatch):
     assert check.detail.startswith(f"{lock}: left by a compilation that was killed")
 
 
-def test_a_silent_hub_fails_and_an_offline_run_needs_none(monkeypatch):
+def test_a_silent_hub_is_a_warning_and_fails_only_a_run_that_pushes(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert check_hub().ok
-    script = "from hmm_datasets.ops.preflight import check_hub; print(check_hub())"
+    assert not check_hub().warning
+    script = "from hmm_datasets.ops.preflight import check_hub; print(check_hub()); print(check_hub(needed=True))"
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    assert "ok=False" in result.stdout
-    assert "http://127.0.0.1:9 does not answer; train with HF_HUB_OFFLINE=1" in result.stdout
+    unneeded, needed = result.stdout.splitlines()
+    assert "ok=True" in unneeded
+    assert "warning=True" in unneeded
+    assert "ok=False" in needed
+    assert (
+        "http://127.0.0.1:9 does not answer; a run that needs nothing from it goes on with HF_HUB_OFFLINE=1" in needed
+    )
+
+
+def test_a_run_that_pushes_does_not_pass_offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    check = check_hub(needed=True)
+    assert not check.ok
+    assert check.detail == "HF_HUB_OFFLINE is set, so a run that pushes fails: unset it"
 
 
 def test_a_table_has_a_line_a_check():
-    table = format_checks([Check("disk", True, "much"), Check("memory", False, "little")])
-    assert table.splitlines() == ["ok    disk    much", "FAIL  memory  little"]
+    table = format_checks(
+        [Check("disk", True, "much"), Check("memory", False, "little"), Check("Hub", True, "", True)]
+    )
+    assert table.splitlines() == ["ok    disk    much", "FAIL  memory  little", "warn  Hub     "]
 
 
 def test_bad_settings_are_refused():

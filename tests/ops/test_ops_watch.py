@@ -69,6 +69,14 @@ def test_a_finished_run_does_not_stall():
     assert status.seconds_left == 0
 
 
+def test_a_finished_run_is_done_in_full_where_its_last_row_tells_no_fraction():
+    rows = rows_of(9, max_steps=10, fraction=0.9)
+    rows.append({"step": 10, "time": 200.0, "max_steps": 10, "eval_loss": 1.0})
+    status = status_of(rows)
+    assert status.finished
+    assert (status.fraction, status.seconds_left) == (1.0, 0.0)
+
+
 def test_nan_and_infinite_losses_are_found_with_their_step_and_host():
     rows = rows_of(10)
     rows[6]["loss"], rows[8]["loss"] = math.nan, math.inf

@@ -8,6 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.launch
 
+CHAT = ("pretrain_text", "midtrain", "sft")
 SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_steps", 100, "--logging_steps", 1)
 
 
@@ -78,8 +79,15 @@ def test_plots_and_cards_are_there(experiment):
     root, _ = experiment
     for name in ("loss", "divergence", "positions", "text_loss"):
         assert (root / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-    for folder in ("hmm/hmm", "dataset", "pretrain_hmm", "sft"):
-        assert (root / folder / "README.md").read_text().startswith("---\n")
+    cards = {}
+    for folder in ("hmm/hmm", "dataset", "pretrain_hmm", "pretrain_text", "midtrain", "sft"):
+        cards[folder] = (root / folder / "README.md").read_text()
+        assert cards[folder].startswith("---\n")
+    assert "Excess over the Bayes optimum" in cards["pretrain_hmm"]
+    assert "bits/byte" in cards["midtrain"], "evaluated"
+    assert "bits/byte" not in cards["sft"], "another model was"
+    counts = [json.loads((root / name / "summary.json").read_text())["tokens"] for name in CHAT]
+    assert f"| Tokens trained on | {sum(counts):,} |" in cards["sft"]
 
 
 def test_midtraining_reads_its_sources_in_the_proportions_asked_for(experiment):

@@ -1,9 +1,13 @@
 import io
 import sys
 
+import tiny_runs
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from hmm_datasets.files import read_jsonl
+from hmm_datasets.ops.watch import format_status, read_status
 from hmm_datasets.training.progress import ProgressLine
+from hmm_datasets.training.run import train_and_save
 
 
 def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, monkeypatch):
@@ -19,3 +23,11 @@ def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, mon
     line.on_train_end(args, state, TrainerControl())
     told = stream.getvalue()
     assert "640 tokens  loss 2.5000  1,000,000 tokens/s  12.5% done  ends Fri 17 Nov 22:13" in told
+
+
+def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
+    """Also where its last step is none that would be logged."""
+    train_and_save(tiny_runs.trainer(tmp_path, max_steps=5, logging_steps=3), settings={}, data={})
+    rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
+    assert [(row["step"], row["fraction"]) for row in rows] == [(3, 0.6), (5, 1.0)]
+    assert "5 of 5 (100.0%)" in format_status(read_status(tmp_path))

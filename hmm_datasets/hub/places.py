@@ -1,0 +1,111 @@
+"""Copies of a run's records that do not say where it ran: no host name, no absolute path.
+
+The files on this machine stay as they are, for the host's name is what blames a failure on a node. What is pushed is a
+copy: rows and records lose the key `host`; logs and cards lose the word; a path below the working directory becomes
+relative to it, one below the folder's parent relative to that, and of any other absolute path the last name is left.
+Vocabularies, in which a word may look like a path, are never touched, nor is any file that holds no place.
+"""
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+_RECORDS = (".json", ".yaml", ".yml", ".html")
+_PROSE = (".md", ".log", ".out", ".err")
+_DATA = (".jsonl", ".txt", ".csv", ".sh", ".toml", ".cfg", ".ini", ".py")
+_ROWS = ("history.jsonl",)
+_VOCABULARIES = {
+    *("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    *("vocabulary.json", "vocabulary.txt"),
+}
+# Folders of the system, which are the same everywhere.
+_SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr"}
+_USUAL = {
+    *("home", "Users", "root", "tmp", "var", "mnt", "media", "opt", "srv", "data", "scratch", "work", "workspace"),
+    *("shared", "gpfs", "lustre", "nfs", "fsx", "project", "projects", "storage", "content", "private", "Volumes"),
+}
+_BEFORE = r"(?<![\w.~<>/+-])"
+_WITHIN = r"[^\s\"'`<>|:;,()\[\]{}\\*?/]"
+
+
+class Places:
+    """What names this machine, and how text is rid of it.
+
+    Args:
+        folder (`Path`): the folder that is pushed; the hosts that its records name count too.
+    """
+
+    def __init__(self, folder: Path):
+        folder = folder.resolve()
+        self.hosts = {socket.gethostname(), *_hosts_of(folder)} - {"localhost", ""}
+        self._prefixes = [place for place in (Path.cwd(), folder.parent) if len(place.parts) > 1]
+        tops = {name for name in os.listdir("/") if os.path.isdir(f"/{name}")} if os.name == "posix" else set()
+        names = "|".join(sorted(map(re.escape, (tops | _USUAL) - _SYSTEM)))
+        self._path = re.compile(rf"(?:file://)?{_BEFORE}/(?:{names})(?:/{_WITHIN}+)+/?|{_BEFORE}/root\b/?")
+        words = "|".join(sorted(map(re.escape, self.hosts), key=len, reverse=True))
+        self._host = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])") if words else None
+
+    def cleaned(self, path: Path) -> str | None:
+        """The text of a file without them, or None where it has none or is not to be touched."""
+        kind = path.suffix
+        is_record = kind in _RECORDS + _PROSE or path.name in _ROWS
+        if path.name in _VOCABULARIES or not (is_record or kind in _DATA):
+            return None
+        try:
+            before = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return None
+        after = _without_hosts(before, kind) if kind in (".json", ".jsonl") else before
+        if kind in _PROSE and self._host is not None:
+            after = self._host.sub("this-host", after)
+        # Data may speak of paths that are nobody's: only those of this run go.
+        after = self.without_paths(after) if is_record else self._relative(after)
+        return None if after == before else after
+
+    def without_paths(self, text: str) -> str:
+        """Text with relative paths in place of absolute ones, those of other machines too."""
+        return self._path.sub(lambda match: _last_name(match[0]), self._relative(text))
+
+    def _relative(self, text: str) -> str:
+        for prefix in self._prefixes:
+            # As a whole, so that spaces in it do not matter.
+            text = re.sub(rf"(?:file://)?{_BEFORE}{re.escape(str(prefix))}/(?={_WITHIN})", "", text)
+        return text
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _hosts_of(folder: Path) -> set[str]:
+    found: set[str] = set()
+    for path in (folder / "run.json", folder / "history.jsonl"):
+        if path.is_file():
+            found.update(re.findall(r'"host(?:name)?": "([^"]+)"', path.read_text(encoding="utf-8", errors="replace")))
+    return found
+
+
+def _without_hosts(text: str, suffix: str) -> str:
+    if not re.search(r'"host(name)?":', text):
+        return text
+    if suffix == ".jsonl":
+        *rows, _torn = text.split("\n")  # a row without its end is the mark of a crash, and read by nobody
+        return "".join(f"{_without_host(row, None)}\n" for row in rows)
+    return _without_host(text, 2) + "\n"
+
+
+def _without_host(text: str, indent: int | None) -> str:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return json.dumps(_drop_hosts(value), indent=indent, ensure_ascii=False)
+
+
+def _drop_hosts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _drop_hosts(part) for key, part in value.items() if key not in ("host", "hostname")}
+    return [_drop_hosts(part) for part in value] if isinstance(value, list) else value

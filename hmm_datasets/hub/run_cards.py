@@ -1,0 +1,181 @@
+"""Cards of runs: what a run's folder says of itself, as facts of a card.
+
+A card states what was measured on that very model: the run's own held-out figures, and those of evaluations whose
+report names a model of the same weights. Tokens are those of every stage, from `lineage` in `run.json`. Paths of this
+machine are made relative.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files import read_json
+from .cards import is_own_card, write_card
+from .places import Places
+
+__all__ = ["write_hmm_card", "write_run_card"]
+
+_NATS = "nats/token"
+
+
+def write_run_card(
+    folder: str | os.PathLike,
+    *,
+    name: str | None = None,
+    licence: str | None = None,
+    evaluations: Iterable[str | os.PathLike] = (),
+) -> bool:
+    """Write the card of a model that a finished run left in its folder, unless somebody wrote one by hand.
+
+    Args:
+        folder (path): with `run.json`, `summary.json` and the model.
+        name (`str`, *optional*): title of the card; by default the folder's name.
+        licence (`str`, *optional*): of the model, an identifier of the Hub; by default none is stated.
+        evaluations (iterable of paths): folders with a `report.json`; those of other models are left out.
+
+    Returns:
+        `bool`: whether it was written.
+    """
+    folder = Path(folder)
+    if not is_own_card(folder):
+        return False
+    record, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
+    plan = read_json(folder / "plan.json") if (folder / "plan.json").exists() else {}
+    settings, data, places = record["settings"], record["data"], Places(folder)
+    own = record.get("lineage") or {"stage": "training", "data": None, "before": []}
+    stages = [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": summary["tokens"]}]
+    metrics, floor = _held_out(summary["evaluation"])
+    for measured, of_floor in _evaluated(folder, evaluations):
+        named = {metric["name"] for metric in measured}
+        metrics = [metric for metric in metrics if metric["name"] not in named] + measured
+        floor = of_floor or floor
+    base = settings.get("model") if own["before"] else None
+    write_card(
+        "model",
+        folder,
+        {
+            "name": name or folder.resolve().name,
+            "summary": _summary(folder, summary, stages),
+            "license": licence,
+            "data": places.without_paths(_data(own["data"], data)),
+            "parameters": summary["parameters"]["total"],
+            "tokens": sum(stage["tokens"] or 0 for stage in stages),
+            "stages": [stage | {"data": stage["data"] and places.without_paths(stage["data"])} for stage in stages],
+            "global_batch": summary["global_batch_size"],
+            "length": settings.get("max_length") or plan.get("row_length") or data.get("length"),
+            "learning_rate": summary["learning_rate"],
+            "precision": "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32",
+            "command": places.without_paths(record["command"]),
+            "versions": record["versions"],
+            "metrics": metrics,
+            "floor": floor,
+            "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
+        },
+    )
+    return True
+
+
+def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licence: str | None = None) -> bool:
+    """Write the card of an HMM that `recipes/fit_hmm.py` fitted, beside it in `hmm/`; see [`write_run_card`].
+
+    Args:
+        folder (path): of the fit, with `run.json`, `summary.json` and `hmm/`.
+        name (`str`, *optional*): title of the card.
+        licence (`str`, *optional*): of the HMM, an identifier of the Hub; by default none is stated.
+    """
+    from ..hmm.model import HMM
+
+    folder = Path(folder)
+    if not is_own_card(folder / "hmm"):
+        return False
+    record, summary, places = read_json(folder / "run.json"), read_json(folder / "summary.json"), Places(folder)
+    hmm, corpus = HMM.from_pretrained(folder / "hmm"), places.without_paths(record["settings"]["corpus"])
+    write_card(
+        "hmm",
+        folder / "hmm",
+        {
+            "name": name or f"An HMM of {corpus}",
+            "num_states": hmm.num_states,
+            "num_symbols": hmm.num_symbols,
+            "corpus": corpus,
+            "license": licence,
+            "log_likelihood_train": summary["train_log_likelihood"],
+            "log_likelihood_test": summary["test_log_likelihood"],
+            "entropy_rate": summary["entropy_rate"],
+            "entropy_rate_standard_error": summary["entropy_rate_error"],
+            "command": places.without_paths(record["command"]),
+            "versions": record["versions"],
+        },
+    )
+    return True
+
+
+def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:
+    """A figure of a card."""
+    return {"name": name, "value": value, "standard_error": error, "unit": unit}
+
+
+def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The run's own figures at its end; their errors were not estimated."""
+    if "cross_entropy" in evaluation:
+        found = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
+        if "bayes_gap" not in evaluation:
+            return found, None
+        found.append(metric("Excess over the Bayes optimum", evaluation["bayes_gap"]))
+        return found, metric("Bayes-optimal cross-entropy", evaluation["cross_entropy_bayes"])
+    found = []
+    for key, value in evaluation.items():
+        if key == "loss" or key.startswith("loss_") or key.endswith("_loss"):
+            part = key.removeprefix("loss").removesuffix("loss").strip("_")
+            found.append(metric("Held-out loss" + (f", {part}" if part else ""), value))
+        elif "accuracy" in key:
+            found.append(metric(f"Held-out {key.replace('_', ' ')}", value, unit="share"))
+    return found, None
+
+
+def _evaluated(
+    folder: Path, evaluations: Iterable[str | os.PathLike]
+) -> Iterable[tuple[list[dict[str, Any]], dict[str, Any] | None]]:
+    """Figures of the evaluations of these weights, and the floor where the law is known."""
+    reports = [read_json(Path(place) / "report.json") for place in evaluations]
+    if not reports:
+        return
+    from transformers import AutoModelForCausalLM
+
+    from ..metrics.evaluation import weights_sha256
+
+    own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder))
+    for report in reports:
+        if report.get("model", {}).get("sha256") != own:
+            continue
+        found, floor = [], None
+        if "law" in report:
+            entropy, gap, best = report["law"]["cross_entropy"], report["law"]["bayes_gap"], report["law"]["floor"]
+            title = "Bayes" if best == "bayes" else "lower bound of the"
+            found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
+            found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))
+            name = "Bayes-optimal cross-entropy" if best == "bayes" else "Lower bound of the cross-entropy"
+            floor = metric(name, *_value(entropy[best], "cross_entropy"))
+        if "text" in report:
+            found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
+        yield found, floor
+
+
+def _value(measured: Mapping[str, Any], name: str) -> tuple[float, float | None]:
+    return measured[name], measured.get("standard_error")
+
+
+def _summary(folder: Path, summary: Mapping[str, Any], stages: list[dict[str, Any]]) -> str:
+    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    kind = (config.get("architectures") or [config.get("model_type", "model")])[0].removesuffix("ForCausalLM")
+    steps = ", then ".join(stage["stage"] for stage in stages)
+    return f"A {kind} of {summary['parameters']['total']:,} parameters: {steps}."
+
+
+def _data(description: str | None, data: Mapping[str, Any]) -> str:
+    """What it was trained on last; the first line names it."""
+    first = description or "Data that the run does not name"
+    if "hmm" not in data:
+        return first
+    return f"{first}\n\nDrawn as they were needed, by hmm-datasets from the process of fingerprint `{data['hmm']}`."

@@ -1,0 +1,71 @@
+"""Copies of records that do not say where they were made, and files in which nothing may change."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from hmm_datasets.hub.places import Places
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "work" / "outputs" / "a run").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work" / "outputs" / "a run"
+
+
+def cleaned(folder, name, content):
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    text = Places(folder).cleaned(folder / name)
+    return json.loads(text) if text is not None and name.endswith(".json") else text
+
+
+def test_a_record_loses_its_host_and_its_absolute_paths_and_nothing_else(folder):
+    record = {
+        "settings": {
+            "output_dir": str(folder),
+            "hmm": "/data/models/hmm200/hmm",
+            "learning_rate": 1e-3,
+        },
+        "command": f"python {os.getcwd()}/recipes/pretrain.py --output_dir={folder} --config /home/me/a.yaml",
+        "best_model_checkpoint": f"{folder}/checkpoint-3",
+        "source": "https://huggingface.co/home/me and nats/token, hf://datasets/tmp/x/y, 3/4",
+        "host": "node17",
+        "world_size": 2,
+    }
+    assert cleaned(folder, "run.json", record) == {
+        "settings": {"output_dir": "outputs/a run", "hmm": "hmm", "learning_rate": 1e-3},
+        "command": "python recipes/pretrain.py --output_dir=outputs/a run --config a.yaml",
+        "best_model_checkpoint": "outputs/a run/checkpoint-3",
+        "source": record["source"],
+        "world_size": 2,
+    }
+
+
+def test_rows_lose_their_host_and_a_row_torn_by_a_crash_goes(folder):
+    rows = '{"step": 1, "host": "node17", "loss": 0.5}\n{"step": 2, "host": "node17", "lo'
+    assert cleaned(folder, "history.jsonl", rows) == '{"step": 1, "loss": 0.5}\n'
+
+
+def test_logs_and_cards_lose_this_host_and_those_of_the_records(folder):
+    (folder / "run.json").write_text(json.dumps({"host": "node17"}))
+    text = f"rank 1 on node17: no; rank 2 on {socket.gethostname()}: yes; node170 and node17-b stay"
+    assert cleaned(folder, "train.log", text) == (
+        "rank 1 on this-host: no; rank 2 on this-host: yes; node170 and node17-b stay"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", {"model": {"vocab": {"/home/me": 1, "/tmp/x": 2}}}),
+        ("samples.jsonl", '{"text": "Save it as /home/user/file.txt, on node17."}\n'),
+        ("config.json", {"hidden_size": 8, "vocabulary": ["once", "node17", "/"]}),
+        ("corpus.txt", "cd /home/user/project && ls"),
+    ],
+)
+def test_files_that_hold_no_place_of_this_run_are_left_alone(folder, name, content):
+    (folder / "run.json").write_text(json.dumps({"host": "node17"}))
+    assert cleaned(folder, name, content) is None
