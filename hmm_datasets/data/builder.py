@@ -11,8 +11,8 @@ table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", lengt
 ```
 
 `data_dir` is a folder written by `save_pretrained` of an HMM, or of a family of them; `data_files` names an HMM's
-`model.safetensors` anywhere `datasets` reads from. Streaming stores nothing; a stream's `state_dict` holds one index and
-how much of a table of 1,024 rows was read from there, so resuming takes constant time.
+`model.safetensors` anywhere `datasets` reads from. Streaming stores nothing; a stream's `state_dict` holds one index,
+and how much of a table of 1,024 rows was read from there, so resuming takes constant time.
 """
 
 from collections.abc import Mapping

@@ -11,9 +11,9 @@ for batch in windows.with_format("torch").batch(32):  # some ten times as fast a
 ```
 
 `data_dir` is a folder written by `write_tokens` or `tokenize_corpus`, or one that holds such folders, each a split of
-its name (`train/`, `test/`). Streaming reads the shards where they lie; a stream's `state_dict` holds one index and how
-much of a table of 1,024 rows was read from there, so resuming takes constant time, and `shuffle` permutes the whole by a
-cipher on the index before it buffers.
+its name (`train/`, `test/`). Streaming reads the shards where they lie; a stream's `state_dict` holds one index, and
+how much of a table of 1,024 rows was read from there, so resuming takes constant time. `shuffle` permutes the whole by
+a cipher on the index before it buffers.
 """
 
 import os

@@ -6,6 +6,7 @@ import torch
 from transformers import Trainer
 from trl import SFTTrainer
 
+from ..data.views import EndlessSequences
 from ..errors import InputError
 from ..text.packing import count_tokens
 from .accounting import Accounting
@@ -112,8 +113,10 @@ class Pretrainer(
 ):
     """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args, train_dataset=None, **kwargs):
+        if isinstance(train_dataset, EndlessSequences):
+            train_dataset = train_dataset.by_index()  # so that a run goes on at any step in constant time
+        super().__init__(*args, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 

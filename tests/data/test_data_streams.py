@@ -129,8 +129,8 @@ def test_a_formatted_stream_goes_on_exactly_where_it_was(load, source, format):
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_in_batches_goes_on_at_the_next_batch(load, source, format, batch_size=300):
-    expected = rows(load(source))
+def test_a_stream_in_batches_goes_on_at_the_next_batch(load, source, format):
+    expected, batch_size = rows(load(source)), 300
     for read in (1, 4):
         stream = batched(load(source), format, batch_size)
         seen = rows(stream, read)
