@@ -27,7 +27,7 @@ from ..errors import InputError
 from ..hmm.families.storage import FAMILY_NAME, Family, load_source
 from ..hmm.model import HMM
 from ..hmm.sampling import smallest_unsigned
-from ..hmm.storage import WEIGHTS_NAME
+from ..hmm.storage import CONFIG_NAME, WEIGHTS_NAME
 from .examples import IndexedBuilder, IndexedExamples
 from .views import ENDLESS, TEST_FIRST
 
@@ -118,6 +118,9 @@ class HMMBuilder(IndexedBuilder):
                 f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; expected data_dir=, a folder written by "
                 "save_pretrained, or data_files=, that file in it"
             )
+        folder = Path(weights[0]).parent
+        if self.config.data_dir is not None and (folder / CONFIG_NAME).is_file():
+            return load_source(folder)  # which compares the tables with their fingerprint
         # A streaming manager would hand back the address as it is; the small file is read whole all the same.
         return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
 

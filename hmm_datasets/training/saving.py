@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import Trainer
 
+from ..digests import check_digests, write_digests
 from ..errors import InputError
 from ..files import read_json, sync_tree, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
@@ -131,6 +132,7 @@ class WholeCheckpoints(ShardedCheckpoints):
                     f"{unfinished}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
                     "disk with room that all machines share"
                 )
+            write_digests(unfinished)
             sync_tree(unfinished)
             if place.exists():
                 shutil.rmtree(place)
@@ -185,6 +187,7 @@ def check_checkpoint(folder: Path, identity: dict[str, Any], accepted: Collectio
             f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
             "output_dir, and start from these weights"
         )
+    check_digests(folder, f"delete {folder.name} to go on from the checkpoint before it")
     path = folder / IDENTITY_NAME
     if not path.exists():
         return

@@ -9,6 +9,7 @@ from trl import SFTTrainer
 from ..data.views import EndlessSequences
 from ..errors import InputError
 from ..text.packing import count_tokens
+from ..text.verification import check_streams
 from .accounting import Accounting
 from .held_out import HeldOutLoss
 from .indices import LoggedIndices
@@ -118,6 +119,11 @@ class Pretrainer(
             train_dataset = train_dataset.by_index()  # so that a run goes on at any step in constant time
         super().__init__(*args, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        """One micro-batch, unless a token stream that is checked in the background was found changed."""
+        check_streams()
+        return super().training_step(*args, **kwargs)
 
 
 class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, SFTTrainer):
