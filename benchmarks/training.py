@@ -106,7 +106,7 @@ def step(settings: argparse.Namespace) -> None:
 
 def hmm_rows(length: int) -> HMMSequences:
     """Rows of `length` tokens, the beginning among them, from an HMM of 500 states and 1,000 symbols."""
-    return HMMSequences(processes.random(STATES, SYMBOLS, alpha=0.1, seed=1), length - 1)
+    return HMMSequences(processes.random(STATES, SYMBOLS, alpha=0.1, seed=1), length - 1).by_index()
 
 
 def _model(settings: argparse.Namespace, vocab_size: int, length: int | None = None, name: str | None = None):

@@ -133,6 +133,11 @@ def build_parser() -> argparse.ArgumentParser:
     command = _add(commands, "checkpoints", checkpoints, "check the checkpoints of a run")
     command.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
 
+    command = _add(commands, "verify", verify, "check that the files of a folder are as they were written")
+    command.add_argument(
+        "path", type=Path, metavar="PATH", help="HMM, family, tokens, checkpoint, run; or many of them"
+    )
+
     command = _add(commands, "watch", watch, "how a run is doing")
     command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
     command.add_argument("--follow", action="store_true", help="again and again, until the run is finished")
@@ -352,6 +357,18 @@ def checkpoints(arguments: argparse.Namespace) -> int:
     good = next((report for report in reports if report.ok), None)
     print("no checkpoint to resume from" if good is None else f"resume from {good.folder}")
     return 1 if good is None else 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check every file of ours in a folder; fails where one differs."""
+    from .ops.verification import verify
+
+    failed = False
+    for found in verify(arguments.path):
+        failed |= not found.ok
+        for line in found.problems or (f"{found.folder}: {found.kind}",):
+            print(f"{'ok  ' if found.ok else 'BAD '}  {line}", flush=True)
+    return 1 if failed else 0
 
 
 def watch(arguments: argparse.Namespace) -> int:

@@ -151,6 +151,12 @@ def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
     assert f"standard error {expected.standard_error:.6f}" in out
 
 
+def test_plan_tells_a_settings_file_that_is_not_utf8(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_bytes(b"hmm: caf\xe9\n")
+    told = failing(capsys, "plan", str(tmp_path / "a.yaml"))
+    assert f"{tmp_path / 'a.yaml'}: not text in UTF-8: byte 8 is 0xe9, in line 1; save the file again" in told
+
+
 def test_push_tells_bad_input(tmp_path, capsys):
     assert "nowhere" in failing(capsys, "push", str(tmp_path / "nowhere"), "me/it")
 

@@ -3,11 +3,14 @@
 A stream's state is the place of its next row, so resuming takes constant time. Sharding for ranks and loader workers
 takes every `n`-th row, so that `W` ranks reading in step see the rows in their order; parts for `num_proc` are runs of
 neighbours, so that what is prepared is in the order of the stream.
+
+Rows come as Python lists, or where a format is set as Arrow tables, which `datasets` cuts into rows or batches and
+keeps account of: a state in the middle of a table is its beginning and how much of it was read.
 """
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import datasets
@@ -16,7 +19,12 @@ import pyarrow as pa
 from datasets.builder import Key
 from datasets.iterable_dataset import _BaseExamplesIterable
 
+from .formatters import register_formatters
+
+register_formatters()
+
 _STREAMED = 256  # rows read at once; a stream that stops early wastes no more than this
+_STREAMED_TABLE = 1 << 10  # rows of an Arrow table of a stream, which a stream that goes on reads again at most
 _PREPARED = 1 << 16
 
 
@@ -26,16 +34,30 @@ class IndexedExamples(_BaseExamplesIterable):
     Args:
         first (`int`), step (`int`), count (`int`): which rows.
         shards (`int`): how many shards to offer to ranks and workers.
+        dtype (`np.dtype`): of the tokens.
+        labels (`bool`): whether rows have `labels`, equal to their `input_ids`.
     """
 
     _sleep_on_threads_shutdown = False
 
-    def __init__(self, first: int, step: int, count: int, shards: int):
+    def __init__(self, first: int, step: int, count: int, shards: int, dtype: np.dtype, labels: bool):
         super().__init__()
         self.first = first
         self.step = step
         self.count = count
         self.shards = shards
+        self.dtype = dtype
+        self.labels = labels
+
+    @property
+    def is_typed(self) -> bool:
+        """Rows have the types of `features` already: `datasets` need not cast them."""
+        return True
+
+    @property
+    def features(self) -> datasets.Features:
+        """The columns and their types."""
+        return features_of(self.dtype, labels=self.labels)
 
     @abstractmethod
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -53,15 +75,32 @@ class IndexedExamples(_BaseExamplesIterable):
                 place += 1
                 if self._state_dict:
                     self._state_dict["next"] = place
-                yield self.first + self.step * (place - 1), {"input_ids": tokens[begin:end].tolist()}
+                row = {"input_ids": tokens[begin:end].tolist()}
+                if self.labels:
+                    row["labels"] = row["input_ids"].copy()
+                yield self.first + self.step * (place - 1), row
 
-    def tables(self) -> Iterator[pa.Table]:
-        """The same rows as Arrow tables of a few megabytes."""
-        place = 0
+    @property
+    def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]]:
+        """The same rows, state and all, as tables."""
+        return self._iter_arrow
+
+    def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
+        place = self._state_dict["next"] if self._state_dict else 0
+        for table in self.tables(place, _STREAMED_TABLE):
+            first = self.first + self.step * place
+            place += len(table)
+            if self._state_dict:
+                self._state_dict["next"] = place
+            yield first, table
+
+    def tables(self, place: int = 0, rows: int = _PREPARED) -> Iterator[pa.Table]:
+        """The rows from `place` on as Arrow tables of at most so many rows, by default of a few megabytes."""
+        names = list(self.features)
         while place < self.count:
-            tokens, offsets = self._read_from(place, _PREPARED)
+            tokens, offsets = self._read_from(place, rows)
             column = pa.ListArray.from_arrays(offsets.astype(np.int32), tokens)
-            yield pa.table({"input_ids": column})
+            yield pa.table(dict.fromkeys(names, column))
             place += len(column)
 
     def _read_from(self, place: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +121,7 @@ class IndexedExamples(_BaseExamplesIterable):
 
     def _part(self, first: int, step: int, count: int, shards: int) -> "IndexedExamples":
         part = copy.copy(self)
-        IndexedExamples.__init__(part, first, step, count, shards)
+        IndexedExamples.__init__(part, first, step, count, shards, self.dtype, self.labels)
         return part
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> "IndexedExamples":
@@ -102,6 +141,7 @@ class IndexedBuilder(datasets.ArrowBasedBuilder):
     """A builder of splits that are [`IndexedExamples`]: streamed as they are, prepared part by part."""
 
     def _split(self, name: str, examples: IndexedExamples) -> datasets.SplitGenerator:
+        self.info.features = examples.features
         # A list, since `num_proc` shares out the members of lists.
         return datasets.SplitGenerator(name=name, gen_kwargs={"whole": examples, "parts": examples.parts()})
 
@@ -114,6 +154,7 @@ class IndexedBuilder(datasets.ArrowBasedBuilder):
         return split_generator.gen_kwargs["whole"]
 
 
-def features_of(dtype: np.dtype) -> datasets.Features:
-    """The features of a column `input_ids` of tokens."""
-    return datasets.Features({"input_ids": datasets.List(datasets.Value(str(dtype)))})
+def features_of(dtype: np.dtype, *, labels: bool) -> datasets.Features:
+    """The features of a column `input_ids` of tokens, and of `labels` beside it where wanted."""
+    tokens = datasets.List(datasets.Value(str(dtype)))
+    return datasets.Features({"input_ids": tokens} | ({"labels": tokens} if labels else {}))

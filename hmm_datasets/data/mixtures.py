@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import numba
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch.utils.data import Dataset
 
 from ..errors import InputError
+from .views import EndlessSequences
 
 RESOLUTION = 100_000
 """Weights are rounded to one part in this many."""
@@ -24,7 +26,9 @@ RESOLUTION = 100_000
 class Mixture(Dataset):
     """Rows of several sources in fixed proportions.
 
-    Row `i` depends on `i` alone. A source may be a mixture.
+    Row `i` depends on `i` alone. A source may be a mixture. Where one source tells positions, as
+    [`~hmm_datasets.text.packing.PackedWindows`] do, rows of the others get `position_ids` that count from 0, so that
+    all go into one batch.
 
     Args:
         sources (sequence of map-style data sets): what to mix.
@@ -36,10 +40,12 @@ class Mixture(Dataset):
             the mixture ends there. `"repeat"`: that source begins again, in the same order, until each has been read
             whole; for epochs in orders of their own give a source as many epochs. `"error"`: refused when made; needs
             `num_rows`.
-        num_rows (`int`, *optional*): length of the mixture, where no source ends it before.
+        num_rows (`int`, *optional*): length of the mixture, where no source ends it before; needed where none would,
+            since all are endless.
 
     Attributes:
         counts (`list[int]`): rows of each source in one period of the schedule.
+        has_positions (`bool`): whether rows have `position_ids`.
         tokens_per_row (`float`, *optional*): on average over the sources, where all say theirs.
 
     Raises:
@@ -69,7 +75,8 @@ class Mixture(Dataset):
         if by not in ("examples", "tokens"):
             raise InputError(f"by={by!r}: expected 'examples' or 'tokens'")
         self.sources = list(sources)
-        self.sizes = [len(source) for source in sources]
+        self.sizes = [_size(source) for source in sources]
+        self.has_positions = any(getattr(source, "has_positions", False) for source in sources)
         if by == "tokens":
             shares = shares / [_tokens_per_row(number, source) for number, source in enumerate(sources)]
         self.counts = _rounded_counts(shares / shares.sum())
@@ -98,6 +105,8 @@ class Mixture(Dataset):
             source = self.sources[number]
             together = getattr(source, "__getitems__", None)
             found = together(wanted) if together else [source[row] for row in wanted]
+            if self.has_positions and not getattr(source, "has_positions", False):
+                found = [{**row, "position_ids": torch.arange(len(row["input_ids"]))} for row in found]
             for place, item in zip(chosen.tolist(), found, strict=True):
                 items[place] = item
         return items
@@ -153,6 +162,9 @@ class Mixture(Dataset):
             raise InputError(f"exhausted={exhausted!r}: expected 'stop', 'repeat' or 'error'")
         if num_rows is not None and num_rows < 1:
             raise InputError(f"num_rows={num_rows}: expected at least 1")
+        endless = [isinstance(source, EndlessSequences) for source in self.sources]
+        if num_rows is None and (any if exhausted == "repeat" else all)(endless):
+            raise InputError("no source of the mixture ends it; pass num_rows=, the rows that will be read")
         if exhausted == "repeat":
             return num_rows or max(self._row_of(number, size - 1) for number, size in enumerate(self.sizes)) + 1
         ends = [self._row_of(number, size) for number, size in enumerate(self.sizes)]
@@ -172,6 +184,10 @@ class Mixture(Dataset):
         """The row at which a source has its turn of that number."""
         periods, turn = divmod(turn, self.counts[source])
         return periods * self.period + int(np.flatnonzero(self.schedule == source)[turn])
+
+
+def _size(source: Any) -> int:
+    return source.num_sequences if isinstance(source, EndlessSequences) else len(source)
 
 
 def _tokens_per_row(number: int, source: Any) -> float:

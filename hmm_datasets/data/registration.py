@@ -10,6 +10,8 @@ import importlib.util
 import sys
 
 _TABLE_MODULE = "datasets.packaged_modules"
+_COLUMNS_VERSION = 2
+"""Changes whenever prepared rows have other columns, or columns of other types."""
 
 
 def register() -> None:
@@ -25,9 +27,16 @@ def _enter(table_module) -> None:
     from ..text import token_index
 
     # The second entry is part of the cache key: data of another format version are prepared anew.
+    versions = {
+        name: f"{name}-format-{version}-columns-{_COLUMNS_VERSION}"
+        for name, version in (
+            ("hmm-datasets", hmm_format.FORMAT_VERSION),
+            ("token-shards", token_index.FORMAT_VERSION),
+        )
+    }
     table_module._PACKAGED_DATASETS_MODULES |= {
-        "hmm": ("hmm_datasets.data.builder", f"hmm-datasets-format-{hmm_format.FORMAT_VERSION}"),
-        "token_shards": ("hmm_datasets.data.token_shards", f"token-shards-format-{token_index.FORMAT_VERSION}"),
+        "hmm": ("hmm_datasets.data.builder", versions["hmm-datasets"]),
+        "token_shards": ("hmm_datasets.data.token_shards", versions["token-shards"]),
     }
 
 

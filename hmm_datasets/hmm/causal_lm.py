@@ -27,11 +27,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from ..digests import write_digests
 from ..errors import InputError
 from .checks import as_tokens
 from .format import AUTO_MAP, FORMAT_VERSION, write_loader
 from .inference import Parameters, forward_filter, next_token_probs
 from .model import HMM
+from .storage import FILES
 
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min
 """The logit of a token of probability zero.
@@ -221,6 +223,7 @@ class HMMForCausalLM(PreTrainedModel, GenerationMixin):
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, **kwargs)
         write_loader(Path(save_directory))
+        write_digests(save_directory, FILES)
 
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:

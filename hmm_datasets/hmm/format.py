@@ -8,6 +8,7 @@ FORMAT_VERSION = 1
 """Changes whenever `(hmm, seed, index)` would give other tokens."""
 
 _LOADER = "modeling_hmm"
+LOADER_NAME = f"{_LOADER}.py"
 
 AUTO_MAP = {"AutoConfig": f"{_LOADER}.HMMConfig", "AutoModelForCausalLM": f"{_LOADER}.HMMForCausalLM"}
 """What `config.json` says so that programs which never import this package can load the HMM by name."""
@@ -15,5 +16,5 @@ AUTO_MAP = {"AutoConfig": f"{_LOADER}.HMMConfig", "AutoModelForCausalLM": f"{_LO
 
 def write_loader(folder: Path) -> None:
     """Write the file that `AUTO_MAP` names: with `trust_remote_code=True` it finds the classes of this package."""
-    with atomic_file(folder / f"{_LOADER}.py") as temporary:
+    with atomic_file(folder / LOADER_NAME) as temporary:
         temporary.write_text("from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM  # noqa: F401\n")

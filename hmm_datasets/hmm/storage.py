@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..digests import write_digests
 from ..errors import InputError
 from ..files import atomic_file, read_json, write_json
-from .format import AUTO_MAP, FORMAT_VERSION, write_loader
+from .format import AUTO_MAP, FORMAT_VERSION, LOADER_NAME, write_loader
 
 if TYPE_CHECKING:
     from .model import HMM
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
+FILES = (WEIGHTS_NAME, LOADER_NAME, CONFIG_NAME)
+"""What an HMM's folder holds, and the digests of these beside them."""
 
 
 def save(hmm: "HMM", folder: str | os.PathLike) -> None:
@@ -43,6 +46,7 @@ def save(hmm: "HMM", folder: str | os.PathLike) -> None:
             "vocabulary": None if hmm.vocabulary is None else list(hmm.vocabulary),
         },
     )
+    write_digests(folder, FILES)
 
 
 def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":

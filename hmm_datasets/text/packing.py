@@ -71,10 +71,13 @@ class PackedWindows(Windows):
         num_pieces (`int`): documents and parts of cut documents.
         num_padding (`int`): padding tokens an epoch.
         fill_rate (`float`): share of an epoch that is not padding.
+        has_positions (`bool`): true, since rows have `position_ids`.
 
     Raises:
         `InputError`: for a length below 2, fewer than one epoch, or a cache that cannot be written.
     """
+
+    has_positions = True
 
     def __init__(
         self,

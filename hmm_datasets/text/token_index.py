@@ -3,10 +3,15 @@
 A shard is two files in the layout of datatrove (https://github.com/huggingface/datatrove): `00000.ds`, its documents
 end to end, little-endian uint16, or uint32 for vocabularies above 65,536, EOS once at the end of each; and
 `00000.ds.index`, little-endian uint64, for each document the token of the shard at which it ends.
+
+`index.json` holds the SHA-256 of these files and, as `digest`, of all else that it says, so that no byte of a stream
+changes unseen. Folders written before it did are read as well; of them counts, types and sizes are checked.
 """
 
 import hashlib
+import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -19,6 +24,7 @@ FORMAT_VERSION = 2
 """Changes whenever an older folder would be read wrongly."""
 
 INDEX_NAME = "index.json"
+_DIGEST = "digest"
 ENDS_SUFFIX = ".index"
 """What the file of ends is called after the file of tokens."""
 
@@ -26,6 +32,8 @@ UNFINISHED_SUFFIX = ".unfinished"
 """What a folder is called, after the name it will have, while shards are being written to it."""
 
 ENDS_DTYPE = np.dtype("<u8")
+
+_PLAIN_NAME = re.compile(r"[^/\\\0]+\.ds")
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,8 @@ class TokenIndex:
 
     def to_dict(self) -> dict:
         """The index as `index.json` holds it."""
-        return asdict(self)
+        values = asdict(self)
+        return values | {_DIGEST: _digest_of(values)}
 
 
 def blank_index(
@@ -113,7 +122,7 @@ def blank_index(
         tokenizer_hash=tokenizer_hash,
         vocab_size=vocab_size,
         eos_id=eos_id,
-        dtype="uint16" if vocab_size <= 1 << 16 else "uint32",
+        dtype=dtype_of(vocab_size),
         shard_tokens=shard_tokens,
         num_documents=0,
         num_tokens=0,
@@ -121,6 +130,11 @@ def blank_index(
         num_empty=0,
         shards=(),
     )
+
+
+def dtype_of(vocab_size: int) -> str:
+    """Name of the type of the tokens in the files."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def with_shards(index: TokenIndex, shards: tuple[Shard, ...]) -> TokenIndex:
@@ -151,6 +165,7 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
     version = values.get("format_version") if isinstance(values, dict) else None
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: format_version is {version}, expected {FORMAT_VERSION}; write the tokens again")
+    digest = values.pop(_DIGEST, None)
     _check_fields(values, TokenIndex, path)
     if values["dtype"] not in ("uint16", "uint32"):
         raise InputError(f"{path}: dtype is {values['dtype']!r}, expected uint16 or uint32; write the tokens again")
@@ -161,9 +176,16 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
         _check_fields(shard, Shard, f"{path}: shards[{number}]")
     index = TokenIndex(**values | {"shards": tuple(Shard(**shard) for shard in shards)})
     _check_counts(index, path)
+    _check_names(index, path)
     for shard in index.shards:
         _check_size(folder / shard.name, shard.num_tokens * index.token_dtype.itemsize)
         _check_size(folder / shard.ends_name, shard.num_documents * ENDS_DTYPE.itemsize)
+    _check_vocabulary(index, path)
+    if digest is not None and digest != _digest_of(values):
+        raise InputError(
+            f"{path}: its {_DIGEST} is {digest!r}, but that of all else in it is {_digest_of(values)!r}; the file "
+            "changed since it was written, copy the folder or write the tokens again"
+        )
     return index
 
 
@@ -194,6 +216,33 @@ def _check_counts(index: TokenIndex, path: Path) -> None:
             raise InputError(
                 f"{path}: {name} is {counts[0]}, but {sum(counts[1:])} over the shards; write the tokens again"
             )
+
+
+def _check_names(index: TokenIndex, path: Path) -> None:
+    names = [shard.name for shard in index.shards]
+    for name in names:
+        if not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)) or names.count(name) > 1:
+            raise InputError(
+                f"{path}: shard {name!r} is not the plain name of one .ds file here; write the tokens again"
+            )
+
+
+def _check_vocabulary(index: TokenIndex, path: Path) -> None:
+    eos_id, size = index.eos_id, index.vocab_size
+    if not (type(eos_id) is type(size) is int and 0 <= eos_id < size <= 1 << 32):
+        raise InputError(
+            f"{path}: eos_id is {eos_id!r} and vocab_size {size!r}, expected 0 <= eos_id < vocab_size <= 2**32; write "
+            "the tokens again"
+        )
+    if index.dtype != dtype_of(size):
+        raise InputError(
+            f"{path}: dtype is {index.dtype!r}, that of {size} tokens is {dtype_of(size)}; write them again"
+        )
+
+
+def _digest_of(values: dict) -> str:
+    """SHA-256 of all that an index says but its own digest, as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _check_size(path: Path, expected: int) -> None:

@@ -3,14 +3,13 @@
 Memory is constant at any size: two integers a shard are held, tokens and ends stay in their files. A position is
 found among the shards by binary search, a document's bounds are two reads, the document at a position is a binary
 search in the ends of its shard. Shards are mapped when first read; the longest unused are unmapped where there are
-more than 128.
+more than 128. Opening a stream begins the check of its files, see `verification`.
 """
 
-import hashlib
 import mmap
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +17,8 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from ..errors import InputError
-from .token_index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, UNFINISHED_SUFFIX, TokenIndex, read_index
+from .token_index import ENDS_DTYPE, ENDS_SUFFIX, UNFINISHED_SUFFIX, TokenIndex, read_index
+from .verification import begin_verification, differing_files
 
 _VERIFIED_AT_ONCE = 1 << 22
 _LONG_WINDOW = 512
@@ -37,6 +37,8 @@ class TokenStream:
         folder (`str` or `os.PathLike`):
             Written by [`~hmm_datasets.text.shards.write_tokens`], [`~hmm_datasets.text.shards.tokenize_corpus`] or
             [`~hmm_datasets.text.shards.adopt_datatrove`].
+        verify (`bool`, *optional*, defaults to `True`):
+            Compare the SHA-256 of the files with the index: up to 256 MB at once, more in the background.
 
     Attributes:
         index ([`TokenIndex`]): counts and origin.
@@ -44,16 +46,18 @@ class TokenStream:
 
     Raises:
         `InputError`: where the folder is no token stream, unfinished, of another version, or its files are not the
-            size the index says.
+            size the index says, or were changed since they were written. Files that are checked in the background
+            and differ are told at the next reading.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike, *, verify: bool = True):
         self.folder = Path(folder).resolve()
         if self.folder.name.endswith(UNFINISHED_SUFFIX):
             raise InputError(
                 f"{self.folder}: the writing of this token stream is unfinished: run the same command again"
             )
         self.index: TokenIndex = read_index(self.folder)
+        self.verification = begin_verification(self.folder, self.index) if verify else None
         self.num_tokens = self.index.num_tokens
         self.num_documents = self.index.num_documents
         # Positions and documents at which each shard begins, and the end.
@@ -67,7 +71,7 @@ class TokenStream:
         return f"TokenStream({str(self.folder)!r}, documents={self.num_documents}, tokens={self.num_tokens})"
 
     def __reduce__(self) -> tuple:
-        return TokenStream, (str(self.folder),)  # a worker maps the files anew
+        return _reopened, (str(self.folder),)
 
     def read(self, start: int, stop: int) -> Integer[np.ndarray, "T"]:
         """Return the tokens at `start` to `stop`: a read-only view where they lie in one shard.
@@ -76,6 +80,7 @@ class TokenStream:
             `IndexError`: unless `0 <= start <= stop <= num_tokens`.
         """
         start, stop = operator.index(start), operator.index(stop)
+        self._check()
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start} to {stop} of {self.num_tokens}")
         first, last = (np.searchsorted(self._tokens_before[1:-1], [start, stop - 1], side="right")).tolist()
@@ -98,6 +103,7 @@ class TokenStream:
         Raises:
             `IndexError`: for a window that does not lie within the stream.
         """
+        self._check()
         starts = _checked(starts, 0, self.num_tokens - length, f"windows of {length} tokens", self.num_tokens)
         if out is None:
             out = np.empty((len(starts), length), dtype=np.int64)
@@ -126,6 +132,7 @@ class TokenStream:
         Raises:
             `IndexError`: for a document that is not there.
         """
+        self._check()
         documents = _checked(documents, 0, self.num_documents - 1, "documents", self.num_documents)
         shards = np.searchsorted(self._documents_before[1:-1], documents, side="right")
         starts, stops = np.empty_like(documents), np.empty_like(documents)
@@ -147,6 +154,7 @@ class TokenStream:
         Raises:
             `IndexError`: for a position outside the stream.
         """
+        self._check()
         positions = _checked(positions, 0, self.num_tokens - 1, "positions", self.num_tokens)
         shards = np.searchsorted(self._tokens_before[1:-1], positions, side="right")
         documents = np.empty_like(positions)
@@ -158,13 +166,41 @@ class TokenStream:
         return documents
 
     def verify(self) -> None:
-        """Read everything; raise [`InputError`] unless checksums, ends and every EOS agree with the index."""
+        """Read everything; raise [`InputError`] unless checksums, tokens, ends and every EOS agree with the index."""
+        for problem in self.problems():
+            raise InputError(problem)
+
+    def problems(self) -> Iterator[str]:
+        """Read everything; yield a line for each shard or file that is not as the index says."""
         for number, shard in enumerate(self.index.shards):
             path = self.folder / shard.name
+            files = ((path, shard.sha256), (self.folder / shard.ends_name, shard.ends_sha256))
             tokens, ends = self._tokens(number), self._ends(number)
-            _verify_digest(path, tokens, shard.sha256)
-            _verify_digest(self.folder / shard.ends_name, ends, shard.ends_sha256)
-            verify_ends(path, tokens, ends, self.index.eos_id)
+            differ = list(differing_files(files))
+            yield from differ
+            if not differ:
+                try:
+                    verify_vocabulary(path, tokens, self.index.vocab_size)
+                    verify_ends(path, tokens, ends, self.index.eos_id)
+                except InputError as error:
+                    yield str(error)
+
+    def _check(self) -> None:
+        if self.verification is not None:
+            self.verification.check()
+
+
+def _reopened(folder: str) -> TokenStream:
+    """The stream in a worker, which maps the files anew; they are checked where it was opened first."""
+    return TokenStream(folder, verify=False)
+
+
+def verify_vocabulary(path: Path, tokens: Integer[np.ndarray, "T"], vocab_size: int) -> None:
+    """Raise [`InputError`] for a token outside the vocabulary."""
+    for start in range(0, len(tokens), _VERIFIED_AT_ONCE):
+        largest = int(tokens[start : start + _VERIFIED_AT_ONCE].max())
+        if largest >= vocab_size:
+            raise InputError(f"{path}: token {largest} is outside the vocabulary of {vocab_size}; write it again")
 
 
 def verify_ends(path: Path, tokens: Integer[np.ndarray, "T"], ends: Integer[np.ndarray, "D"], eos_id: int) -> None:
@@ -186,17 +222,6 @@ def _ends_differ(path: Path, document: int, ends: np.ndarray, eos: int | None) -
     said = f"end at token {ends[document]}" if document < len(ends) else "not be there"
     seen = "no further EOS" if eos is None else f"the next EOS before token {eos}"
     return f"{path}: by its {ENDS_SUFFIX} file document {document} should {said}, found {seen}; write it again"
-
-
-def _verify_digest(path: Path, array: np.ndarray, expected: str) -> None:
-    digest = hashlib.sha256()
-    for start in range(0, len(array), _VERIFIED_AT_ONCE):
-        digest.update(array[start : start + _VERIFIED_AT_ONCE].data)
-    if digest.hexdigest() != expected:
-        raise InputError(
-            f"{path}: SHA-256 is {digest.hexdigest()}, but {INDEX_NAME} says {expected}; "
-            "the file changed since it was written, copy or write it again"
-        )
 
 
 def map_file(path: Path, dtype: np.dtype) -> np.ndarray:

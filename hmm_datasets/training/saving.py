@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
+from ..digests import check_digests, write_digests
 from ..errors import InputError, disk_full, format_bytes, is_disk_full
 from ..files import read_json, remove, size_of, sync, sync_tree, unfinished, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
@@ -192,6 +193,7 @@ class WholeCheckpoints(ShardedCheckpoints):
                 f"{folder}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
                 "disk with room that all machines share"
             )
+        write_digests(folder)
         sync_tree(folder)
         if place.exists():
             os.replace(place, run / UNFINISHED_NAME / "replaced")
@@ -248,6 +250,7 @@ def check_checkpoint(
             f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
             "output_dir, and start from these weights"
         )
+    check_digests(folder, f"delete {folder.name} to go on from the checkpoint before it")
     path = folder / IDENTITY_NAME
     if not path.exists():
         return

@@ -287,12 +287,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        `InputError`: no such file, not YAML, or not a mapping; it names the line.
+        `InputError`: no such file, not text in UTF-8, not YAML, or not a mapping; it names the byte or line.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
+            f"{error.object.count(10, 0, error.start) + 1}; save the file again with the encoding UTF-8"
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"

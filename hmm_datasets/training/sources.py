@@ -137,7 +137,7 @@ class SequenceData(TrainingData):
     def rows(self, num_rows):
         from ..data.views import HMMSequences
 
-        return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed)
+        return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed).by_index()
 
     @property
     def special_tokens(self):

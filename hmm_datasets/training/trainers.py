@@ -6,8 +6,10 @@ import torch
 from transformers import Trainer
 from trl import SFTTrainer
 
+from ..data.views import EndlessSequences
 from ..errors import InputError
 from ..text.packing import count_tokens
+from ..text.verification import check_streams
 from .accounting import Accounting
 from .held_out import HeldOutLoss
 from .hub_pushes import HubPushes
@@ -117,9 +119,16 @@ class Pretrainer(
 ):
     """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args, train_dataset=None, **kwargs):
+        if isinstance(train_dataset, EndlessSequences):
+            train_dataset = train_dataset.by_index()  # so that a run goes on at any step in constant time
+        super().__init__(*args, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        """One micro-batch, unless a token stream that is checked in the background was found changed."""
+        check_streams()
+        return super().training_step(*args, **kwargs)
 
 
 class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer):

@@ -78,7 +78,8 @@ def test_a_prepared_data_set_has_the_rows_of_the_stream(load):
     assert sorted(stream) == sorted(table) == ["test", "train"]
     for split in stream:
         assert rows(stream[split]) == rows(table[split])
-        assert stream[split].features == table[split].features == Features({"input_ids": List(Value("uint8"))})
+        expected = Features(dict.fromkeys(("input_ids", "labels"), List(Value("uint8"))))
+        assert stream[split].features == table[split].features == expected
     assert rows(table["train"]) == sequences(700, seed=5)
     assert rows(table["test"]) == sequences(20, seed=5, first=TEST_FIRST)
 
@@ -162,7 +163,7 @@ def test_resuming_draws_none_of_the_rows_before(load, drawn):
     stream = load()
     rows(stream, 3)
     state = stream.state_dict()
-    state["examples_iterable"]["next"] = 10**12 - 1
+    state["examples_iterable"]["examples_iterable"]["next"] = 10**12 - 1
     drawn.clear()
     assert rows(resumed(load, state), 1) == MESS3.sample(1, 8, first=10**12 - 1).tolist()
     assert sum(drawn) <= 256 + 1

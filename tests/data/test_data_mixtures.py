@@ -129,10 +129,35 @@ def test_a_row_depends_on_its_index_alone():
 
 def test_a_far_row_costs_one_row():
     view = HMMSequences(processes.mess3(), 5)
-    mixture = Mixture([view, HMMSequences(processes.even(), 5)], [0.75, 0.25])
+    mixture = Mixture([view, HMMSequences(processes.even(), 5)], [0.75, 0.25], num_rows=2 * 10**12)
     source, row = place(mixture, 10**12)
     assert (source, row) == (0, 75 * 10**10)
     assert mixture[10**12]["input_ids"].tolist() == view[row]["input_ids"].tolist()
+
+
+def test_a_mixture_that_nothing_ends_needs_a_number_of_rows():
+    endless, ending = HMMSequences(processes.mess3(), 5), HMMSequences(processes.mess3(), 5, num_sequences=30)
+    with pytest.raises(InputError, match="no source of the mixture ends it; pass num_rows="):
+        Mixture([endless, endless], [1, 1])
+    with pytest.raises(InputError, match="no source of the mixture ends it; pass num_rows="):
+        Mixture([endless, ending], [1, 1], exhausted="repeat")
+    assert len(Mixture([endless, ending], [1, 1], exhausted="repeat", num_rows=100)) == 100
+    assert 59 <= len(Mixture([endless, ending], [1, 1])) <= 61
+
+
+def test_rows_get_positions_where_another_source_has_them():
+    class Packed(Rows):
+        has_positions = True
+
+        def __getitems__(self, indices):
+            return [{"input_ids": [7] * 3, "position_ids": [0, 1, 0]} for _ in indices]
+
+    plain = HMMSequences(processes.mess3(), 2, num_sequences=100)
+    mixture = Mixture([plain, Packed("packed", 100, 3)], [1, 1])
+    assert mixture.has_positions
+    assert not Mixture([plain, plain], [1, 1]).has_positions
+    positions = [list(map(int, row["position_ids"])) for row in mixture.__getitems__(range(4))]
+    assert positions == [[0, 1, 2], [0, 1, 0]] * 2
 
 
 def test_a_batch_asks_each_source_once():

@@ -165,7 +165,7 @@ def test_resuming_reads_none_of_the_rows_before(tmp_path, load, read, length):
     expected = documents(stream) if length is None else windows(stream, length)
     settings = {"data_dir": str(stream.folder), "length": length}
     state = load(**settings).state_dict()
-    state["examples_iterable"]["next"] = len(expected) - 10
+    state["examples_iterable"]["examples_iterable"]["next"] = len(expected) - 10
     read.clear()
     assert rows(resumed(load, state, **settings)) == expected[-10:]
     assert sum(read) == sum(map(len, expected[-10:]))

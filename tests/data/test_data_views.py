@@ -7,7 +7,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from hmm_datasets.data.views import ENDLESS, TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
@@ -78,9 +78,31 @@ def test_neighbouring_rows_are_drawn_in_one_call():
 def test_the_far_end_of_a_view_costs_one_row():
     source = Counting(MESS3)
     view = HMMSequences(source, 5)
-    assert len(view) == 2**40
-    view[len(view) - 1]
+    view[2**40 - 1]
     assert source.calls == [(2**40 - 1, 1)]
+
+
+def test_a_view_without_a_number_of_sequences_has_no_end_and_is_read_in_order():
+    view = HMMSequences(MESS3, 6, seed=2, first=7)
+    assert isinstance(view, IterableDataset)
+    with pytest.raises(TypeError, match="no len"):
+        len(view)
+    for rows in (view, pickle.loads(pickle.dumps(view))):
+        np.testing.assert_array_equal(ids(list(islice(rows, 600)))[:, 1:], MESS3.sample(600, 6, seed=2, first=7))
+
+
+def test_a_view_that_ends_is_map_style_and_so_is_an_endless_one_by_index():
+    for view in (HMMSequences(MESS3, 6, seed=2, num_sequences=2**40), HMMSequences(MESS3, 6, seed=2).by_index()):
+        assert not isinstance(view, IterableDataset)
+        assert len(view) == 2**40
+        np.testing.assert_array_equal(ids([view[10**9]])[:, 1:], MESS3.sample(1, 6, seed=2, first=10**9))
+
+
+def test_workers_share_an_endless_view_block_by_block():
+    MESS3.sample(3000, 200)
+    loader = DataLoader(HMMSequences(MESS3, 20, seed=2), batch_size=64, num_workers=2)
+    found = torch.cat([batch["input_ids"] for batch in islice(loader, 16)]).numpy()[:, 1:]
+    assert sorted(found.tolist()) == sorted(MESS3.sample(1024, 20, seed=2).tolist())
 
 
 def test_held_out_rows_are_not_those_of_training():
@@ -123,7 +145,7 @@ def test_a_loader_gives_the_rows_in_order(workers):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_step_trains_on_the_same_rows_for_every_number_of_ranks(world_size):
-    view = HMMSequences(MESS3, 6, seed=2)
+    view = HMMSequences(MESS3, 6, seed=2).by_index()
     batches = BatchSampler(SequentialSampler(view), 12 // world_size, drop_last=False)
     by_rank = [
         [ids(view.__getitems__(batch)) for batch in islice(BatchSamplerShard(batches, world_size, rank), 3)]

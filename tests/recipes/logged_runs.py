@@ -20,7 +20,7 @@ def view(name, folder):
     from hmm_datasets.text.windows import TokenWindows
 
     if name == "hmm":
-        return HMMSequences(processes.mess3(), LENGTH)
+        return HMMSequences(processes.mess3(), LENGTH).by_index()
     windows = TokenWindows(TokenStream(folder), LENGTH + 1, seed=5, epochs=50)
     return windows if name == "windows" else Mixture([windows, HMMSequences(processes.mess3(), LENGTH)], [0.5, 0.5])
 

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...digests import write_digests
 from ...errors import InputError
 from ...files import read_json, write_json
 from ..format import FORMAT_VERSION
@@ -25,7 +26,7 @@ _KINDS = {kind.__name__: kind for kind in (Mixture, PermutedEmissions, PermutedS
 
 
 def save_family(family: Family, folder: str | os.PathLike) -> None:
-    """Write the folder; `family.json`, which makes it one, comes last."""
+    """Write the folder; `family.json`, which makes it one, comes last but for its digest."""
     folder = Path(folder)
     parts = family.parts()
     for place, hmm in enumerate(parts):
@@ -40,6 +41,7 @@ def save_family(family: Family, folder: str | os.PathLike) -> None:
             "fingerprint": family.fingerprint(),
         },
     )
+    write_digests(folder, [FAMILY_NAME])
 
 
 def load_source(

@@ -1,0 +1,84 @@
+"""SHA-256 of the files of a folder, in `digests.json` beside them: bytes that change later are found by name.
+
+Hashing reads every file once, at 0.5 to 2 GB/s per thread (more on processors with SHA instructions), on up to eight
+threads. Right after writing the files are still in memory.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .errors import InputError
+from .files import read_json, write_json
+
+DIGESTS_NAME = "digests.json"
+_REWRITTEN = ("README.md", DIGESTS_NAME)  # a card gets its figures later
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+def file_digest(path: str | os.PathLike) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_digests(folder: str | os.PathLike, names: Sequence[str] | None = None) -> None:
+    """Write `digests.json` of files in a folder.
+
+    Args:
+        folder (path): where they are.
+        names (sequence of `str`, *optional*): which; by default all, those of folders in it as well, but hidden ones
+            and the card.
+    """
+    folder = Path(folder)
+    if names is None:
+        found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        names = [name for name in found if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
+    write_json(folder / DIGESTS_NAME, {"sha256": dict(zip(names, _digests(folder, names), strict=True))})
+
+
+def digest_problems(folder: str | os.PathLike) -> list[str]:
+    """What differs from `digests.json`, a line per file; nothing where all is as written, or was written without.
+
+    Raises:
+        `InputError`: `digests.json` cannot be read.
+    """
+    folder = Path(folder)
+    if not (folder / DIGESTS_NAME).is_file():
+        return []
+    content = read_json(folder / DIGESTS_NAME)
+    expected = content.get("sha256") if isinstance(content, dict) else None
+    if not isinstance(expected, dict):
+        raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
+    for name in expected:
+        if name == "" or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InputError(f"{folder / DIGESTS_NAME}: {name!r} is no file of this folder; copy the folder again")
+    there = [name for name in expected if (folder / name).is_file()]
+    found = dict(zip(there, _digests(folder, there), strict=True))
+    problems = []
+    for name, digest in expected.items():
+        if name not in found:
+            problems.append(f"{name}: no such file, though {DIGESTS_NAME} names it")
+        elif found[name] != digest:
+            problems.append(f"{name}: SHA-256 is {found[name]}, but {DIGESTS_NAME} says {digest}")
+    return problems
+
+
+def check_digests(folder: str | os.PathLike, remedy: str) -> None:
+    """Raise [`InputError`] where a file is not as it was written; of the ranks of a machine the first alone looks.
+
+    Args:
+        folder (path): what to check; one without `digests.json` passes.
+        remedy (`str`): what to do then, the end of the message.
+    """
+    problems = digest_problems(folder) if os.environ.get("LOCAL_RANK", "0") == "0" else []
+    if problems:
+        more = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
+        raise InputError(f"{Path(folder) / problems[0]}{more}; {remedy}")
+
+
+def _digests(folder: Path, names: Sequence[str]) -> list[str]:
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(file_digest, [folder / name for name in names]))
