@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from .corpora import check_text
+from .rows import check_text
 from .shard_writing import SHARD_TOKENS, Source, TokenBatch, documents_from, write_batches
 from .token_index import TokenIndex, blank_index
 
