@@ -50,7 +50,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     train = words.as_windows(settings.sentences, settings.length, seed=fit_settings.seed)
     test = words.as_windows("test", settings.length, seed=fit_settings.seed)
     chosen = asdict(settings) | asdict(fit_settings)
-    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size})
+    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size}, None)
     if state.is_main_process:
         words.save(output / "words", overwrite=True)
         state.print(

@@ -175,6 +175,11 @@ def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
         raise InputError("no texts to train a tokenizer on")
 
 
+def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
+    """Whether every token but the special ones stands for bytes of text."""
+    return "ByteLevel" in tokenizer.backend_tokenizer.to_str()
+
+
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
     """How many bytes of text each token of a byte-level tokenizer stands for; special tokens stand for none.
 
@@ -188,7 +193,7 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
     Raises:
         `InputError`: for a tokenizer that is not byte-level.
     """
-    if "ByteLevel" not in tokenizer.backend_tokenizer.to_str():
+    if not is_byte_level(tokenizer):
         raise InputError("the tokenizer is not byte-level; bits per byte need one whose tokens are bytes")
     sizes = np.zeros(len(tokenizer), dtype=np.int64)
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)

@@ -12,7 +12,7 @@ is read whole. To `skip` some documents of a stream is to read and hash them: th
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import datasets
 
 _TEST_FRACTION = 0.1
+
+_CHECKED_BYTES = 1 << 26
+"""A file that is no larger is read whole before work starts."""
 
 _recognized: set[str] = set()
 """What was said of formats in this process, so that nothing is said again for every split."""
@@ -131,6 +134,47 @@ def read_splits(
         raise InputError(f"{source.corpus.name}: is not divided by hash; pass test_fraction= above 0 and below 1")
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
     return _divided(rows, source.test_fraction, by_position=source.local)
+
+
+def check_splits(
+    name_or_path: str | os.PathLike,
+    *,
+    kind: Kind,
+    test_fraction: float | None = None,
+    max_documents: int | None = None,
+    check: Callable[[dict[str, Any]], object] | None = None,
+) -> None:
+    """Look at a corpus before work starts: every row of a file of at most 64 MiB, else the first rows of both splits.
+
+    Args:
+        name_or_path, kind, test_fraction, max_documents:
+            See [`read_splits`].
+        check (callable, *optional*):
+            Called with every document that is looked at; raises [`InputError`] if it cannot be used.
+
+    Raises:
+        `InputError`: as [`read_splits`]; for a row that cannot be used, by its number from 1; for a split without
+            documents.
+    """
+    name = os.fspath(name_or_path)
+    file = Path(CORPORA[name].path if name in CORPORA and CORPORA[name].bundled else name)
+    is_small = file.is_file() and file.stat().st_size <= _CHECKED_BYTES
+    missing = {"train", "test"}
+    documents = read_splits(name, kind=kind, test_fraction=test_fraction, max_documents=max_documents)
+    for number, (split, document) in enumerate(documents, start=1):
+        missing.discard(split)
+        try:
+            if check is not None:
+                check(document)
+        except InputError as error:
+            raise InputError(f"{name}: document {number}: {error}") from None
+        if not missing and not is_small:
+            return
+    for split in sorted(missing):
+        raise InputError(
+            f"{name}: no documents in split {split!r}, of {number} read; change test_fraction, read more of them "
+            "(max_documents), or add documents"
+        )
 
 
 def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
@@ -238,13 +282,13 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
         if corpus.column not in row:
             raise InputError(f"{corpus.name}: no column {corpus.column!r}, {found}")
         if kind not in (None, corpus.kind):
-            raise InputError(f"{corpus.name}: holds {corpus.kind} ({corpus.column}), expected {kind}; name another corpus")
+            raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
         return column_format(corpus.column, corpus.kind)
     chosen = recognize(row, kind)
     if chosen is None:
         other = recognize(row)
         if other is not None:
-            raise InputError(f"{corpus.name}: holds {other.kind} ({', '.join(other.columns)}), expected {kind}; name another corpus")
+            raise _other_kind(corpus, other.kind, other.columns, kind)
         known = "; ".join(", ".join(one.columns) for one in FORMATS if kind in (None, one.kind))
         wanted = "no column 'text' or 'messages'" if kind is None else f"no {kind}"
         raise InputError(
@@ -256,6 +300,10 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
         _recognized.add(line)
         print(line, file=sys.stderr, flush=True)
     return chosen
+
+
+def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: str) -> InputError:
+    return InputError(f"{corpus.name}: holds {found} ({', '.join(columns)}), expected {wanted}; name another corpus")
 
 
 def _features(kind: str) -> "datasets.Features":
