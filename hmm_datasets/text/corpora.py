@@ -2,11 +2,9 @@
 
 Whatever the source (a Hub data set, a file, a sample inside this package), a row is a text (`text`, a string), a
 conversation (`messages`, a list of `{role, content}`) or a preference (`prompt`, `chosen` and `rejected`, each such a
-list); `conversations` has the formats they are read from. Files have no splits of their own, so a document is held out
-by a hash of its words (BLAKE2b, RFC 7693), a preference by those of its prompt: equal documents are on the same side,
-on every machine, and a larger `test_fraction` only moves documents from train to test. A file that holds one text has
-no documents to divide: its end is held out, see [`divide_text`]. Streams hold one document at a time; a `.json` file
-is read whole. To `skip` some documents of a stream is to read and hash them: they are neither encoded nor copied.
+list); `conversations` has the formats they are read from. Files have no splits of their own, so their documents are
+divided as `splits` says: by a hash of their words. Streams hold one document at a time; a `.json` file is read whole.
+To `skip` some documents of a stream is to read and hash them: they are neither encoded nor copied.
 """
 
 import os
@@ -15,15 +13,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .conversations import FORMATS, Format, Kind, as_prompt, as_text, column_format, num_characters, recognize
-from .filters import DocumentFilter, FirstSeen, document_digest
+from .filters import DocumentFilter, FirstSeen
 from .presets import CORPORA, Corpus
 from .rows import SUFFIXES, read_rows
+from .splits import divided, held_out
 
 if TYPE_CHECKING:
     import datasets
@@ -133,7 +132,7 @@ def read_splits(
     if not source.test_fraction:
         raise InputError(f"{source.corpus.name}: is not divided by hash; pass test_fraction= above 0 and below 1")
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
-    return _divided(rows, source.test_fraction, by_position=source.local)
+    return divided(rows, source.test_fraction, by_position=source.local)
 
 
 def check_splits(
@@ -175,39 +174,6 @@ def check_splits(
             f"{name}: no documents in split {split!r}, of {number} read; change test_fraction, read more of them "
             "(max_documents), or add documents"
         )
-
-
-def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
-    """Divide one long text: its beginning is to train on, its end, about `test_fraction` of its characters, held out.
-
-    The cut is at the last blank line before that place, so that no paragraph is divided; in a text without one at the
-    last end of a line before it, else at the last white space, else at the place itself. It is a function of the text
-    and the fraction alone. White space around either part is left out; a text of one word has an empty part.
-
-    ```python
-    >>> divide_text("First act.\\n\\nSecond act.\\n\\nThird act.", 0.3)
-    ('First act.\\n\\nSecond act.', 'Third act.')
-
-    ```
-    """
-    place = int(len(text) * (1 - test_fraction))
-    for boundary in (r"\n\s*\n", r"\n", r"\s"):
-        cut = max((found.end() for found in re.finditer(boundary, text) if 0 < found.start() <= place), default=None)
-        if cut is not None:
-            return text[:cut].strip(), text[cut:].strip()
-    return text[:place], text[place:]
-
-
-def held_out(text: str, test_fraction: float) -> bool:
-    """Whether a document is in the test split: a fixed function of its words, whatever the white space between them.
-
-    ```python
-    >>> held_out("A cat  sat.", 0.5) == held_out("A cat sat.\\n", 0.5)
-    True
-
-    ```
-    """
-    return document_digest(text) < test_fraction * 2.0**64
 
 
 @dataclass(frozen=True)
@@ -253,20 +219,6 @@ class _Selection:
         if not self.test_fraction:  # no need to read the words: a third of the time of reading a file
             return self.test_fraction is None or self.split == "train"
         return held_out(as_prompt(document), self.test_fraction) == (self.split == "test")
-
-
-def _divided(
-    documents: Iterable[dict[str, Any]], test_fraction: float, *, by_position: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Say of each document which split it is in; a text that is all there is may be divided by position."""
-    documents = iter(documents)
-    first = list(islice(documents, 2))
-    if by_position and len(first) == 1 and "text" in first[0]:
-        parts = zip(("train", "test"), divide_text(first[0]["text"], test_fraction), strict=True)
-        yield from ((split, {"text": part}) for split, part in parts if part)
-        return
-    for document in chain(first, documents):
-        yield ("test" if held_out(as_prompt(document), test_fraction) else "train"), document
 
 
 def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -351,8 +303,8 @@ def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
     documents = filter(selection.is_long_enough, _normalized(corpus, format, selection))
     if selection.test_fraction:
-        divided = _divided(documents, selection.test_fraction, by_position=True)
-        documents = (document for split, document in divided if split == selection.split)
+        pairs = divided(documents, selection.test_fraction, by_position=True)
+        documents = (document for split, document in pairs if split == selection.split)
     elif selection.split == "test":
         documents = iter(())
     return _first_seen(documents) if selection.filters.unique else documents

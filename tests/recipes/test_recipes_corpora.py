@@ -10,8 +10,8 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.text import corpora
 from hmm_datasets.text.bpe import train_bpe
-from hmm_datasets.text.corpora import held_out
 from hmm_datasets.text.shards import TokenStream
+from hmm_datasets.text.splits import divide_text, held_out
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHAKESPEARE = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare" / "input.txt"
@@ -243,7 +243,14 @@ def test_a_file_of_one_text_holds_out_its_end(tokenize, tmp_path):
     ],
 )
 def test_a_text_is_divided_between_paragraphs_else_lines_else_words(text, parts):
-    assert corpora.divide_text(text, 0.1) == parts
+    assert divide_text(text, 0.1) == parts
+
+
+def test_at_most_twice_the_share_is_held_out_for_the_sake_of_a_paragraph():
+    text = "Title\n\n" + "one two " * 50 + "end"
+    train, test = divide_text(text, 0.1)
+    assert f"{train} {test}" == text
+    assert 0.1 <= len(test) / len(text) < 0.12
 
 
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="no shared data")

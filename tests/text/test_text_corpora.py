@@ -13,10 +13,11 @@ from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.conversations import normalize_messages
-from hmm_datasets.text.corpora import held_out, load_corpus
+from hmm_datasets.text.corpora import load_corpus
 from hmm_datasets.text.filters import DocumentFilter
 from hmm_datasets.text.presets import CORPORA, SAMPLES, corpus_rows
 from hmm_datasets.text.rows import normalize_text
+from hmm_datasets.text.splits import held_out
 
 STORIES = [f"Story {number} is about a cat." for number in range(200)]
 CHAT = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
