@@ -46,12 +46,12 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
 
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
-    documents = (row["text"] for row in load_corpus(settings.corpus, test_fraction=0.0))
+    documents = (row["text"] for row in load_corpus(settings.corpus, kind="text", test_fraction=0.0))
     words = build_word_corpus(itertools.islice(documents, settings.max_documents), k=settings.vocabulary_size)
     train = words.as_windows(settings.sentences, settings.length, seed=fit_settings.seed)
     test = words.as_windows("test", settings.length, seed=fit_settings.seed)
     chosen = asdict(settings) | asdict(fit_settings)
-    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size})
+    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size}, None)
     if state.is_main_process:
         words.save(output / "words", overwrite=True)
         state.print(

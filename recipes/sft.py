@@ -18,6 +18,11 @@ class ConversationSettings:
         default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
     )
     max_conversations: int | None = field(default=None, metadata={"help": "Read no more conversations than this."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Held-out conversations, at most."})
+    test_fraction: float | None = field(
+        default=None,
+        metadata={"help": "Share held out by hash; by default 0.1 of a file, and of a data set its own split."},
+    )
     prompt: str = field(default="What is the capital of France?", metadata={"help": "Answered at the end."})
     max_new_tokens: int = field(default=64, metadata={"help": "Longest answer, in tokens."})
 
@@ -26,11 +31,11 @@ def main(chat: ConversationSettings, settings) -> None:
     """Load the model and conversations, fine-tune, save, answer."""
     from pathlib import Path
 
-    from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.files import write_json
-    from hmm_datasets.text.corpora import load_corpus
+    from hmm_datasets.text.chat import end_of_turn, stop_tokens
+    from hmm_datasets.training.conversations import conversation_splits, never_evaluate
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainers import FineTuner
@@ -38,23 +43,22 @@ def main(chat: ConversationSettings, settings) -> None:
     set_seed(settings.seed)
     tokenizer = load_pretrained(AutoTokenizer, chat.model)
     model = load_pretrained(AutoModelForCausalLM, chat.model)
-    # A chat model stops at the end of its message as well as at the end of a document.
-    end_of_message = tokenizer.convert_tokens_to_ids("<|end|>")
-    model.generation_config.eos_token_id = [tokenizer.eos_token_id, end_of_message]
-
-    def rows(split: str) -> Dataset:
-        return load_corpus(chat.conversations, split=split, streaming=False)
-
-    train, test = rows("train"), rows("test")
-    if chat.max_conversations is not None:
-        train = train.select(range(min(len(train), chat.max_conversations)))
-    trainer = FineTuner(model=model, args=settings, train_dataset=train, eval_dataset=test, processing_class=tokenizer)
-    summary = train_and_save(
-        trainer,
-        settings=asdict(chat),
-        base=chat.model,
-        data={"conversations": chat.conversations, "count": len(train), "seed": settings.seed},
+    model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
+    train, test = conversation_splits(
+        chat.conversations,
+        max_conversations=chat.max_conversations,
+        num_test_sequences=chat.num_test_sequences,
+        test_fraction=chat.test_fraction,
     )
+    if test is None:
+        never_evaluate(settings)
+    trainer = FineTuner(model=model, args=settings, train_dataset=train, eval_dataset=test, processing_class=tokenizer)
+    if end_of_turn(tokenizer) is None:
+        trainer.say(f"{chat.model}: the chat template ends a turn in no special token; generation stops at EOS")
+    data = {"conversations": chat.conversations, "count": len(train), "seed": settings.seed}
+    if chat.test_fraction is not None:
+        data["test_fraction"] = chat.test_fraction
+    summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
     if "interrupted" not in summary and trainer.is_world_process_zero():
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")

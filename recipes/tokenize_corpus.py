@@ -2,13 +2,24 @@
 
     python recipes/tokenize_corpus.py --config recipes/demo/tokenize_corpus.yaml [--vocab_size 8192 ...]
 
-In `output_dir`: `tokenizer/`; under `text/` and `chat/` the token streams `train/` and `test/`. Conversations are
-written as the chat template lays them out, one document each; the names of special tokens in a text are text. Stopped
-at any moment and started again with the same settings it goes on after the last whole shard.
+In `output_dir`: `tokenizer/`; under `text/` and `chat/` the token streams `train/` and `test/`, of several corpora of
+conversations under `chat/NAME/`. Conversations are written as the chat template lays them out, one document each; the
+names of special tokens in a text are text. With `--tokenizer` an existing tokenizer is used in place of a new one, so
+that a corpus can be added later, in a folder of its own:
+
+    python recipes/tokenize_corpus.py --corpus none --conversations more.jsonl --tokenizer outputs/a/tokenizer \
+        --output_dir outputs/more
+
+Both splits of a corpus are written in one pass over its first `max_documents` rows: a document is held out by a hash
+of its words, of a file that holds one text the end is. Everything is opened and checked before work starts. Stopped at
+any moment and started again with the same settings it goes on after the last whole shard of each split.
 """
 
+import re
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.recipe import run
 
 
@@ -17,107 +28,133 @@ class TokenizeSettings:
     """What to tokenize."""
 
     output_dir: str = field(metadata={"help": "Where everything goes."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    conversations: str | None = field(
-        default="instructions-sample",
-        metadata={"help": "A corpus of conversations: name, file or Hub data set; none for none."},
+    corpus: str | None = field(
+        default="tinystories-sample",
+        metadata={"help": "A text corpus: name, file or Hub data set; none for none, with a tokenizer that is there."},
+    )
+    conversations: list[str] = field(
+        default_factory=lambda: ["instructions-sample"],
+        metadata={"help": "Corpora of conversations: names, files or Hub data sets; none for none."},
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={"help": "Folder or Hub name of a fast tokenizer with an EOS token, to use in place of a new one."},
     )
     tokenizer_splits: list[str] = field(
         default_factory=lambda: ["train"],
-        metadata={"help": "Splits whose text the tokenizer is trained on; test among them makes it a leaky one."},
+        metadata={"help": "Splits whose text a new tokenizer is trained on; test among them makes it a leaky one."},
     )
-    vocab_size: int = field(default=4096, metadata={"help": "Tokens, special ones included."})
+    vocab_size: int = field(default=4096, metadata={"help": "Tokens of a new tokenizer, special ones included."})
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
     test_fraction: float = field(default=0.1, metadata={"help": "Share of the documents that is held out."})
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents of a split than this."})
+    max_documents: int | None = field(
+        default=None, metadata={"help": "Read no more rows of each corpus than this, of train and test together."}
+    )
     shard_tokens: int = field(
         default=100_000_000, metadata={"help": "A shard ends with the document that brings it to so many tokens."}
     )
 
     def __post_init__(self):
-        if self.conversations == "none":
-            self.conversations = None
+        named = [self.conversations] if isinstance(self.conversations, str) else self.conversations or []
+        self.conversations = [] if named == ["none"] else list(named)
+        self.corpus = None if self.corpus == "none" else self.corpus
+        if self.corpus is None and self.tokenizer is None:
+            raise InputError("corpus is none, so there is no text to train a tokenizer on; name one by tokenizer")
+        if self.corpus is None and not self.conversations:
+            raise InputError("corpus is none and conversations is none; name one of them")
+        if not 0 < self.test_fraction < 1:
+            raise InputError(f"test_fraction is {self.test_fraction}; expected above 0 and below 1")
+        if not set(self.tokenizer_splits) <= {"train", "test"} or not self.tokenizer_splits:
+            raise InputError(f"tokenizer_splits is {self.tokenizer_splits}; expected train, test, or both")
+        folders = self.chat_folders
+        for name, folder in folders.items():
+            other = next((one for one in self.conversations if one != name and folders[one] == folder), None)
+            if other is not None or self.conversations.count(name) > 1:
+                raise InputError(f"{name} and {other or name} would both be written to {folder}; rename one of them")
+
+    @property
+    def chat_folders(self) -> dict[str, str]:
+        """Of each corpus of conversations the folder of its streams, below `output_dir`."""
+        if len(self.conversations) == 1:
+            return {self.conversations[0]: "chat"}
+        return {name: f"chat/{_folder_name(name)}" for name in self.conversations}
+
+
+def _folder_name(corpus: str) -> str:
+    """`someone--chats` of a name on the Hub, `chats` of a file."""
+    name = Path(corpus).name.partition(".")[0] if Path(corpus).exists() else corpus.replace("/", "--")
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def main(settings: TokenizeSettings) -> None:
-    """Train the tokenizer, on train text alone unless told otherwise; then tokenize both splits of both corpora."""
-    from itertools import chain
-    from pathlib import Path
-
-    from hmm_datasets.text.bpe import token_bytes
-    from hmm_datasets.text.corpora import load_corpus
-    from hmm_datasets.text.shards import INDEX_NAME, TokenStream, tokenize_corpus, tokenizer_hash, write_tokens
-    from hmm_datasets.training.record import write_record
+    """Check everything; train the tokenizer, on train text alone unless told otherwise; tokenize every corpus."""
+    from hmm_datasets.text.chat import check_chat_template, lay_out, load_tokenizer
+    from hmm_datasets.text.corpora import check_splits, read_splits
+    from hmm_datasets.text.shards import lay_out_splits, tokenize_splits
+    from hmm_datasets.training.record import check_data, write_record
 
     output = Path(settings.output_dir)
-
-    def rows(corpus: str, split: str):
-        rows = load_corpus(corpus, split=split, test_fraction=settings.test_fraction)
-        return rows if settings.max_documents is None else rows.take(settings.max_documents)
-
+    chosen = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
     data = {name: value for name, value in asdict(settings).items() if name != "output_dir"}
-    write_record(output, asdict(settings), data)
+    if len(settings.conversations) < 2:
+        data["conversations"] = next(iter(settings.conversations), None)
+    remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} goes on with this tokenizer there"
+    check_data(output, data, None, remedy)
 
-    def texts():
-        return chain.from_iterable(rows(settings.corpus, split)["text"] for split in settings.tokenizer_splits)
+    place = output / "tokenizer"
+    given = place if place.exists() else settings.tokenizer
+    tokenizer = None if given is None else load_tokenizer(given)
+    if settings.corpus is not None:
+        check_splits(settings.corpus, kind="text", **chosen)
+    if settings.conversations and tokenizer is not None:
+        check_chat_template(tokenizer, tokenizer.name_or_path)
+    for name in settings.conversations:
+        check = None if tokenizer is None else lambda document: lay_out(tokenizer, document["messages"])
+        check_splits(name, kind="conversations", check=check, **chosen)
+    write_record(output, asdict(settings), data, None, remedy=remedy)
 
-    tokenizer = _tokenizer(output / "tokenizer", settings, texts)
-    for split in ("train", "test"):
-        folder, documents = output / "text" / split, rows(settings.corpus, split)
-        if (folder / INDEX_NAME).exists():
-            index = TokenStream(folder).index
-        else:
-            index = tokenize_corpus(
-                lambda first, documents=documents: documents.skip(first)["text"],
-                tokenizer,
-                folder,
-                settings.corpus,
-                shard_tokens=settings.shard_tokens,
-            )
-        _report("text", split, index)
-        if settings.conversations is None:
-            continue
-        folder, chats = output / "chat" / split, rows(settings.conversations, split)
-        if (folder / INDEX_NAME).exists():
-            index = TokenStream(folder).index
-        else:
-            index = write_tokens(
-                lambda first, chats=chats: _laid_out(tokenizer, chats.skip(first)["messages"]),
-                folder,
-                vocab_size=len(tokenizer),
-                eos_id=tokenizer.eos_token_id,
-                tokenizer_hash=tokenizer_hash(tokenizer),
-                corpus=settings.conversations,
-                token_bytes=token_bytes(tokenizer),
-                shard_tokens=settings.shard_tokens,
-            )
-        _report("chat", split, index)
+    if not place.exists():
+        _save(tokenizer or _trained(settings, chosen), place)
+    tokenizer = load_tokenizer(place)
+    how = {"shard_tokens": settings.shard_tokens, "num_documents": settings.max_documents}
+    if settings.corpus is not None:
+        rows = read_splits(settings.corpus, kind="text", **chosen)
+        texts = ((split, row["text"]) for split, row in rows)
+        _report("text", tokenize_splits(texts, tokenizer, _splits(output / "text"), settings.corpus, **how))
+    for name, folder in settings.chat_folders.items():
+        rows = read_splits(name, kind="conversations", **chosen)
+        chats = ((split, row["messages"]) for split, row in rows)
+        _report(folder, lay_out_splits(chats, tokenizer, _splits(output / folder), name, **how))
 
 
-def _tokenizer(folder, settings: TokenizeSettings, texts):
-    """The tokenizer an earlier run left in `folder`, or one trained on the texts."""
-    from transformers import PreTrainedTokenizerFast
+def _splits(folder: Path) -> dict[str, Path]:
+    return {split: folder / split for split in ("train", "test")}
 
-    from hmm_datasets.files import atomic_folder
+
+def _trained(settings: TokenizeSettings, chosen: dict):
+    """A tokenizer trained on the text of the splits that the settings name."""
+    from itertools import chain
+
     from hmm_datasets.text.bpe import train_bpe
+    from hmm_datasets.text.corpora import load_corpus
 
-    if not folder.exists():
-        trained = train_bpe(texts(), settings.vocab_size, split_pattern=settings.split_pattern)
-        with atomic_folder(folder) as temporary:
-            trained.save_pretrained(temporary)
-    return PreTrainedTokenizerFast.from_pretrained(folder)
-
-
-def _laid_out(tokenizer, conversations):
-    for messages in conversations:
-        # What a message says in the form of a special token is no such token.
-        yield tokenizer.apply_chat_template(messages, return_dict=False, sanitize_control_tokens=True)
+    splits = (load_corpus(settings.corpus, split=split, kind="text", **chosen) for split in settings.tokenizer_splits)
+    texts = chain.from_iterable(rows["text"] for rows in splits)
+    return train_bpe(texts, settings.vocab_size, split_pattern=settings.split_pattern)
 
 
-def _report(kind: str, split: str, index) -> None:
-    compression = f"{index.num_bytes / index.num_tokens:.2f} bytes a token"
-    counts = f"{index.num_documents:,} documents, {index.num_tokens:,} tokens, {len(index.shards):,} shard(s)"
-    print(f"{kind} {split}: {counts}, {compression}")
+def _save(tokenizer, folder: Path) -> None:
+    from hmm_datasets.files import atomic_folder
+
+    with atomic_folder(folder) as temporary:
+        tokenizer.save_pretrained(temporary)
+
+
+def _report(kind: str, indices: dict) -> None:
+    for split, index in indices.items():
+        counts = f"{index.num_documents:,} documents, {index.num_tokens:,} tokens, {len(index.shards):,} shard(s)"
+        rate = "" if index.num_bytes is None else f", {index.num_bytes / index.num_tokens:.2f} bytes per token"
+        print(f"{kind} {split}: {counts}{rate}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class ClusterSettings:
     test_fraction: float | None = field(
         default=None, metadata={"help": "Share of the documents that is held out, where the corpus has no test split."}
     )
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents of a split than this."})
+    max_documents: int | None = field(default=None, metadata={"help": "Read no more rows of the corpus than this."})
     executor: str = field(default="local", metadata={"help": "local, slurm or ray."})
     tasks: int = field(default=1, metadata={"help": "Parts, and shards, of a split."})
     workers: int = field(default=-1, metadata={"help": "Tasks at once; -1 for all."})
@@ -49,20 +49,24 @@ def main(settings: ClusterSettings) -> None:
     """Tokenize each split by `tasks` tasks, then write its index by one more."""
     from pathlib import Path
 
-    from transformers import AutoTokenizer
-
+    from hmm_datasets.text.chat import load_tokenizer
     from hmm_datasets.text.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
     from hmm_datasets.text.shards import TokenStream, tokenizer_hash
     from hmm_datasets.training.record import write_record
 
     output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_file.parent)
+    tokenizer = load_tokenizer(tokenizer_file.parent)
     names = ("corpus", "splits", "test_fraction", "max_documents", "tasks")
     data = {name: getattr(settings, name) for name in names} | {"tokenizer_hash": tokenizer_hash(tokenizer)}
-    write_record(output, asdict(settings), data)
-    for split in settings.splits:
+    readers = {
+        split: CorpusReader(settings.corpus, split, settings.test_fraction, settings.max_documents)
+        for split in settings.splits
+    }
+    for reader in readers.values():
+        reader.open()  # what cannot be read is refused here, not by a task
+    write_record(output, asdict(settings), data, accepted=None)
+    for split, reader in readers.items():
         folder, logs = output / split, output / "datatrove" / split
-        reader = CorpusReader(settings.corpus, split, settings.test_fraction, settings.max_documents)
         writer = PlainTextTokenizer(str(folder), str(tokenizer_file), tokenizer.eos_token)
         index = IndexWriter(folder, tokenizer_file.parent, settings.corpus)
         tokenizing = executor(settings, [reader, writer], settings.tasks, str(logs / "tokens"))

@@ -63,9 +63,7 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
         if kind is not None:
             return load_source(name, repo_type=kind)
     whole = {"split": "train", "test_fraction": 0.0}
-    rows = load_corpus(name, **(whole if folder.is_file() else {"split": "test"}))
-    if "text" not in rows.features:
-        raise InputError(f"{name}: a corpus of conversations; expected documents of text, to be measured on")
+    rows = load_corpus(name, kind="text", **(whole if folder.is_file() else {"split": "test"}))
     return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError
+from ..text.chat import stop_tokens
 from .ranks import check_vocabulary
 from .scoring import beginning_token, encode, padded
 
@@ -62,7 +63,8 @@ def complete(
 ) -> dict[str, Any]:
     """Continue prompts, greedily and sampled; the same for the same seed, on the same device.
 
-    Before each prompt goes a BOS, or an EOS where the tokenizer has none. A fact is known where the greedy
+    Before each prompt goes a BOS, or an EOS where the tokenizer has none; a continuation ends at EOS, or where the
+    chat template of the tokenizer ends a turn. A fact is known where the greedy
     continuation begins with the expected word, white space and case aside. The state of the random numbers stays.
 
     Args:
@@ -150,5 +152,7 @@ def _continued(
     **how: Any,
 ) -> list[str]:
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    output = model.generate(input_ids=tokens, attention_mask=mask, pad_token_id=padding, use_cache=True, **how)
+    stops = stop_tokens(tokenizer, model.generation_config)
+    how |= {"pad_token_id": padding, "use_cache": True} | ({"eos_token_id": stops} if stops else {})
+    output = model.generate(input_ids=tokens, attention_mask=mask, **how)
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output[:, tokens.shape[1] :]]

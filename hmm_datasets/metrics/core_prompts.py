@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..text.corpora import check_text, shorten
+from ..text.rows import check_text, shorten
 from .core_tasks import LANGUAGE_MODELING, MULTIPLE_CHOICE, SCHEMA, CoreTask
 
 _ORDER_SEED, _EXAMPLES_SEED, _SWAP_SEED = 1337, 1234, 4321

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..bootstrap import ratio_interval
 from ..errors import InputError
-from ..text.corpora import check_text
+from ..text.rows import check_text
 from ..text.windows import IGNORED, check_length
 from . import load_metric
 from .ranks import check_vocabulary, share_rows, shared_batches

@@ -15,15 +15,15 @@ import numpy as np
 from jaxtyping import Int
 
 from ..errors import InputError
-from .corpora import check_text
+from .rows import check_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
-"""Ids 0 to 5. `<|endoftext|>` ends a document; `<|end|>` ends a message."""
+SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool|>")
+"""Ids 0 to 6. `<|endoftext|>` ends a document; `<|end|>` ends a message."""
 
 SPLIT_PATTERNS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -40,11 +40,15 @@ MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 # stands what the assistant has to produce, its end included, or a model would never learn to stop.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
+    "{% if message['content'] is not string %}"
+    "{{ raise_exception('the content of the message of ' + message['role'] + ' is no text') }}{% endif %}"
     "{% if message['role'] == 'assistant' %}"
     "{{ '<|assistant|>' }}{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
     "{% elif message['role'] == 'user' %}{{ '<|user|>' + message['content'] + '<|end|>' }}"
     "{% elif message['role'] == 'system' %}{{ '<|system|>' + message['content'] + '<|end|>' }}"
-    "{% else %}{{ raise_exception('expected the roles system, user, assistant, found ' + message['role']) }}"
+    "{% elif message['role'] == 'tool' %}{{ '<|tool|>' + message['content'] + '<|end|>' }}"
+    "{% else %}"
+    "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
@@ -71,7 +75,7 @@ def train_bpe(
         texts (iterable of `str`):
             What to count, such as `load_corpus(...)["text"]`; read once.
         vocab_size (`int`):
-            Tokens in all: 6 special ones, 256 bytes, and merges.
+            Tokens in all: 7 special ones, 256 bytes, and merges.
         split_pattern (`str`, *optional*, defaults to `"gpt2"`):
             `"gpt2"`, `"gpt4"`, or a regular expression whose matches are the pieces (Oniguruma syntax).
         min_frequency (`int`, *optional*, defaults to 2):
@@ -85,7 +89,7 @@ def train_bpe(
         `transformers.PreTrainedTokenizerFast` with exactly `vocab_size` tokens.
 
     Raises:
-        `InputError`: for a vocabulary below 262 or larger than the texts yield, no texts, an unknown pattern.
+        `InputError`: for a vocabulary below 263 or larger than the texts yield, no texts, an unknown pattern.
 
     ```python
     >>> tokenizer = train_bpe(["low lower lowest"] * 9, 268, show_progress=False)
@@ -171,6 +175,11 @@ def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
         raise InputError("no texts to train a tokenizer on")
 
 
+def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
+    """Whether every token but the special ones stands for bytes of text."""
+    return "ByteLevel" in tokenizer.backend_tokenizer.to_str()
+
+
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
     """How many bytes of text each token of a byte-level tokenizer stands for; special tokens stand for none.
 
@@ -184,7 +193,7 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
     Raises:
         `InputError`: for a tokenizer that is not byte-level.
     """
-    if "ByteLevel" not in tokenizer.backend_tokenizer.to_str():
+    if not is_byte_level(tokenizer):
         raise InputError("the tokenizer is not byte-level; bits per byte need one whose tokens are bytes")
     sizes = np.zeros(len(tokenizer), dtype=np.int64)
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)

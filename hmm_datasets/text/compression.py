@@ -131,7 +131,7 @@ def measure(tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str]) -> Compr
 
     ```python
     >>> from hmm_datasets.text.bpe import train_bpe
-    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 265, show_progress=False)
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
     >>> measure(tokenizer, ["low low"]).bytes_per_token
     3.5
 

@@ -1,30 +1,39 @@
 """Corpora by name: where each is, what its columns are called, and one way to read them all.
 
-Whatever the source (a Hub data set, a file, a sample inside this package), a row has one column: `text`, a string, or
-`messages`, a list of `{role, content}`. Files have no splits of their own, so a document is held out by a hash of its
-words (BLAKE2b, RFC 7693): equal documents are on the same side, on every machine, and a larger `test_fraction` only
-moves documents from train to test. Streams hold one document at a time; a `.json` file is read whole. To `skip` some
-documents of a stream is to read and hash them: they are neither encoded nor copied.
+Whatever the source (a Hub data set, a file, a sample inside this package), a row is a text (`text`, a string), a
+conversation (`messages`, a list of `{role, content}`) or a preference (`prompt`, `chosen` and `rejected`, each such a
+list); `conversations` has the formats they are read from. Files have no splits of their own, so their documents are
+divided as `splits` says: by a hash of their words. Streams hold one document at a time; a `.json` file is read whole.
+To `skip` some documents of a stream is to read and hash them: they are neither encoded nor copied.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .filters import DocumentFilter, FirstSeen, document_digest
+from .conversations import FORMATS, Format, Kind, as_prompt, as_text, column_format, num_characters, recognize
+from .filters import DocumentFilter, FirstSeen
 from .presets import CORPORA, Corpus
-from .rows import SUFFIXES, read_rows, shorten
+from .rows import SUFFIXES, read_rows
+from .splits import divided, held_out
 
 if TYPE_CHECKING:
     import datasets
 
-ROLES = ("system", "user", "assistant")
 _TEST_FRACTION = 0.1
+
+_CHECKED_BYTES = 1 << 26
+"""A file that is no larger is read whole before work starts."""
+
+_recognized: set[str] = set()
+"""What was said of formats in this process, so that nothing is said again for every split."""
 
 
 def load_corpus(
@@ -33,12 +42,14 @@ def load_corpus(
     split: str = "train",
     streaming: bool = True,
     config: str | None = None,
+    kind: Kind | None = None,
     text_column: str | None = None,
     messages_column: str | None = None,
     test_fraction: float | None = None,
+    max_documents: int | None = None,
     filters: DocumentFilter | None = None,
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    """Read a corpus as rows of one column, `text` or `messages`. Documents without a character are left out.
+    """Read a corpus of texts, conversations or preferences. Documents without a character are left out.
 
     Args:
         name_or_path (`str` or `os.PathLike`):
@@ -51,23 +62,30 @@ def load_corpus(
             downloaded first. A download that broke off goes on with the files that are not yet whole.
         config (`str`, *optional*):
             Configuration of a Hub data set, in place of the preset's.
+        kind (`str`, *optional*):
+            `"text"`, `"conversations"` or `"preferences"`: what is wanted, where a data set has the columns of
+            several; another kind is refused.
         text_column (`str`, *optional*), messages_column (`str`, *optional*):
-            The column to read. By default the preset's, else the first there is of `messages`, `conversations` and
-            `text`.
+            The column to read. By default the preset's, else the columns tell the format, see
+            [`~hmm_datasets.text.conversations`], and one line on stderr says which of them was recognized.
         test_fraction (`float`, *optional*):
             Share of the documents, by their hash, that is `"test"`: 0.1 by default of files and bundled samples, the
             preset's (`Corpus.test_fraction`) of those without a test split. Other Hub data sets and folders keep
             their own splits unless this is given; then it divides their train split. The Hub's own splits may
             share documents; those by hash never do.
+        max_documents (`int`, *optional*):
+            Read no more than the first so many rows of the source; they are counted before any is filtered, and
+            before they are divided into train and test.
         filters ([`~hmm_datasets.text.filters.DocumentFilter`], *optional*):
             Which documents to keep, by length, by other columns, each once; all by default.
 
     Returns:
-        `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`) or `messages` (list of
-        `{role, content}`).
+        `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
+        of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them.
 
     Raises:
-        `InputError`: for an unknown name, a missing file, column or split, a row that does not fit, no documents.
+        `InputError`: for an unknown name, a missing file, column or split, another kind than asked for, a row that
+            does not fit, no documents.
 
     ```python
     >>> stories = load_corpus("tinystories-sample", split="test")
@@ -78,91 +96,106 @@ def load_corpus(
     """
     if text_column and messages_column:
         raise InputError("load_corpus takes text_column= or messages_column=, found both")
+    if max_documents is not None and max_documents < 1:
+        raise InputError(f"max_documents={max_documents}: expected at least 1")
+    source = _source(os.fspath(name_or_path), kind, test_fraction)
+    if text_column or messages_column:
+        own = "text" if text_column else "conversations"
+        source = replace(source, corpus=replace(source.corpus, kind=own, column=text_column or messages_column))
+    selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
+    if source.local:
+        return _load_file(source, selection, streaming)
+    source = replace(source, corpus=replace(source.corpus, config=config or source.corpus.config))
+    return _load_hub(source, selection, streaming)
+
+
+def read_splits(
+    name_or_path: str | os.PathLike,
+    *,
+    kind: Kind,
+    test_fraction: float | None = None,
+    max_documents: int | None = None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read both splits of a corpus in one pass, where they are divided by hash or by position.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`), kind (`str`), test_fraction (`float`), max_documents (`int`):
+            See [`load_corpus`], which reads the same documents split by split.
+
+    Returns:
+        Iterator of `tuple[str, dict]`: `"train"` or `"test"`, and the document, in the order of the source.
+
+    Raises:
+        `InputError`: as [`load_corpus`]; and for a corpus with splits of its own and no `test_fraction`.
+    """
+    source = _source(os.fspath(name_or_path), kind, test_fraction)
+    if not source.test_fraction:
+        raise InputError(f"{source.corpus.name}: is not divided by hash; pass test_fraction= above 0 and below 1")
+    rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
+    return divided(rows, source.test_fraction, by_position=source.local)
+
+
+def check_splits(
+    name_or_path: str | os.PathLike,
+    *,
+    kind: Kind,
+    test_fraction: float | None = None,
+    max_documents: int | None = None,
+    check: Callable[[dict[str, Any]], object] | None = None,
+) -> None:
+    """Look at a corpus before work starts: every row of a file of at most 64 MiB, else the first rows of both splits.
+
+    Args:
+        name_or_path, kind, test_fraction, max_documents:
+            See [`read_splits`].
+        check (callable, *optional*):
+            Called with every document that is looked at; raises [`InputError`] if it cannot be used.
+
+    Raises:
+        `InputError`: as [`read_splits`]; for a row that cannot be used, by its number from 1; for a split without
+            documents.
+    """
+    name = os.fspath(name_or_path)
+    file = Path(CORPORA[name].path if name in CORPORA and CORPORA[name].bundled else name)
+    is_small = file.is_file() and file.stat().st_size <= _CHECKED_BYTES
+    missing = {"train", "test"}
+    documents = read_splits(name, kind=kind, test_fraction=test_fraction, max_documents=max_documents)
+    for number, (split, document) in enumerate(documents, start=1):
+        missing.discard(split)
+        try:
+            if check is not None:
+                check(document)
+        except InputError as error:
+            raise InputError(f"{name}: document {number}: {error}") from None
+        if not missing and not is_small:
+            return
+    for split in sorted(missing):
+        raise InputError(
+            f"{name}: no documents in split {split!r}, of {number} read; change test_fraction, read more of them "
+            "(max_documents), or add documents"
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A corpus, whether it is a file, the kind that is asked for, and how much of it is held out by hash."""
+
+    corpus: Corpus
+    local: bool
+    kind: Kind | None
+    test_fraction: float | None
+
+
+def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Source:
     if test_fraction is not None and not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
-    name = os.fspath(name_or_path)
     corpus = CORPORA.get(name) or Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
-    if text_column or messages_column:
-        kind = "text" if text_column else "conversations"
-        corpus = replace(corpus, kind=kind, column=text_column or messages_column)
     local = corpus.bundled or (name not in CORPORA and Path(name).is_file())
     if not local and name not in CORPORA:
         _check_remote(name)
     if test_fraction is None:
         test_fraction = _TEST_FRACTION if local else corpus.test_fraction
-    selection = _Selection(split, test_fraction, filters or DocumentFilter())
-    if local:
-        return _load_file(corpus, selection, streaming)
-    return _load_hub(replace(corpus, config=config or corpus.config), selection, streaming)
-
-
-def normalize_text(text: Any, where: str = "text") -> str:
-    """Return `text` without the white space around it; raise [`InputError`] if it is no string.
-
-    ```python
-    >>> normalize_text(" Once upon a time. ")
-    'Once upon a time.'
-
-    ```
-    """
-    return check_text(text, where).strip()
-
-
-def check_text(text: Any, where: str) -> str:
-    """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can hold."""
-    if not isinstance(text, str):
-        raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: half a surrogate pair at character {error.start}, which is no text") from None
-    return text
-
-
-def normalize_messages(messages: Any, where: str = "messages") -> list[dict[str, str]]:
-    """Return a conversation as a list of `{role, content}`, other keys left out.
-
-    Args:
-        messages (list):
-            Dictionaries with `role` and `content`; or strings, which are the user's and the assistant's in turn.
-        where (`str`, *optional*):
-            Opening words of an error.
-
-    Raises:
-        `InputError`: where the list is empty, or a role or content is not what a chat template takes.
-
-    ```python
-    >>> normalize_messages(["Hello", "Hi"])
-    [{'role': 'user', 'content': 'Hello'}, {'role': 'assistant', 'content': 'Hi'}]
-
-    ```
-    """
-    if not isinstance(messages, list | tuple) or not messages:
-        raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
-    if all(isinstance(message, str) for message in messages):
-        roles = ("user", "assistant")
-        messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(messages)]
-    result = []
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise InputError(f"{where}: message {number} needs role and content, found {shorten(message)}")
-        role = message["role"]
-        if role not in ROLES:
-            raise InputError(f"{where}: message {number} has role {role!r}, expected one of {', '.join(ROLES)}")
-        result.append({"role": role, "content": check_text(message["content"], f"{where}: message {number}")})
-    return result
-
-
-def held_out(text: str, test_fraction: float) -> bool:
-    """Whether a document is in the test split: a fixed function of its words, whatever the white space between them.
-
-    ```python
-    >>> held_out("A cat  sat.", 0.5) == held_out("A cat sat.\\n", 0.5)
-    True
-
-    ```
-    """
-    return document_digest(text) < test_fraction * 2.0**64
+    return _Source(corpus, local, kind, test_fraction)
 
 
 @dataclass(frozen=True)
@@ -172,46 +205,57 @@ class _Selection:
     split: str
     test_fraction: float | None
     filters: DocumentFilter
+    max_documents: int | None
+
+    def is_long_enough(self, document: dict[str, Any]) -> bool:
+        """Whether a normalized row holds anything, and no more or less than asked for."""
+        length = num_characters(document)
+        return bool(as_text(document)) and self.filters.keeps_length(length)
 
     def __call__(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row is: what a stream can say without those before."""
-        text = _as_text(document)
-        length = len(text) if "text" in document else sum(len(m["content"]) for m in document["messages"])
-        if not text or not self.filters.keeps_length(length):
+        """Whether a normalized row is wanted: what can be said without those before."""
+        if not self.is_long_enough(document):
             return False
         if not self.test_fraction:  # no need to read the words: a third of the time of reading a file
             return self.test_fraction is None or self.split == "train"
-        return held_out(text, self.test_fraction) == (self.split == "test")
-
-
-def _as_text(document: dict[str, Any]) -> str:
-    if "text" in document:
-        return document["text"]
-    return "\n".join(f"{message['role']}: {message['content']}" for message in document["messages"])
+        return held_out(as_prompt(document), self.test_fraction) == (self.split == "test")
 
 
 def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     new = FirstSeen()
-    return (document for document in documents if new(_as_text(document)))
+    return (document for document in documents if new(as_text(document)))
 
 
-def _normalize(value: Any, kind: str, where: str) -> dict[str, Any]:
-    if kind == "text":
-        return {"text": normalize_text(value, where)}
-    return {"messages": normalize_messages(value, where)}
+def _format(source: _Source, row: dict[str, Any]) -> Format:
+    """The format of a corpus with this first row; says so in one line where its columns alone tell it."""
+    corpus, kind = source.corpus, source.kind
+    found = f"found {', '.join(row)}"
+    if corpus.column is not None:
+        if corpus.column not in row:
+            raise InputError(f"{corpus.name}: no column {corpus.column!r}, {found}")
+        if kind not in (None, corpus.kind):
+            raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
+        return column_format(corpus.column, corpus.kind)
+    chosen = recognize(row, kind)
+    if chosen is None:
+        other = recognize(row)
+        if other is not None:
+            raise _other_kind(corpus, other.kind, other.columns, kind)
+        known = "; ".join(", ".join(one.columns) for one in FORMATS if kind in (None, one.kind))
+        wanted = "no column 'text' or 'messages'" if kind is None else f"no {kind}"
+        raise InputError(
+            f"{corpus.name}: {wanted}, {found}; expected the columns of {kind or 'a known format'}: {known}; rename "
+            "columns, or name one by text_column= or messages_column="
+        )
+    line = f"{corpus.name}: recognized as {chosen.describe(row)}"
+    if chosen.kind != "text" and line not in _recognized and os.environ.get("RANK", "0") == "0":
+        _recognized.add(line)
+        print(line, file=sys.stderr, flush=True)
+    return chosen
 
 
-def _with_column(corpus: Corpus, names: list[str]) -> Corpus:
-    """Settle the column to read among those found."""
-    found = f"found {', '.join(names)}"
-    if corpus.column is None:
-        column = next((name for name in ("messages", "conversations", "text") if name in names), None)
-        if column is None:
-            raise InputError(f"{corpus.name}: no column 'text' or 'messages', {found}; name one by text_column=")
-        return replace(corpus, column=column, kind="text" if column == "text" else "conversations")
-    if corpus.column not in names:
-        raise InputError(f"{corpus.name}: no column {corpus.column!r}, {found}")
-    return corpus
+def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: str) -> InputError:
+    return InputError(f"{corpus.name}: holds {found} ({', '.join(columns)}), expected {wanted}; name another corpus")
 
 
 def _features(kind: str) -> "datasets.Features":
@@ -220,14 +264,16 @@ def _features(kind: str) -> "datasets.Features":
     string = datasets.Value("string")
     if kind == "text":
         return datasets.Features({"text": string})
-    return datasets.Features({"messages": [{"role": string, "content": string}]})
+    names = ("messages",) if kind == "conversations" else ("prompt", "chosen", "rejected")
+    return datasets.Features({name: [{"role": string, "content": string}] for name in names})
 
 
 def _load_file(
-    corpus: Corpus, selection: _Selection, streaming: bool
+    source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
     import datasets
 
+    corpus = source.corpus
     if selection.split not in ("train", "test"):
         raise InputError(
             f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
@@ -235,35 +281,42 @@ def _load_file(
     first = next(read_rows(Path(corpus.path)), None)
     if first is None:
         raise InputError(f"{corpus.name}: holds no documents")
-    corpus = _with_column(corpus, list(first[1]))
-    source = {"corpus": corpus, "selection": selection}
-    if next(_documents(**source), None) is None:
+    settings = {"corpus": corpus, "format": _format(source, first[1]), "selection": selection}
+    if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
-            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters"
+            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
+            "change these, or add documents"
         )
+    features = _features(settings["format"].kind)
     if streaming:
         from .streaming import document_stream
 
-        return document_stream(_keyed_documents, _features(corpus.kind), **source)
-    return datasets.Dataset.from_list(list(_documents(**source)), features=_features(corpus.kind))
+        return document_stream(_keyed_documents, features, **settings)
+    return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
 
 
-def _keyed_documents(**source: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(_documents(**source))
+def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    return enumerate(_documents(**settings))
 
 
-def _documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
-    documents = filter(selection, _normalized(corpus, selection.filters))
+def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
+    documents = filter(selection.is_long_enough, _normalized(corpus, format, selection))
+    if selection.test_fraction:
+        pairs = divided(documents, selection.test_fraction, by_position=True)
+        documents = (document for split, document in pairs if split == selection.split)
+    elif selection.split == "test":
+        documents = iter(())
     return _first_seen(documents) if selection.filters.unique else documents
 
 
-def _normalized(corpus: Corpus, filters: DocumentFilter) -> Iterator[dict[str, Any]]:
-    for where, row in read_rows(Path(corpus.path)):
-        if corpus.column not in row:
-            raise InputError(f"{where}: no column {corpus.column!r}, found {', '.join(row)}")
-        if filters.keeps_row(row, where):
-            yield _normalize(row[corpus.column], corpus.kind, where)
+def _normalized(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
+    for where, row in islice(read_rows(Path(corpus.path)), selection.max_documents):
+        for column in format.columns:
+            if column not in row:
+                raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
+        if selection.filters.keeps_row(row, where):
+            yield format.read(row, where)
 
 
 def _check_remote(name: str) -> None:
@@ -277,49 +330,57 @@ def _check_remote(name: str) -> None:
         raise InputError(f"{name!r}: no such corpus; {known}; or pass a file, or a Hub id such as owner/name")
 
 
-def _load_hub(corpus: Corpus, selection: _Selection, streaming: bool) -> "datasets.IterableDataset | datasets.Dataset":
+def _load_hub(
+    source: _Source, selection: _Selection, streaming: bool
+) -> "datasets.IterableDataset | datasets.Dataset":
     import datasets
 
+    corpus = source.corpus
     split, divided = selection.split, selection.test_fraction is not None
     if divided and split not in ("train", "test"):
         raise InputError(f"{corpus.name}: split={split!r}, but test_fraction divides it into 'train' and 'test' only")
-    source = corpus.train_split if split == "train" or divided else split
-    source = corpus.test_split if source == "test" else source
+    part = corpus.train_split if split == "train" or divided else split
+    part = corpus.test_split if part == "test" else part
     try:
         if corpus.data_files:
-            file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=source)}"
-            data = datasets.load_dataset("json", data_files={source: file}, split=source, streaming=streaming)
+            file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=part)}"
+            data = datasets.load_dataset("json", data_files={part: file}, split=part, streaming=streaming)
         else:
-            data = datasets.load_dataset(corpus.path, corpus.config, split=source, streaming=streaming)
+            data = datasets.load_dataset(corpus.path, corpus.config, split=part, streaming=streaming)
         first = next(iter(data), None)
     except Exception as error:  # its clients raise the errors of several HTTP libraries
         reason = f"{type(error).__name__}: {error}"
-        advice = "; pass test_fraction= to train and test alike to hold one out by hash" if source == "test" else ""
+        advice = "; pass test_fraction= to train and test alike to hold one out by hash" if part == "test" else ""
         raise InputError(
-            f"{corpus.name}: split {source!r} of {corpus.path} cannot be loaded ({reason}){advice}"
+            f"{corpus.name}: split {part!r} of {corpus.path} cannot be loaded ({reason}){advice}"
         ) from error
     if first is None:
-        raise InputError(f"{corpus.name}: split {source!r} of {corpus.path} holds no documents")
-    corpus = _with_column(corpus, list(first))
-    selection.filters.keeps_row(first, f"{corpus.name}: row 0")
+        raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} holds no documents")
+    form = _format(source, first)
+    _normalize_row(first, 0, name=corpus.name, format=form, filters=selection.filters)
+    if selection.max_documents is not None:
+        count = selection.max_documents
+        data = data.take(count if streaming else min(count, len(data)))
     data = data.map(
-        partial(_normalize_row, corpus=corpus, filters=selection.filters),
+        partial(_normalize_row, name=corpus.name, format=form, filters=selection.filters),
         with_indices=True,
         remove_columns=list(first),
-        features=_features(corpus.kind),
+        features=_features(form.kind),
     )
     data = data.filter(selection)
     if not selection.filters.unique:
         return data
     if streaming:  # a generator, so that every pass begins with nothing seen
-        source = {"documents": data}
-        return datasets.IterableDataset.from_generator(_first_seen, features=_features(corpus.kind), gen_kwargs=source)
+        settings = {"documents": data}
+        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
     new = FirstSeen()
-    return data.select([number for number, document in enumerate(data) if new(_as_text(document))])
+    return data.select([number for number, document in enumerate(data) if new(as_text(document))])
 
 
-def _normalize_row(row: dict[str, Any], index: int, *, corpus: Corpus, filters: DocumentFilter) -> dict[str, Any]:
-    where = f"{corpus.name}: row {index}"
+def _normalize_row(
+    row: dict[str, Any], index: int, *, name: str, format: Format, filters: DocumentFilter
+) -> dict[str, Any]:
+    where = f"{name}: row {index}"
     if not filters.keeps_row(row, where):
-        return {"text": ""} if corpus.kind == "text" else {"messages": []}  # which no selection wants
-    return _normalize(row[corpus.column], corpus.kind, where)
+        return {name: "" if name == "text" else [] for name in _features(format.kind)}  # which no selection wants
+    return format.read(row, where)

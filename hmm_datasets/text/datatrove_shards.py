@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_json
-from .bpe import token_bytes
+from .bpe import is_byte_level, token_bytes
 from .token_index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, Shard, TokenIndex, with_shards
 from .token_stream import map_file, verify_ends
 from .tokenizing import tokenizer_index
@@ -50,7 +50,7 @@ def adopt_datatrove(
     """
     folder = Path(folder)
     index = tokenizer_index(tokenizer, corpus, shard_tokens=None)
-    sizes = token_bytes(tokenizer) if "ByteLevel" in tokenizer.backend_tokenizer.to_str() else None
+    sizes = token_bytes(tokenizer) if is_byte_level(tokenizer) else None
     paths = [path for path in sorted(folder.glob("*.ds")) if path.stat().st_size]
     if not paths:
         raise InputError(f"{folder}: no shards (*.ds) that hold tokens; expected the output of DocumentTokenizer")

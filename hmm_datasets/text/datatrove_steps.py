@@ -9,6 +9,7 @@ token stream. Any executor of datatrove runs them: local, Slurm, Ray. Needs the 
 import os
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datatrove.data import Document, DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
@@ -17,6 +18,9 @@ from datatrove.pipeline.tokens import DocumentTokenizer
 from .corpora import load_corpus
 from .datatrove_shards import adopt_datatrove
 
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
 
 class CorpusReader(PipelineStep):
     """Reads a split of a corpus: task `r` of `W` every `W`-th document from number `r`, or whole files of its own.
@@ -24,7 +28,7 @@ class CorpusReader(PipelineStep):
     Args:
         corpus (`str`): what [`~hmm_datasets.text.corpora.load_corpus`] takes.
         split (`str`, *optional*, defaults to `"train"`), test_fraction (`float`, *optional*): likewise.
-        max_documents (`int`, *optional*): read no more than the first so many.
+        max_documents (`int`, *optional*): likewise; of the source, before it is divided into splits.
     """
 
     name = "Corpus"
@@ -41,15 +45,27 @@ class CorpusReader(PipelineStep):
         self.corpus, self.split, self.test_fraction = corpus, split, test_fraction
         self.max_documents = max_documents
 
+    def open(self) -> "IterableDataset":
+        """The rows of all tasks together.
+
+        Raises:
+            `InputError`: what [`~hmm_datasets.text.corpora.load_corpus`] refuses, conversations among it.
+        """
+        return load_corpus(
+            self.corpus,
+            split=self.split,
+            kind="text",
+            test_fraction=self.test_fraction,
+            max_documents=self.max_documents,
+        )
+
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
         """Yield what the steps before yield, then the documents of this task."""
         from datasets.distributed import split_dataset_by_node
 
         if data:
             yield from data
-        rows = load_corpus(self.corpus, split=self.split, test_fraction=self.test_fraction)
-        if self.max_documents is not None:
-            rows = rows.take(self.max_documents)
+        rows = self.open()
         for number, row in enumerate(split_dataset_by_node(rows, rank=rank, world_size=world_size)):
             document = Document(text=row["text"], id=f"{self.corpus}/{rank}/{number}")
             self.update_doc_stats(document)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int64, UInt32
 
-from .corpora import check_text
+from .rows import check_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -47,10 +47,10 @@ class Encoder:
 
     ```python
     >>> from hmm_datasets.text.bpe import train_bpe
-    >>> encoder = Encoder(train_bpe(["low lower lowest"] * 9, 265, show_progress=False))
+    >>> encoder = Encoder(train_bpe(["low lower lowest"] * 9, 266, show_progress=False))
     >>> tokens, lengths = encoder.encode_batch(["low", "", "lower"])
     >>> tokens.tolist(), lengths.tolist()
-    ([263, 263, 74, 87], [1, 0, 3])
+    ([264, 264, 75, 88], [1, 0, 3])
 
     ```
     """

@@ -29,6 +29,8 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Raises:
         `InputError`: for another kind of file, and for one that cannot be read, with the line where it breaks off.
+
+    A row of JSON that is a list, not an object, is a conversation: it is the column `messages`.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = suffixes[-1:] == [".gz"]
@@ -60,6 +62,29 @@ def shorten(value: Any) -> str:
     """What a value is, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def normalize_text(text: Any, where: str = "text") -> str:
+    """Return `text` without the white space around it; raise [`InputError`] if it is no string.
+
+    ```python
+    >>> normalize_text(" Once upon a time. ")
+    'Once upon a time.'
+
+    ```
+    """
+    return check_text(text, where).strip()
+
+
+def check_text(text: Any, where: str) -> str:
+    """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can hold."""
+    if not isinstance(text, str):
+        raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: half a surrogate pair at character {error.start}, which is no text") from None
+    return text
 
 
 def _breaking_line(opened, path: Path) -> int:
@@ -107,8 +132,12 @@ def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(row, list):
+        return where, {"messages": row}
     if not isinstance(row, dict):
-        raise InputError(f"{where}: expected an object with named columns, found {shorten(row)}")
+        raise InputError(
+            f"{where}: expected an object with named columns, found {shorten(row)}; a list would be a conversation"
+        )
     return where, row
 
 

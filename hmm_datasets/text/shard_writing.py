@@ -147,16 +147,40 @@ def write_batches(
         folder (`str` or `os.PathLike`), token_bytes (`np.ndarray`), overwrite (`bool`): see [`write_tokens`].
         blank ([`TokenIndex`]): what holds for the whole stream, of [`blank_index`].
     """
+    with (
+        writing(folder, blank, token_bytes=token_bytes, overwrite=overwrite) as writer,
+        contextlib.closing(batches(writer.num_read)) as source,
+    ):
+        for batch in source:
+            writer.write(batch)
+    return writer.index
+
+
+@contextlib.contextmanager
+def writing(
+    folder: str | os.PathLike,
+    blank: TokenIndex,
+    *,
+    token_bytes: Int[np.ndarray, "V"] | None = None,
+    overwrite: bool = False,
+) -> Iterator["ShardWriter"]:
+    """Write a token stream by hand: batches are given to the writer, and the stream is in place at the end.
+
+    What an earlier run with the same arguments left is kept: give the documents from number `writer.num_read` on. An
+    exception inside leaves the shards that are whole for the next run.
+
+    Args:
+        folder (`str` or `os.PathLike`), blank ([`TokenIndex`]), token_bytes (`np.ndarray`), overwrite (`bool`): see
+            [`write_batches`].
+    """
     folder = Path(folder)
     check_replaceable(folder, INDEX_NAME, overwrite)
     unfinished = folder.with_name(folder.name + UNFINISHED_SUFFIX)
     with exclusive_lock(unfinished, folder.with_name(f".{folder.name}.lock")):
-        writer = _Writer(unfinished, finished_part(unfinished, blank), token_bytes)
+        writer = ShardWriter(unfinished, finished_part(unfinished, blank), token_bytes)
         try:
-            with contextlib.closing(batches(writer.num_read)) as source:
-                for batch in source:
-                    writer.write(batch)
-            index = writer.finish()
+            yield writer
+            writer.finish()
             put_in_place(unfinished, folder)
         except BaseException as error:
             safe = writer.abandon()
@@ -169,13 +193,17 @@ def write_batches(
             if safe:
                 error.add_note(safe)
             raise
-    if index.num_empty and os.environ.get("RANK", "0") == "0":
-        _logger.warning("%s: left out %s empty documents", index.corpus, f"{index.num_empty:,}")
-    return index
+    if writer.index.num_empty and os.environ.get("RANK", "0") == "0":
+        _logger.warning("%s: left out %s empty documents", writer.index.corpus, f"{writer.index.num_empty:,}")
 
 
-class _Writer:
-    """Cuts batches of documents into the shards of a folder, going on after those it has."""
+class ShardWriter:
+    """Cuts batches of documents into the shards of a folder, going on after those it has.
+
+    Attributes:
+        index ([`TokenIndex`]): of the shards that are whole.
+        num_read (`int`): documents it has had; of an unfinished stream one less, which is read again and compared.
+    """
 
     def __init__(self, folder: Path, index: TokenIndex, token_bytes: np.ndarray | None):
         self.folder, self.index = folder, index
@@ -208,7 +236,7 @@ class _Writer:
             first, start = after, stop
         self.num_read += len(batch.lengths)
 
-    def finish(self) -> TokenIndex:
+    def finish(self) -> None:
         """End the last shard and write the index of the whole stream."""
         if self.last_document is not None:
             raise InputError(_source_changed(self.folder, self.num_read, "is no longer there"))
@@ -219,7 +247,6 @@ class _Writer:
             raise InputError(f"{self.index.corpus}: no documents to write{empty}")
         self.index = replace(self.index, num_empty=self.num_read - self.index.num_documents)
         self._write_index()
-        return self.index
 
     def abandon(self) -> str:
         """Delete what is not a whole shard; say what is left and how to go on."""

@@ -10,7 +10,7 @@ from .shard_folder import check_replaceable
 from .shard_writing import SHARD_TOKENS, write_tokens
 from .token_index import FORMAT_VERSION, INDEX_NAME, Shard, TokenIndex
 from .token_stream import TokenStream
-from .tokenizing import tokenize_corpus, tokenizer_hash
+from .tokenizing import lay_out_splits, tokenize_corpus, tokenize_splits, tokenizer_hash
 
 __all__ = [
     "FORMAT_VERSION",
@@ -21,7 +21,9 @@ __all__ = [
     "TokenStream",
     "adopt_datatrove",
     "check_replaceable",
+    "lay_out_splits",
     "tokenize_corpus",
+    "tokenize_splits",
     "tokenizer_hash",
     "write_tokens",
 ]

@@ -22,9 +22,9 @@ from jaxtyping import Int64, UInt16
 
 from ..errors import InputError
 from ..files import atomic_folder, read_json, write_json
-from .corpora import held_out
 from .permutation import epoch_order
 from .shards import check_replaceable
+from .splits import held_out
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

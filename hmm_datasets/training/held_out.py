@@ -2,13 +2,30 @@
 
 The Trainer takes the mean over rows of the means of batches: where rows hold unequally many predicted tokens, its
 figure moves with the batch size. Here each row gives its sum and its count, and repeated rows, with which ranks fill
-their last batch, count once. It costs one more pass over the logits in float32.
+their last batch, count once. It costs one more pass over the logits in float32. Of rows in named parts
+([`HeldOutParts`]) each part's loss is told beside that of all, from the same pass.
 """
+
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int
+from torch.utils.data import ConcatDataset, Dataset
 
+from ..errors import InputError
 from ..text.windows import IGNORED
+
+
+class HeldOutParts(ConcatDataset):
+    """Held-out rows of several sources, end to end, with a name for the loss of each.
+
+    Args:
+        parts (mapping of `str` to `Dataset`): map-style data sets by name.
+    """
+
+    def __init__(self, parts: Mapping[str, Dataset]):
+        super().__init__(list(parts.values()))
+        self.names = list(parts)
 
 
 def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]) -> Float[torch.Tensor, "B 2"]:
@@ -46,14 +63,32 @@ class HeldOutLoss:
         self._held_out.append(self.accelerator.gather_for_metrics(rows).cpu())
         return (loss, outputs) if return_outputs else loss
 
-    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs):
+    def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs):
         """Evaluate; the loss is the mean over tokens."""
         self._held_out = [] if self.compute_metrics is None else None
         try:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
             if self._held_out:
-                total, count = torch.cat(self._held_out).sum(0).tolist()
-                output.metrics[f"{metric_key_prefix}_loss"] = total / count
+                losses = _mean_losses(torch.cat(self._held_out), dataloader.dataset)
+                output.metrics.update({f"{metric_key_prefix}_{name}": loss for name, loss in losses.items()})
         finally:
             self._held_out = None
         return output
+
+
+def _mean_losses(rows: Float[torch.Tensor, "N 2"], dataset: Dataset) -> dict[str, float]:
+    """The mean loss of all tokens, and of those of each named part; a part without any has none."""
+    total, count = rows.sum(0).tolist()
+    if count == 0:
+        raise InputError(
+            "no token of the held-out rows is predicted: their answers begin after max_length; raise it, or leave "
+            "evaluation out"
+        )
+    losses = {"loss": total / count}
+    if isinstance(dataset, HeldOutParts):
+        # Ranks take batches in turn, so gathered rows come in the order of the data set.
+        for name, part in zip(dataset.names, rows.split([len(part) for part in dataset.datasets]), strict=True):
+            total, count = part.sum(0).tolist()
+            if count:
+                losses[f"{name}_loss"] = total / count
+    return losses

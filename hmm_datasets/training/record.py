@@ -28,8 +28,9 @@ def write_record(
     output_dir: str | os.PathLike,
     settings: dict[str, Any],
     data: dict[str, Any],
-    accepted: Collection[str] = (),
+    accepted: Collection[str] | None = (),
     lineage: dict[str, Any] | None = None,
+    remedy: str = "choose another output_dir",
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
 
@@ -39,13 +40,15 @@ def write_record(
         output_dir (path): folder of the run.
         settings (`dict`): every setting as resolved.
         data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
-        accepted (collection of `str`): names such as `data.seed` that may differ all the same.
+        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ all the same; None where
+            the program cannot go on with other data, so that the error does not offer it.
         lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.lineage.lineage`].
+        remedy (`str`, *optional*): what the error says to do.
 
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
     """
-    check_data(output_dir, data, accepted)
+    check_data(output_dir, data, accepted, remedy)
     record = {
         "data": data,
         "settings": masked(settings),
@@ -64,8 +67,13 @@ def write_record(
     return record
 
 
-def check_data(output_dir: str | os.PathLike, data: dict[str, Any], accepted: Collection[str] = ()) -> None:
-    """Compare what the data are with what an earlier run in this folder wrote down.
+def check_data(
+    output_dir: str | os.PathLike,
+    data: dict[str, Any],
+    accepted: Collection[str] | None = (),
+    remedy: str = "choose another output_dir",
+) -> None:
+    """Compare what the data are with what an earlier run in this folder wrote down; see [`write_record`].
 
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
@@ -76,11 +84,10 @@ def check_data(output_dir: str | os.PathLike, data: dict[str, Any], accepted: Co
     data = json.loads(json.dumps(data))  # as it will be read again: a tuple comes back as a list
     before = read_json(path)["data"]
     for name in sorted(before.keys() | data.keys()):
-        if before.get(name) != data.get(name) and f"data.{name}" not in accepted:
-            raise InputError(
-                f"{path}: a run with data.{name} {before.get(name)!r}, this one has {data.get(name)!r}; "
-                f"choose another output_dir, or go on all the same with --accept_changes data.{name}"
-            )
+        if before.get(name) != data.get(name) and f"data.{name}" not in (accepted or ()):
+            offer = "" if accepted is None else f", or go on all the same with --accept_changes data.{name}"
+            found = f"a run with data.{name} {before.get(name)!r}, this one has {data.get(name)!r}"
+            raise InputError(f"{path}: {found}; {remedy}{offer}")
 
 
 def versions() -> dict[str, str]:

@@ -143,6 +143,7 @@ class WholeCheckpoints(ShardedCheckpoints):
             self.save_model(str(folder), _internal_call=True)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                write_digests(folder)
                 sync_tree(folder)
                 for path in folder.iterdir():
                     if path.is_dir():

@@ -4,7 +4,9 @@ Shared by the recipes, which read the rows, and by the plan of a run, which coun
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -51,10 +53,13 @@ class MixtureSettings:
     weigh_by: str = field(default="examples", metadata={"help": "What shares are of: examples (rows) or tokens."})
     length: int = field(default=256, metadata={"help": "Tokens a window."})
     stream_seed: int = field(default=0, metadata={"help": "Of the shuffle of the windows."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Held-out windows of each stream, at most."})
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):
             raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected as many")
+        if self.num_test_sequences < 1:
+            raise InputError(f"num_test_sequences is {self.num_test_sequences}; expected 1 or more")
 
     def load(self) -> "TrainingData":
         """Open the streams."""
@@ -198,11 +203,12 @@ class MixedData(TrainingData):
     """Windows of several token streams, in given shares."""
 
     def __init__(self, settings: MixtureSettings):
-        from torch.utils.data import ConcatDataset
+        from torch.utils.data import Subset
         from transformers import AutoTokenizer
 
         from ..text.shards import TokenStream, tokenizer_hash
         from ..text.windows import TokenWindows
+        from .held_out import HeldOutParts
         from .models import load_pretrained
 
         self._settings = settings
@@ -215,7 +221,8 @@ class MixedData(TrainingData):
                 raise InputError(f"{folder}: made with another tokenizer than {settings.model}; tokenize it again")
         self.vocab_size = self.streams[0].index.vocab_size
         held_out = [TokenWindows(TokenStream(f"{folder}/test"), settings.length) for folder in settings.streams]
-        self.test_rows = ConcatDataset(held_out)
+        first = [Subset(rows, range(min(len(rows), settings.num_test_sequences))) for rows in held_out]
+        self.test_rows = HeldOutParts(dict(zip(stream_names(settings.streams), first, strict=True)))
         self.identity = {
             "tokens": [stream.index.sha256 for stream in self.streams],
             "counts": self.rows(1).counts,
@@ -239,6 +246,24 @@ class MixedData(TrainingData):
             _corpus(folder, stream, part["epochs"]) | {"share": part["token_share"]}
             for folder, stream, part in zip(self._settings.streams, self.streams, parts, strict=True)
         ]
+
+
+def stream_names(folders: Sequence[str]) -> list[str]:
+    """What the streams are called in the figures: after their folders, and those around them where two are alike.
+
+    ```python
+    >>> stream_names(["outputs/a/text", "outputs/b/text", "outputs/a/chat"])
+    ['a_text', 'b_text', 'chat']
+
+    ```
+    """
+    parts = [[part for part in Path(folder).parts if part not in ("/", "..")] for folder in folders]
+    names = [place[-1] for place in parts]
+    names = ["_".join(place[-2:]) if names.count(name) > 1 else name for place, name in zip(parts, names, strict=True)]
+    return [
+        name if name not in names[:place] else f"{name}_{names[:place].count(name) + 1}"
+        for place, name in enumerate(names)
+    ]
 
 
 def _corpus(name: str, stream, epochs: float) -> dict[str, Any]:

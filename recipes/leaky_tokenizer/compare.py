@@ -38,8 +38,8 @@ def main(settings: ComparisonSettings) -> None:
     made_of = read_json(root / "clean" / "run.json")["settings"]
 
     def texts(split: str):
-        rows = load_corpus(made_of["corpus"], split=split, test_fraction=made_of["test_fraction"])
-        return (rows if made_of["max_documents"] is None else rows.take(made_of["max_documents"]))["text"]
+        chosen = {name: made_of[name] for name in ("test_fraction", "max_documents")}
+        return load_corpus(made_of["corpus"], split=split, kind="text", **chosen)["text"]
 
     compression = {split: compare(*tokenizers, texts(split)) for split in ("test", "train")}
     owed = tokens_from_test(*tokenizers, texts("train"), texts("test"))

@@ -23,7 +23,7 @@ class LeakySettings:
     output_dir: str = field(metadata={"help": "Where everything goes."})
     corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
     test_fraction: float = field(default=0.25, metadata={"help": "Share of the documents that is held out."})
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents of a split than this."})
+    max_documents: int | None = field(default=None, metadata={"help": "Read no more rows of the corpus than this."})
     vocab_size: int = field(default=4096, metadata={"help": "Tokens of each tokenizer, special ones included."})
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
     model: str = field(default="1m", metadata={"help": "A preset of hmm_datasets.training.models."})

@@ -54,7 +54,7 @@ def test_the_vocabulary_is_exactly_as_large_as_asked(tokenizer):
 
 
 def test_special_tokens_come_first_and_have_their_parts(tokenizer):
-    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(6))
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(7))
     assert (tokenizer.eos_token, tokenizer.bos_token, tokenizer.pad_token) == ("<|endoftext|>",) * 2 + ("<|pad|>",)
     assert set(tokenizer.all_special_tokens) == set(SPECIAL_TOKENS)
     assert tokenizer.decode(tokenizer.encode("<|user|>a<|end|>"), skip_special_tokens=True) == "a"
@@ -182,8 +182,8 @@ def test_special_tokens_in_a_message_can_be_read_as_text(tokenizer):
 
 
 def test_an_unknown_role_is_refused(tokenizer):
-    with pytest.raises(Exception, match="expected the roles system, user, assistant, found tool"):
-        tokenizer.apply_chat_template([{"role": "tool", "content": "A"}])
+    with pytest.raises(Exception, match="expected the roles system, user, assistant, tool, found narrator"):
+        tokenizer.apply_chat_template([{"role": "narrator", "content": "A"}])
 
 
 def test_trl_trains_on_the_assistants_words_alone(tmp_path):
@@ -211,11 +211,11 @@ def test_trl_trains_on_the_assistants_words_alone(tmp_path):
 
 
 def test_a_vocabulary_of_the_wrong_size_is_refused():
-    assert f"vocab_size=261: expected at least {MIN_VOCAB_SIZE}" in message(train_bpe, ["a"], 261)
+    assert f"vocab_size=262: expected at least {MIN_VOCAB_SIZE}" in message(train_bpe, ["a"], 262)
     told = message(train_bpe, ["low low low"], 500, show_progress=False)
-    assert "yield only 265 tokens" in told
-    assert "vocab_size=265" in told
-    assert len(train_bpe(["low low low"], 265, show_progress=False)) == 265
+    assert "yield only 266 tokens" in told
+    assert "vocab_size=266" in told
+    assert len(train_bpe(["low low low"], 266, show_progress=False)) == 266
 
 
 def test_texts_that_cannot_be_are_refused():

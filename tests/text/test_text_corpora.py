@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.corpora import held_out, load_corpus, normalize_messages, normalize_text
+from hmm_datasets.text.conversations import normalize_messages
+from hmm_datasets.text.corpora import load_corpus
 from hmm_datasets.text.filters import DocumentFilter
 from hmm_datasets.text.presets import CORPORA, SAMPLES, corpus_rows
+from hmm_datasets.text.rows import normalize_text
+from hmm_datasets.text.splits import held_out
 
 STORIES = [f"Story {number} is about a cat." for number in range(200)]
 CHAT = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -337,7 +340,10 @@ def test_other_keys_of_a_message_are_left_out():
         ("Hello", "expected a list of messages, found 'Hello'"),
         ([{"role": "user"}], "message 0 needs role and content"),
         ([*CHAT, "Hello"], "message 2 needs role and content"),
-        ([{"role": "tool", "content": "A"}], "message 0 has role 'tool', expected one of system, user, assistant"),
+        (
+            [{"role": "narrator", "content": "A"}],
+            "message 0 has role 'narrator', expected one of system, user, assistant, tool",
+        ),
         ([{"role": "user", "content": None}], "message 0: expected text, found None"),
     ],
 )

@@ -103,9 +103,9 @@ def test_special_tokens_keep_their_ids_and_those_missing_come_after(tmp_path):
     special = {"<|endoftext|>": top + 1, "<|endofprompt|>": top + 4}
     imported = import_tiktoken(path, "gpt4", special_tokens=special)
     assert imported.convert_tokens_to_ids(list(special)) == list(special.values())
-    assert imported.convert_tokens_to_ids(list(SPECIAL_TOKENS[1:])) == list(range(top + 5, top + 10))
+    assert imported.convert_tokens_to_ids(list(SPECIAL_TOKENS[1:])) == list(range(top + 5, top + 11))
     assert imported.eos_token_id == top + 1
-    assert sorted(imported.get_vocab().values()) == list(range(len(imported))) == list(range(top + 10))
+    assert sorted(imported.get_vocab().values()) == list(range(len(imported))) == list(range(top + 11))
     assert imported.convert_ids_to_tokens([top, top + 2]) == [f"<|unused_{top}|>", f"<|unused_{top + 2}|>"]
     assert imported.encode("a<|endoftext|>b").count(top + 1) == 1
     assert imported.decode(imported.encode("A cat 🙂 sat.")) == "A cat 🙂 sat."
@@ -153,7 +153,8 @@ def gpt2_files(tmp_path):
     """A tokenizer of GPT-2's layout: bytes, merges, then `<|endoftext|>`."""
     tokenizer = trained("gpt2", 800)
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    vocabulary = {token: number - 6 for token, number in state["model"]["vocab"].items() if number >= 6}
+    first = len(SPECIAL_TOKENS)
+    vocabulary = {token: number - first for token, number in state["model"]["vocab"].items() if number >= first}
     vocabulary["<|endoftext|>"] = len(vocabulary)
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     merges = [" ".join(pair) for pair in state["model"]["merges"]]
@@ -170,7 +171,7 @@ def test_gpt2s_files_give_the_ids_that_transformers_gives(gpt2_files):
         assert encode(imported, text) == reference.encode(text)
     size = len(json.loads(gpt2_files[0].read_text()))
     assert imported.eos_token_id == size - 1
-    assert imported.convert_tokens_to_ids(list(SPECIAL_TOKENS[1:])) == list(range(size, size + 5))
+    assert imported.convert_tokens_to_ids(list(SPECIAL_TOKENS[1:])) == list(range(size, size + 6))
 
 
 def test_an_imported_tokenizer_comes_back_from_disk_and_takes_conversations(gpt2_files, tmp_path):

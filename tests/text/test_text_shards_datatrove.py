@@ -12,7 +12,7 @@ from datatrove.utils.dataset import DatatroveFolderDataset
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.bpe import train_bpe
-from hmm_datasets.text.corpora import load_corpus
+from hmm_datasets.text.corpora import load_corpus, read_splits
 from hmm_datasets.text.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
 from hmm_datasets.text.shards import INDEX_NAME, TokenStream, adopt_datatrove, tokenize_corpus, write_tokens
 
@@ -119,13 +119,15 @@ def test_vocabularies_above_65536_are_four_bytes_wide_for_both(tmp_path, tokeniz
 def test_a_pipeline_of_several_tasks_ends_in_a_token_stream(tmp_path, tokenizer, ours):
     folder = tmp_path / "a"
     steps = [
-        CorpusReader("tinystories-sample", "test", max_documents=100),
+        CorpusReader("tinystories-sample", "test", max_documents=1000),
         PlainTextTokenizer(str(folder), str(Path(tokenizer.name_or_path) / "tokenizer.json"), tokenizer.eos_token),
     ]
     tokens = LocalPipelineExecutor(steps, tasks=3, workers=1, logging_dir=str(tmp_path / "logs" / "tokens"))
     index = IndexWriter(folder, tokenizer.name_or_path, "stories")
     LocalPipelineExecutor([index], logging_dir=str(tmp_path / "logs" / "index"), depends=tokens, workers=1).run()
-    expected = documents_of(ours)[:100]
+    count = sum(split == "test" for split, _ in read_splits("tinystories-sample", kind="text", max_documents=1000))
+    assert 70 < count < 130, "of the rows that are read, those that are held out"
+    expected = documents_of(ours)[:count]
     assert documents_of(TokenStream(folder)) == [*expected[0::3], *expected[1::3], *expected[2::3]]
 
 

@@ -1,0 +1,84 @@
+"""Conversations to fine-tune on, and those that are held out: the rows in which an assistant speaks."""
+
+import os
+from typing import TYPE_CHECKING
+
+from transformers import TrainingArguments
+
+from ..errors import InputError
+from ..text.corpora import load_corpus
+from ..text.rows import shorten
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def conversation_splits(
+    name: str,
+    *,
+    max_conversations: int | None = None,
+    num_test_sequences: int = 256,
+    test_fraction: float | None = None,
+) -> tuple["Dataset", "Dataset | None"]:
+    """Read the conversations to train on and to evaluate on; those without a turn of the assistant are left out.
+
+    Args:
+        name (`str`): what [`~hmm_datasets.text.corpora.load_corpus`] takes.
+        max_conversations (`int`, *optional*): to train on, at most.
+        num_test_sequences (`int`, *optional*, defaults to 256): to evaluate on, at most.
+        test_fraction (`float`, *optional*): see [`~hmm_datasets.text.corpora.load_corpus`]; 0 for no evaluation.
+
+    Returns:
+        `tuple`: the rows to train on, and those to evaluate on; None where no held-out conversation has an answer,
+        which is said in one line on rank 0.
+
+    Raises:
+        `InputError`: no conversation to train on has an answer; it names the first row.
+    """
+    train = _answered(name, "train", test_fraction)
+    if not len(train):
+        rows = load_corpus(name, kind="conversations", streaming=False, test_fraction=test_fraction)
+        first = rows[0]["messages"][0]
+        raise InputError(
+            f"{name}: row 0 of split 'train' has no turn of the assistant ({first['role']}: "
+            f"{shorten(first['content'])}), nor has any other of {len(rows):,} rows; expected answers to learn from"
+        )
+    if max_conversations is not None:
+        train = train.select(range(min(len(train), max_conversations)))
+    if test_fraction == 0:
+        return train, None
+    test = _answered(name, "test", test_fraction)
+    return train, test.select(range(min(len(test), num_test_sequences))) if len(test) else None
+
+
+def never_evaluate(settings: TrainingArguments) -> None:
+    """Turn off every evaluation, of which there are no rows.
+
+    Raises:
+        `InputError`: the settings ask for the best checkpoint, which only an evaluation tells.
+    """
+    if settings.load_best_model_at_end:
+        raise InputError("load_best_model_at_end needs held-out conversations with answers; leave it out, or add some")
+    settings.eval_strategy = type(settings.eval_strategy)("no")
+    settings.do_eval = settings.eval_on_start = False
+    settings.evaluations_per_doubling = 0
+
+
+def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
+    """The conversations of a split in which an assistant speaks; says how many others there are."""
+    rows = load_corpus(name, split=split, kind="conversations", streaming=False, test_fraction=test_fraction)
+    numbers = [n for n, messages in enumerate(rows["messages"]) if any(m["role"] == "assistant" for m in messages)]
+    missing = len(rows) - len(numbers)
+    if missing == 0:
+        return rows
+    if os.environ.get("RANK", "0") == "0" and numbers:
+        print(
+            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant and "
+            "are left out"
+        )
+    elif os.environ.get("RANK", "0") == "0" and split == "test":
+        print(
+            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant: training "
+            "goes on, and there is no held-out loss"
+        )
+    return rows.select(numbers)
