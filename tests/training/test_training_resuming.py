@@ -109,6 +109,7 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused_before_the_first_
     pretrain(tmp_path, hmm, stop=4)
     path = tmp_path / "checkpoint-4" / "trainer_state.json"
     path.write_text(path.read_text().replace('"num_input_tokens_seen": 128', '"num_input_tokens_seen": 136'))
+    (tmp_path / "checkpoint-4" / "digests.json").unlink()
     with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before hold 128 now"):
         pretrain(tmp_path, hmm)
 
