@@ -1,12 +1,10 @@
 """The Trainer and TRL's SFTTrainer with whole checkpoints, exact counts, and a NaN that never trains on."""
 
-import socket
-
 import torch
 from transformers import Trainer
 from trl import SFTTrainer
 
-from ..errors import InputError
+from ..errors import InputError, RankError
 from ..text.packing import count_tokens
 from .accounting import Accounting
 from .held_out import HeldOutLoss
@@ -26,10 +24,9 @@ class FiniteLoss:
         """One micro-batch forward and backward; returns its loss."""
         loss = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss).all():
-            raise InputError(
-                f"step {self.state.global_step + 1}: the loss is {loss.item()} on rank {self.args.process_index} "
-                f"({socket.gethostname()}); the newest checkpoint is from before it: lower the learning rate, or look "
-                "at the rows of this step"
+            raise RankError(
+                f"step {self.state.global_step + 1}: the loss is {loss.item()}; the newest checkpoint is from before "
+                "it: lower the learning rate, or look at the rows of this step"
             )
         return loss
 
