@@ -120,3 +120,5 @@ class Pretrainer(
 
 class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer):
     """TRL's trainer for conversations."""
+
+    loss_has_logits = False  # its output layer and loss are one
