@@ -6,11 +6,15 @@ their body under [`one_line_errors`], which turns such an error into one line on
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +30,14 @@ class InputError(ValueError):
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
+
+
+class RankError(InputError):
+    """An error of one rank: its line names the rank and its host, also where that is rank 0."""
+
+
+class LostPeer(RankError):
+    """Another process is gone; that one's own error, if it has any, is the one to read."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -73,18 +85,61 @@ def format_bytes(count: float) -> str:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an [`InputError`] as `error: ...` on stderr and exit with code 2; other exceptions pass.
+    """End by an [`InputError`] or a full disk with one line, `error: ...`, and exit code 2; other exceptions pass.
 
-    Of several processes rank 0 speaks at once. The others wait five seconds, in which the launcher ends them if
-    rank 0 failed too; a rank that fails alone is still heard, with its number and host.
+    Of several processes rank 0 speaks at once. The others, and whoever lost another process, wait five seconds, in
+    which the launcher ends them if another failed first; a rank that fails alone is still heard, with number and
+    host. Under torch's launcher (torchrun, accelerate) the line ends the launcher's own report, and so is the last
+    thing on the screen; elsewhere it goes to stderr.
     """
     try:
-        yield
+        with _full_disks_named():
+            yield
     except InputError as error:
+        moment = time.time()
         rank = int(os.environ.get("RANK", "0"))
-        origin = ""
-        if rank > 0:
+        origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
+        if rank > 0 or isinstance(error, LostPeer):
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run's own handler would not end it
             time.sleep(5)
-            origin = f"rank {rank} on {socket.gethostname()}: "
-        print(f"{origin}error: {error}", file=sys.stderr, flush=True)
+        line = f"error: {origin}{error}"
+        if not _reported_by_launcher(line, moment):
+            print(line, file=sys.stderr, flush=True)
         sys.exit(2)
+
+
+@contextlib.contextmanager
+def _full_disks_named() -> Iterator[None]:
+    """Make an [`InputError`] of a full disk that nobody nearer to it has told of, such as that of a cache."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        caches = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR"))
+        places = [Path.cwd(), Path.home(), Path(tempfile.gettempdir()), *map(Path, filter(None, caches))]
+        free = {place: shutil.disk_usage(place).free for place in places if place.is_dir()}
+        fullest = min(free, key=free.get)
+        what = getattr(error, "filename", None) or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
+        raise InputError(
+            f"{what}: no room left on the disk ({' '.join(str(error).split())[:200]}); {format_bytes(free[fullest])} "
+            f"are free in {fullest}; make room and start the same command again"
+        ) from error
+
+
+def _reported_by_launcher(line: str, moment: float) -> bool:
+    """Leave a line to torch's launcher, in the form of `torch.distributed.elastic`; False where none will say it."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if not path or restarts[0] != restarts[1]:  # it says nothing of a failure after which it starts again
+        return False
+    report = {"message": line, "extraInfo": {"py_callstack": f"\n{line}", "timestamp": str(int(moment))}}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": report}, file)
+    except OSError:
+        return False
+    return True

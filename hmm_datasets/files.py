@@ -117,6 +117,34 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
         sync(path.parent)
 
 
+@contextlib.contextmanager
+def written_together(folder: str | os.PathLike) -> Iterator[Path]:
+    """Yield an empty temporary folder in `folder`; on success all that it holds is moved there, on any error deleted.
+
+    Raises:
+        `InputError`: the disk is full.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=folder))
+    with _becoming(folder, temporary):
+        yield temporary
+        move_into(temporary, folder)
+
+
+def move_into(source: Path, target: Path) -> None:
+    """Move all that a folder holds to another, each file and folder in place of one of its name, once all are synced.
+
+    Both are on one disk, so that each appears whole.
+    """
+    sync_tree(source)
+    for path in sorted(source.iterdir()):
+        if path.is_dir() and (target / path.name).is_dir():
+            os.replace(target / path.name, source / f".{path.name}.old")
+        os.replace(path, target / path.name)
+    sync(target)
+
+
 def sync_tree(folder: Path) -> None:
     """Flush a folder and all that is in it to the disk."""
     for file in [folder, *folder.rglob("*")]:

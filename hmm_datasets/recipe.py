@@ -6,14 +6,13 @@ import faulthandler
 import logging
 import os
 import re
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .credentials import masked_arguments
-from .errors import InputError, one_line_errors
+from .errors import LostPeer, one_line_errors
 from .exclusive_lock import exclusive_lock
 from .launcher import end_with_launcher
 
@@ -70,9 +69,9 @@ def _one_line_of_lost_peers() -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else ""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not _LOST_PEER.search(reason):
             raise
-        raise InputError(
-            f"rank {os.environ.get('RANK')} on {socket.gethostname()} lost another process ({reason}); look for the "
-            "one that ended first, here or on another host; the same command goes on from the newest checkpoint"
+        raise LostPeer(
+            f"lost another process ({reason}); look for the one that ended first, here or on another host; the same "
+            "command goes on from the newest checkpoint"
         ) from None
 
 

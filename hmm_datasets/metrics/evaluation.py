@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..credentials import masked_arguments
 from ..errors import InputError
-from ..files import atomic_folder, read_json, read_jsonl, write_json, write_jsonl
+from ..files import read_json, read_jsonl, write_json, write_jsonl, written_together
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -150,20 +150,19 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
-    """Write the folder of an evaluation and print its tables; `report.json` comes last."""
+    """Write the folder of an evaluation and print its tables; what was there stays until all of it is written."""
     from ..report.evaluation_plots import draw_evaluation
     from ..report.evaluation_tables import evaluation_text
     from ..report.page import write_page
 
     folder = Path(folder)
-    (folder / REPORT_NAME).unlink(missing_ok=True)
-    with atomic_folder(folder / ITEMS_NAME) as temporary:
+    with written_together(folder) as temporary:
         for name, rows in items.items():
-            write_jsonl(temporary / f"{name}.jsonl", rows)
-    with atomic_folder(folder / PLOTS_NAME) as temporary:
-        plots = draw_evaluation(report, items, temporary)
-        write_page(report, plots, folder / PAGE_NAME)
-    write_json(folder / REPORT_NAME, report)
+            write_jsonl(temporary / ITEMS_NAME / f"{name}.jsonl", rows)
+        (temporary / PLOTS_NAME).mkdir()
+        plots = draw_evaluation(report, items, temporary / PLOTS_NAME)
+        write_page(report, plots, temporary / PAGE_NAME)
+        write_json(temporary / REPORT_NAME, report)
     print(evaluation_text(report))
     print(f"\n{folder}/: {REPORT_NAME}, {PAGE_NAME}, {PLOTS_NAME}/, {ITEMS_NAME}/")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..bootstrap import Difference
 from ..errors import InputError
-from ..files import atomic_folder, read_json, write_json
+from ..files import read_json, write_json, written_together
 from .pairing import LEVEL, RESAMPLES, Run, can_pair, other_questions, pair
 from .sweep import cells
 from .tables import Z_95, Table, figure_text, interval_text, ladder
@@ -239,20 +239,20 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
     from .comparison_plots import FIGURES, draw_comparison
     from .page import Section, embed, flattened, render
 
-    folder = Path(folder)
-    with atomic_folder(folder / "plots") as temporary:
-        figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary)]
     made_of = {run["name"]: run for run in comparison["runs"]}
     made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}
-    render(
-        folder / "comparison.html",
-        title=f"{len(comparison['runs'])} evaluations",
-        subtitle=f"each compared with {comparison['runs'][0]['name']}",
-        summary=_sentences(comparison) + comparison["left_out"],
-        sections=[Section("Figures of each run", comparison_tables(comparison)), Section("Pictures", (), figures)],
-        provenance=list(flattened(made_of)),
-    )
-    write_json(folder / "comparison.json", comparison)
+    with written_together(folder) as temporary:
+        (temporary / "plots").mkdir()
+        figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary / "plots")]
+        render(
+            temporary / "comparison.html",
+            title=f"{len(comparison['runs'])} evaluations",
+            subtitle=f"each compared with {comparison['runs'][0]['name']}",
+            summary=_sentences(comparison) + comparison["left_out"],
+            sections=[Section("Figures of each run", comparison_tables(comparison)), Section("Pictures", (), figures)],
+            provenance=list(flattened(made_of)),
+        )
+        write_json(temporary / "comparison.json", comparison)
 
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,9 @@ def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "
 class HeldOutLoss:
     """Mixed into a Trainer; where `compute_metrics` is set, rows are taken to be alike, and nothing changes."""
 
+    loss_has_logits = True
+    """Whether the Trainer's loss comes with its logits; else they take one more forward pass."""
+
     _held_out: list[torch.Tensor] | None = None
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -58,7 +61,11 @@ class HeldOutLoss:
         if self._held_out is None or "labels" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs["labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.loss_has_logits:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        else:
+            loss = super().compute_loss(model, inputs, False, num_items_in_batch)
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         rows = row_losses(outputs.logits, labels)
         self._held_out.append(self.accelerator.gather_for_metrics(rows).cpu())
         return (loss, outputs) if return_outputs else loss

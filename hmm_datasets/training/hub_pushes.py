@@ -39,6 +39,8 @@ class HubPushes:
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository before anything is trained; a Hub that refuses is told in one line."""
+        if not self.is_world_process_zero():
+            return
         try:
             super().init_hf_repo(token, private)
         except Exception as error:  # the client's errors are of many kinds, and a library's below it

@@ -18,7 +18,7 @@ from transformers import Trainer
 
 from ..digests import check_digests, write_digests
 from ..errors import InputError, disk_full, format_bytes, is_disk_full
-from ..files import read_json, remove, size_of, sync, sync_tree, unfinished, write_json
+from ..files import move_into, read_json, remove, size_of, sync, sync_tree, unfinished, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
 from .sharded_saving import ShardedCheckpoints
 
@@ -144,12 +144,7 @@ class WholeCheckpoints(ShardedCheckpoints):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_digests(folder)
-                sync_tree(folder)
-                for path in folder.iterdir():
-                    if path.is_dir():
-                        remove(run / path.name)
-                    os.replace(path, run / path.name)
-                sync(run)
+                move_into(folder, run)
         self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager

@@ -13,12 +13,11 @@ checks and steps within the backward pass: what it left out is counted, and what
 """
 
 import math
-import socket
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from ..errors import InputError
+from ..errors import InputError, RankError
 
 _MOST_IN_A_ROW = 20
 
@@ -94,9 +93,9 @@ class FiniteGradients:
             self._skipped_in_a_row = 0
             return
         if self.is_deepspeed_enabled and not by_library:
-            raise InputError(
-                f"step {step}: the norm of the gradient is {self._norm} ({socket.gethostname()}), and DeepSpeed "
-                "trained on it; the newest checkpoint is from before it: set check_grad_overflow in the DeepSpeed JSON"
+            raise RankError(
+                f"step {step}: the norm of the gradient is {self._norm}, and DeepSpeed trained on it; the newest "
+                "checkpoint is from before it: set check_grad_overflow in the DeepSpeed JSON"
             )
         self.tally.skipped_steps += 1
         self._skipped_in_a_row += 1

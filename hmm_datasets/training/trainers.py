@@ -1,13 +1,11 @@
 """The Trainer and TRL's SFTTrainer with whole checkpoints, exact counts, and a NaN that never trains on."""
 
-import socket
-
 import torch
 from transformers import Trainer
 from trl import SFTTrainer
 
 from ..data.views import EndlessSequences
-from ..errors import InputError
+from ..errors import InputError, RankError
 from ..text.packing import count_tokens
 from ..text.verification import check_streams
 from .accounting import Accounting
@@ -28,10 +26,9 @@ class FiniteLoss:
         """One micro-batch forward and backward; returns its loss."""
         loss = super().training_step(*args, **kwargs)
         if not torch.isfinite(loss).all():
-            raise InputError(
-                f"step {self.state.global_step + 1}: the loss is {loss.item()} on rank {self.args.process_index} "
-                f"({socket.gethostname()}); the newest checkpoint is from before it: lower the learning rate, or look "
-                "at the rows of this step"
+            raise RankError(
+                f"step {self.state.global_step + 1}: the loss is {loss.item()}; the newest checkpoint is from before "
+                "it: lower the learning rate, or look at the rows of this step"
             )
         return loss
 
@@ -133,3 +130,5 @@ class Pretrainer(
 
 class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer):
     """TRL's trainer for conversations."""
+
+    loss_has_logits = False  # its output layer and loss are one

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import warnings
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.text.bpe import train_bpe
 from hmm_datasets.text.corpora import load_corpus
+from hmm_datasets.training.held_out import row_losses
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
@@ -97,3 +99,38 @@ def test_a_stopped_fine_tuning_goes_on_to_the_rows_and_losses_of_an_undisturbed_
     assert before | after == trained, "none twice, none missing"
     assert set(after) == set(range(step + 1, STEPS))
     assert found == losses
+
+
+def test_the_held_out_loss_is_a_mean_over_tokens_and_no_library_warns(tokenizer, tmp_path):
+    args = SFTSettings(
+        str(tmp_path),
+        max_steps=1,
+        global_batch_size=4,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=3,
+        max_length=48,
+        save_strategy="no",
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    )
+    trainer = FineTuner(
+        model=model,
+        args=args,
+        train_dataset=conversations(),
+        eval_dataset=conversations().select(range(7)),
+        processing_class=tokenizer,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        found = trainer.evaluate()
+    total = count = 0.0
+    for batch in trainer.get_eval_dataloader():
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        losses = row_losses(logits, batch["labels"]).sum(0)
+        total, count = total + losses[0].item(), count + losses[1].item()
+    assert found["eval_loss"] == pytest.approx(total / count, rel=1e-6)
+    assert 0 <= found["eval_mean_token_accuracy"] <= 1

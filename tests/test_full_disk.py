@@ -1,0 +1,130 @@
+"""On a disk without room every command ends in one line, and what was there before is there after it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmm_datasets.cli import main
+from hmm_datasets.errors import is_disk_full, one_line_errors
+from hmm_datasets.hmm import processes
+from hmm_datasets.metrics.evaluation import write_evaluation
+from hmm_datasets.text.words import build_word_corpus
+
+sys.path.insert(0, str(Path(__file__).parent / "report"))
+import made_up
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 400 kB, and how to fill it up to some bytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk, left):
+    """Leave so many bytes free."""
+    import shutil
+
+    (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - left)))
+
+
+def contents(folder):
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "filler")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def told(capsys, action):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught, one_line_errors():
+        action()
+    assert caught.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def fit(disk):
+    tokens = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1)
+    np.save(disk.parent / "tokens.npy", tokens)
+    command = ["fit", str(disk.parent / "tokens.npy"), "--num-states", "40", "--num-symbols", "40"]
+    main([*command, "--max-epochs", "3", "--output", str(disk / "fit")])
+
+
+def save(disk):
+    processes.random(40, 40, alpha=0.4, seed=7).save_pretrained(disk / "hmm")
+
+
+def sample(disk):
+    processes.mess3().save_pretrained(disk.parent / "mess3")
+    main(
+        [
+            "sample",
+            str(disk.parent / "mess3"),
+            "--num-sequences",
+            "9000",
+            "--length",
+            "64",
+            "--output",
+            str(disk / "tokens.npy"),
+        ]
+    )
+
+
+def words(disk):
+    build_word_corpus(["one two three . " * 30000], k=4).save(disk / "words", overwrite=True)
+
+
+def evaluate(disk):
+    report, items = made_up.report()
+    write_evaluation(report, items, disk / "evaluation")
+
+
+@pytest.mark.parametrize("action", [fit, save, sample, words, evaluate])
+def test_a_full_disk_is_told_in_one_line_and_costs_nothing_that_was_there(action, disk, capsys):
+    (disk / "older").write_text("as it was")
+    fill(disk, left=8192)
+    before = contents(disk)
+    line = told(capsys, lambda: action(disk))
+    assert f"{disk}/" in line
+    assert "no room left on the disk: it needs " in line
+    assert "are free; make room and start the same command again" in line
+    after = contents(disk)
+    assert after["older"] == before["older"]
+    assert not [name for name in after if "/." in f"/{name}"], "nothing half-written is left"
+
+
+def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(disk, capsys):
+    report, items = made_up.report()
+    subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+    evaluate(disk)
+    before = contents(disk)
+    fill(disk, left=50_000)
+    assert "evaluation: no room left on the disk" in told(capsys, lambda: evaluate(disk))
+    assert contents(disk) == before
+
+
+def test_a_full_disk_that_nobody_told_of_is_named_all_the_same(disk, capsys, monkeypatch):
+    """As that of a cache, which another library writes."""
+    monkeypatch.setenv("HF_HOME", str(disk))
+    fill(disk, left=0)
+
+    def write():
+        with open(disk / "cached", "wb") as file:
+            file.write(bytes(1_000_000))
+
+    line = told(capsys, write)
+    assert f"no room left on the disk ([Errno 28] No space left on device); 0 bytes are free in {disk}" in line
+
+
+@pytest.mark.parametrize("message", ["Error while serializing: I/O error: No space left on device (os error 28)"])
+def test_what_libraries_say_of_a_full_disk_is_understood(message):
+    assert is_disk_full(RuntimeError(message))
+    assert not is_disk_full(RuntimeError("something else"))
