@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import Trainer
 
-from ..digests import check_digests, write_digests
+from ..digests import DIGESTS_NAME, check_digests, write_digests
 from ..errors import InputError
 from ..files import read_json, sync_tree, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
@@ -187,7 +187,10 @@ def check_checkpoint(folder: Path, identity: dict[str, Any], accepted: Collectio
             f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
             "output_dir, and start from these weights"
         )
-    check_digests(folder, f"delete {folder.name} to go on from the checkpoint before it")
+    check_digests(
+        folder,
+        f"delete {folder.name} to go on from the checkpoint before it, or its {DIGESTS_NAME} to take it as it is",
+    )
     path = folder / IDENTITY_NAME
     if not path.exists():
         return
