@@ -1,9 +1,9 @@
 """Whether the files of a token stream are those that were written: SHA-256 against `index.json`.
 
 Whoever opens a stream has its files checked: up to 256 MB at once, which takes half a second or less, and more on a
-thread while reading begins. The first file that differs makes every later reading of the stream in this process an
-[`InputError`], and [`check_streams`] raise it, which a training run calls at each step. Of several processes of a
-machine the first alone checks (`LOCAL_RANK` 0); loader workers do not.
+thread while reading begins. The first file that differs is told on the screen, makes every later reading of the stream
+in this process an [`InputError`], and [`check_streams`] raise it, which a training run calls at each step. Of several
+processes of a machine the first alone checks (`LOCAL_RANK` 0); loader workers do not.
 """
 
 import os
@@ -35,6 +35,7 @@ class Verification:
     def __init__(self, folder: Path, index: TokenIndex):
         self.folder, self.index = folder, index
         self.error: InputError | None = None
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
         size = sum(path.stat().st_size for path, _ in self._files())
         if size <= AT_ONCE:
@@ -50,8 +51,11 @@ class Verification:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error of a file that differs, if one was found so far."""
-        if self.error is not None:
+        """Raise the error of a file that differs, if one was found so far.
+
+        In a forked worker nothing is raised: it would come out as a traceback in the main process, which checks too.
+        """
+        if self.error is not None and os.getpid() == self._process:
             raise self.error
 
     def wait(self) -> None:
@@ -69,6 +73,8 @@ class Verification:
             self.error = InputError(f"{self.folder}: cannot be read ({error.strerror}); copy the folder again")
         else:
             _running.remove(self)
+            return
+        print(self.error, file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[Path, str]]:
         for shard in self.index.shards:

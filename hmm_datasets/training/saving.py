@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from ..digests import check_digests, write_digests
+from ..digests import DIGESTS_NAME, check_digests, write_digests
 from ..errors import InputError, disk_full, format_bytes, is_disk_full
 from ..files import move_into, read_json, remove, size_of, sync, sync_tree, unfinished, write_json
 from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
@@ -246,7 +246,10 @@ def check_checkpoint(
             f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
             "output_dir, and start from these weights"
         )
-    check_digests(folder, f"delete {folder.name} to go on from the checkpoint before it")
+    check_digests(
+        folder,
+        f"delete {folder.name} to go on from the checkpoint before it, or its {DIGESTS_NAME} to take it as it is",
+    )
     path = folder / IDENTITY_NAME
     if not path.exists():
         return

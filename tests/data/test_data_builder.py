@@ -125,6 +125,14 @@ def test_other_files_in_the_folder_do_not_hide_the_model(load, folder):
     assert rows(load(streaming=False, num_sequences=5)) == sequences(5)
 
 
+def test_tables_that_are_not_those_of_the_settings_are_refused(load, folder, tmp_path):
+    processes.mess3(0.3, 0.9).save_pretrained(tmp_path / "other")
+    (folder / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    for streaming in (True, False):
+        message = error(load, streaming=streaming, num_sequences=5)
+        assert message.startswith(f"{folder / 'model.safetensors'}: tables have fingerprint")
+
+
 # Resuming
 
 

@@ -153,6 +153,7 @@ def test_a_large_stream_is_checked_in_the_background_and_a_difference_ends_the_r
     stream = TokenStream(folder)
     try:
         assert f"{folder / '00001.ds'}: SHA-256 is" in message(stream.verification.wait)
+        assert f"\n{folder / '00001.ds'}: SHA-256 is" in capsys.readouterr().err
         for read in (
             lambda: stream.read(0, 1),
             lambda: stream.document(0),

@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.data.views import HMMSequences
+from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
@@ -115,6 +116,7 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
     train(tmp_path, max_steps=1)
     path = tmp_path / "checkpoint-1" / "identity.json"
     write_json(path, read_json(path) | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
+    write_digests(path.parent)
     expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, and this run is under plain data"
     with pytest.raises(InputError, match=expected):
         train(tmp_path, max_steps=2)
@@ -136,6 +138,7 @@ def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tm
     state["stateful_callbacks"]["Tally"]["attributes"]["rows"] = 4_000_000
     tokens = 4_000_000 * 8
     write_json(far / "trainer_state.json", state | {"global_step": 1_000_000, "num_input_tokens_seen": tokens})
+    write_digests(far)
     asked = []
     view = HMMSequences.__getitems__
     try:
