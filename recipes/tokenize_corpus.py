@@ -32,7 +32,7 @@ class TokenizeSettings:
         default="tinystories-sample",
         metadata={"help": "A text corpus: name, file or Hub data set; none for none, with a tokenizer that is there."},
     )
-    conversations: list[str] = field(
+    conversations: list[str] | None = field(
         default_factory=lambda: ["instructions-sample"],
         metadata={"help": "Corpora of conversations: names, files or Hub data sets; none for none."},
     )
