@@ -32,7 +32,7 @@ class TokenizeSettings:
         default="tinystories-sample",
         metadata={"help": "A text corpus: name, file or Hub data set; none for none, with a tokenizer that is there."},
     )
-    conversations: list[str] = field(
+    conversations: list[str] | None = field(
         default_factory=lambda: ["instructions-sample"],
         metadata={"help": "Corpora of conversations: names, files or Hub data sets; none for none."},
     )
@@ -88,7 +88,7 @@ def _folder_name(corpus: str) -> str:
 
 def main(settings: TokenizeSettings) -> None:
     """Check everything; train the tokenizer, on train text alone unless told otherwise; tokenize every corpus."""
-    from hmm_datasets.text.chat import check_chat_template, lay_out, load_tokenizer
+    from hmm_datasets.text.chat import check_chat_template, check_messages, load_tokenizer
     from hmm_datasets.text.corpora import check_splits, read_splits
     from hmm_datasets.text.shards import lay_out_splits, tokenize_splits
     from hmm_datasets.training.record import check_data, write_record
@@ -109,7 +109,7 @@ def main(settings: TokenizeSettings) -> None:
     if settings.conversations and tokenizer is not None:
         check_chat_template(tokenizer, tokenizer.name_or_path)
     for name in settings.conversations:
-        check = None if tokenizer is None else lambda document: lay_out(tokenizer, document["messages"])
+        check = None if tokenizer is None else lambda document: check_messages(tokenizer, document["messages"])
         check_splits(name, kind="conversations", check=check, **chosen)
     write_record(output, asdict(settings), data, None, remedy=remedy)
 

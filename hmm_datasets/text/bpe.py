@@ -37,16 +37,22 @@ SPLIT_PATTERNS = {
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
 # Role tokens are written out, so that transformers' sanitize_control_tokens finds them. Between `generation` marks
-# stands what the assistant has to produce, its end included, or a model would never learn to stop.
+# stands what the assistant has to produce, its calls of tools and its end included, or a model would never learn to
+# stop. Calls are written as `conversations` writes them into the text.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message['content'] is not string %}"
+    "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
+    "{% if content is not string %}"
     "{{ raise_exception('the content of the message of ' + message['role'] + ' is no text') }}{% endif %}"
     "{% if message['role'] == 'assistant' %}"
-    "{{ '<|assistant|>' }}{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
-    "{% elif message['role'] == 'user' %}{{ '<|user|>' + message['content'] + '<|end|>' }}"
-    "{% elif message['role'] == 'system' %}{{ '<|system|>' + message['content'] + '<|end|>' }}"
-    "{% elif message['role'] == 'tool' %}{{ '<|tool|>' + message['content'] + '<|end|>' }}"
+    "{{ '<|assistant|>' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
+    "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
+    "{{ '<tool_call>\n{\"name\": ' + call['name'] | tojson + ', \"arguments\": ' }}"
+    "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|end|>' }}{% endgeneration %}"
+    "{% elif message['role'] == 'user' %}{{ '<|user|>' + content + '<|end|>' }}"
+    "{% elif message['role'] == 'system' %}{{ '<|system|>' + content + '<|end|>' }}"
+    "{% elif message['role'] == 'tool' %}{{ '<|tool|>' + content + '<|end|>' }}"
     "{% else %}"
     "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
     "{% endif %}{% endfor %}"

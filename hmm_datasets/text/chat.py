@@ -1,6 +1,8 @@
 """What a tokenizer's chat template says: how a conversation is laid out in tokens, and which token ends a turn."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -42,10 +44,22 @@ def lay_out(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> list[in
     Raises:
         `InputError`: for messages that the template refuses, in its words.
     """
+    with _in_the_templates_words():
+        return tokenizer.apply_chat_template(messages, return_dict=False, sanitize_control_tokens=True)
+
+
+def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
+    """Raise the errors of [`lay_out`] without its cost, which is nearly all in encoding."""
+    with _in_the_templates_words():
+        tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+@contextlib.contextmanager
+def _in_the_templates_words() -> Iterator[None]:
     from jinja2 import TemplateError
 
     try:
-        return tokenizer.apply_chat_template(messages, return_dict=False, sanitize_control_tokens=True)
+        yield
     except (TemplateError, TypeError) as error:
         raise InputError(f"the chat template refuses it ({error}); change the conversation or the template") from None
 

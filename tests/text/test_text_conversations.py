@@ -11,6 +11,7 @@ from pyarrow import parquet
 from hmm_datasets.errors import InputError
 from hmm_datasets.text import corpora
 from hmm_datasets.text.bpe import train_bpe
+from hmm_datasets.text.conversations import normalize_messages
 from hmm_datasets.text.corpora import load_corpus
 from hmm_datasets.text.filters import DocumentFilter
 
@@ -244,11 +245,25 @@ def test_calls_of_tools_become_words_of_the_assistant(tmp_path):
         {"role": "assistant", "content": [{"type": "text", "text": "21 degrees."}], "tool_calls": None},
     ]
     file = write_jsonl(tmp_path / "a.jsonl", [{"messages": turns, "tools": []}])
-    assert conversations(file)[0][1:] == [
+    found = conversations(file)[0]
+    assert found[1:] == [
         assistant('<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'),
         {"role": "tool", "content": "21"},
         assistant("21 degrees."),
     ]
+
+
+def test_the_template_writes_calls_as_they_are_read(tokenizer):
+    first = {"function": {"name": "warmth", "arguments": {"city": "Orléans", "day": None}}}
+    second = {"name": "warmth", "arguments": '{"city": "Rome"}'}
+    for content, calls in ((None, [first]), ("Wait.", [first, second]), ("", [second])):
+        turn = {"role": "assistant", "content": content, "tool_calls": calls}
+        read = normalize_messages([turn])
+        assert tokenizer.apply_chat_template([turn], tokenize=False) == (
+            tokenizer.apply_chat_template(read, tokenize=False)
+        )
+        output = tokenizer.apply_chat_template([turn], return_assistant_tokens_mask=True, return_dict=True)
+        assert output["assistant_masks"] == [0] + [1] * (len(output["input_ids"]) - 1)
 
 
 def test_only_rank_0_says_what_was_recognized(tmp_path, capfd, monkeypatch):
@@ -315,9 +330,10 @@ def test_the_loss_is_on_the_assistants_words_and_their_end_and_on_nothing_else(c
 
 
 def test_trl_finds_the_template_fit_for_tools_and_training(tokenizer):
-    from trl.chat_template_utils import is_chat_template_stop_token_trained
+    from trl.chat_template_utils import is_chat_template_prefix_preserving, is_chat_template_stop_token_trained
 
     assert is_chat_template_stop_token_trained(tokenizer)
+    assert is_chat_template_prefix_preserving(tokenizer)
     ids = ids_of(tokenizer, WITH_TOOLS[:4])
     assert ids.count(tokenizer.convert_tokens_to_ids("<|tool|>")) == 1
     assert ids.count(tokenizer.convert_tokens_to_ids("<|end|>")) == 4, "what a tool says cannot end its turn"

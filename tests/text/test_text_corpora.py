@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.conversations import normalize_messages
-from hmm_datasets.text.corpora import load_corpus
+from hmm_datasets.text.corpora import load_corpus, read_splits
 from hmm_datasets.text.filters import DocumentFilter
 from hmm_datasets.text.presets import CORPORA, SAMPLES, corpus_rows
 from hmm_datasets.text.rows import normalize_text
@@ -223,6 +223,23 @@ def test_a_hub_corpus_without_a_test_split_is_held_out_by_hash_when_asked(hub):
     assert test == [text for text in STORIES if held_out(text, 0.2)]
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("source", ["file", "hub"])
+def test_no_more_than_the_first_rows_are_read_and_both_ways_of_reading_agree(hub, source, streaming):
+    path = write_jsonl(hub / "a.jsonl", [{"text": text} for text in ["", *STORIES]])
+    if source == "hub":
+        path = "someone/stories"
+        hub_repository(hub / path, "text", "default", {"train": ["", *STORIES]})
+    settings = {"test_fraction": 0.2, "max_documents": 51}
+    parts = {split: texts(path, split=split, streaming=streaming, **settings) for split in ("train", "test")}
+    assert sorted(parts["train"] + parts["test"]) == sorted(STORIES[:50]), "an empty row is read, and left out"
+    for split, document in read_splits(path, kind="text", **settings):
+        assert document["text"] == parts[split].pop(0)
+    assert parts == {"train": [], "test": []}
+    assert len(texts(path, streaming=streaming, test_fraction=0.0, max_documents=9999)) == len(STORIES)
+    assert "max_documents=0: expected at least 1" in message(load_corpus, path, max_documents=0)
+
+
 def test_a_preset_without_a_test_split_holds_one_out_by_itself(hub):
     rows = [f"Page {number}." for number in range(5000)]
     hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": rows})
@@ -308,7 +325,7 @@ def test_an_unreachable_hub_is_told_in_one_line():
     for name in ("lima", "nobody/nothing"):
         program = f"""
 from hmm_datasets.errors import one_line_errors
-from hmm_datasets.text.corpora import load_corpus
+from hmm_datasets.text.corpora import load_corpus, read_splits
 with one_line_errors():
     load_corpus({name!r})
 """
