@@ -89,7 +89,8 @@ def _stage_table(summaries: dict[str, dict]) -> str:
 def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
     from hmm_datasets.hub.run_cards import write_hmm_card, write_run_card
 
-    evaluations = [path.parent for path in sorted(root.glob("*/report.json"))]
+    reports = sorted([*root.glob("*/report.json"), *root.glob("*/evaluation/report.json")])
+    evaluations = [path.parent for path in reports]
     if "hmm" in summaries:
         write_hmm_card(root / "hmm", licence=licence)
     for name in summaries.keys() - {"hmm"}:
