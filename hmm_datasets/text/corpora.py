@@ -64,7 +64,7 @@ def load_corpus(
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`) or `messages` (list of
-        `{role, content}`).
+        `{role, content}`); a corpus that is computed (`story-questions`) keeps its other columns.
 
     Raises:
         `InputError`: for an unknown name, a missing file, column or split, a row that does not fit, no documents.
@@ -91,6 +91,8 @@ def load_corpus(
     if test_fraction is None:
         test_fraction = _TEST_FRACTION if local else corpus.test_fraction
     selection = _Selection(split, test_fraction, filters or DocumentFilter())
+    if corpus.compute is not None:
+        return _load_computed(corpus, selection, streaming)
     if local:
         return _load_file(corpus, selection, streaming)
     return _load_hub(replace(corpus, config=config or corpus.config), selection, streaming)
@@ -247,6 +249,38 @@ def _load_file(
 
         return document_stream(_keyed_documents, _features(corpus.kind), **source)
     return datasets.Dataset.from_list(list(_documents(**source)), features=_features(corpus.kind))
+
+
+def _load_computed(
+    corpus: Corpus, selection: _Selection, streaming: bool
+) -> "datasets.IterableDataset | datasets.Dataset":
+    import datasets
+
+    if selection.split not in ("train", "test"):
+        raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
+    _with_column(corpus, list(corpus.columns))
+    source = {"corpus": corpus, "selection": selection}
+    if next(_computed_documents(**source), None) is None:
+        raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
+    others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
+    features = datasets.Features(_features(corpus.kind) | others)
+    if streaming:
+        from .streaming import document_stream
+
+        return document_stream(_keyed_computed_documents, features, **source)
+    return datasets.Dataset.from_list(list(_computed_documents(**source)), features=features)
+
+
+def _keyed_computed_documents(**source: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    return enumerate(_computed_documents(**source))
+
+
+def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
+    """The rows of a split, which `test_fraction` has already told from the other."""
+    rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
+    kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
+    documents = filter(replace(selection, test_fraction=None), kept)
+    return _first_seen(documents) if selection.filters.unique else documents
 
 
 def _keyed_documents(**source: Any) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -117,5 +117,5 @@ class Pretrainer(
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
 
-class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, SFTTrainer):
+class FineTuner(FiniteLoss, HeldOutLoss, Optimizers, Accounting, WholeCheckpoints, SFTTrainer):
     """TRL's trainer for conversations."""
