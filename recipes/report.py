@@ -26,7 +26,6 @@ class ReportSettings:
 def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
     from hmm_datasets.files import read_json, read_jsonl, write_json
-    from hmm_datasets.report.answers import answers_text
     from hmm_datasets.report.plots import plot_divergence, plot_loss, plot_positions, plot_stages
     from hmm_datasets.report.tables import hmm_table, out_of_order
 
@@ -56,7 +55,6 @@ def main(settings: ReportSettings) -> None:
         lines += ["", f"prompt: {answer['prompt']}", f"answer: {answer['answer']}"]
     if (root / "sft" / "answers.json").exists():
         report["answers"] = read_json(root / "sft" / "answers.json")
-        lines += ["", answers_text(report["answers"])]
     _write_cards(root, settings.license, measured, summaries)
     write_json(root / "report.json", report)
     print("\n".join(lines))

@@ -82,14 +82,13 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
 
 
 def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int]) -> None:
-    """Put held-out questions to the model as it was before and as it is saved; write and print what came."""
+    """Put held-out questions to the model as it was and as it is saved; write what came, print how much is right."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from hmm_datasets.metrics.answers import answer, compare_answers, questions_of
-    from hmm_datasets.report.answers import answers_text
     from hmm_datasets.training.models import load_pretrained
 
-    questions = questions_of(test, chat.num_questions)
+    questions = questions_of(test or [], chat.num_questions)
     if not questions:
         print(f"{chat.conversations}: no held-out question has an answer; none is counted")
         return
@@ -104,7 +103,9 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
         )
         for name in (chat.model, folder)
     ]
-    print(answers_text(compare_answers(folder, questions, *said)))
+    found = compare_answers(folder, questions, *said)
+    before, after = (found[when]["all"]["accuracy"] for when in ("before", "after"))
+    print(f"{len(questions)} held-out questions, answered in the right words: {before:.1%} before, {after:.1%} after")
 
 
 if __name__ == "__main__":

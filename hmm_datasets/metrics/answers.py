@@ -15,6 +15,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..files import write_json, write_jsonl
+from ..report.answers import FIGURES_NAME, ROWS_NAME
 from .ranks import check_vocabulary
 from .scoring import context_limit, padded
 
@@ -166,8 +167,7 @@ def compare_answers(
     """Count the right answers of two models to the same questions, and write them beside the second one.
 
     Writes `answers.jsonl`, a row a question: `kind`, `messages`, `expected`, the answers `before` and `after`; and
-    `answers.json`, which is returned: [`exact_match`] of both under `before` and `after`, and `transcripts`, the first
-    three of those rows.
+    `answers.json`, which is returned: [`exact_match`] of both under `before` and `after`.
     """
     rows = [
         {
@@ -179,13 +179,9 @@ def compare_answers(
         }
         for question, old, new in zip(questions, before, after, strict=True)
     ]
-    write_jsonl(Path(folder) / "answers.jsonl", rows)
-    found = {
-        "before": exact_match(questions, before),
-        "after": exact_match(questions, after),
-        "transcripts": rows[:3],
-    }
-    write_json(Path(folder) / "answers.json", found)
+    found = {"before": exact_match(questions, before), "after": exact_match(questions, after)}
+    write_jsonl(Path(folder) / ROWS_NAME, rows)
+    write_json(Path(folder) / FIGURES_NAME, found)
     return found
 
 

@@ -1,9 +1,9 @@
 """Short stories and questions about them, written by rule: conversations whose right answers are known exactly.
 
-There are four kinds, in turn: which thing has a color, who came after whom, how many things a friend has, and how a
-made-up name is spelled. A story tells one to three facts in the words of TinyStories, and the user asks about all of
-it. Whoever names something of the story at random is right one time in three, and one time in four where things are
-counted: the `chance` of a row.
+There are four kinds in a fixed turn: which thing has a color and who came after whom, twice each; how many things a
+friend has; and how a made-up name is spelled. A story tells one to three facts in the words of TinyStories, and the
+user asks about all of it. Whoever names something of the story at random is right one time in three, and one time in
+four where things are counted: the `chance` of a row.
 
 Conversation `i` of a split is a pure function of `(seed, split, i)`. A fact (Mia has a red hat; three friends in
 the order in which they came; the things that Tom has; a name and its letters) belongs to one split by a hash of its
@@ -54,8 +54,8 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
         `InputError`: a `test_fraction` that leaves a split without facts.
 
     ```python
-    >>> story_question(2, "test")["messages"][0]["content"]
-    'Mia has a ball. How many things does Mia have?'
+    >>> story_question(1, "test")["messages"][0]["content"]
+    'First John came to the pond, then Mia came, then Anna came. Who came after Mia?'
 
     ```
     """
@@ -63,7 +63,8 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
         raise InputError(
             f"story-questions: test_fraction={test_fraction} leaves too few facts in a split; set it to 0.01 to 0.9"
         )
-    kind, chance, tell = _KINDS[index % len(_KINDS)]
+    kind = _TURN[index % len(_TURN)]
+    chance, tell = _KINDS[kind]
     draw = _Draws(f"{seed} {split} {index}", split, test_fraction)
     story, exchanges = tell(draw)
     messages = []
@@ -172,9 +173,10 @@ def _a(word: str) -> str:
     return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
-_KINDS = (
-    ("color", 1 / 3, _color_story),
-    ("order", 1 / 3, _order_story),
-    ("count", 1 / len(_NUMBERS), _count_story),
-    ("spelling", 1 / 3, _spelling_story),
-)
+_KINDS = {
+    "color": (1 / 3, _color_story),
+    "order": (1 / 3, _order_story),
+    "count": (1 / len(_NUMBERS), _count_story),
+    "spelling": (1 / 3, _spelling_story),
+}
+_TURN = ("color", "order", "count", "color", "order", "spelling")  # the first two take longer to learn
