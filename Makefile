@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Python compiles a module when it is first imported; compiling all of every package takes as long as installing it.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
 .PHONY: demo test install lint
@@ -23,7 +24,7 @@ install: .venv/installed
 
 # What tests and benchmarks need besides: other libraries to compare with.
 .venv/tools: .venv/installed
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(INSTALL) -c constraints.txt -e ".[dev]"
 	@touch $@
 
 .venv/installed: pyproject.toml constraints.txt
@@ -32,9 +33,9 @@ install: .venv/installed
 	@echo "installing; some minutes on the first time"
 ifeq ($(HAS_GPU),0)
 	@# No GPU: a build without CUDA, from the configured index or else from PyTorch's own, which uv knows.
-	$(PIP) install "torch==$(TORCH)+cpu" 2>/dev/null \
-		|| ($(PIP) install uv && $(BIN)/uv pip install -q -p $(BIN)/python --torch-backend cpu "torch==$(TORCH)") \
-		|| $(PIP) install "torch==$(TORCH)"
+	$(INSTALL) "torch==$(TORCH)+cpu" 2>/dev/null \
+		|| ($(INSTALL) uv && $(BIN)/uv pip install -q -p $(BIN)/python --torch-backend cpu "torch==$(TORCH)") \
+		|| $(INSTALL) "torch==$(TORCH)"
 endif
-	$(PIP) install -c constraints.txt -e .
+	$(INSTALL) -c constraints.txt -e .
 	@touch $@

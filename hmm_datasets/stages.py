@@ -1,40 +1,151 @@
-"""Experiments of several recipes: commands run one after another, each printed, up to the first that fails."""
+"""Experiments of several recipes: commands run one after another, each printed, up to the first that fails.
+
+Lanes of stages that need nothing of one another may run side by side. The first lane speaks as it goes; what the
+others say is kept, and shown in whole once the lanes before them are done.
+"""
 
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+Stage = tuple[str, str]
+"""Title and command; `python` is this interpreter, `accelerate` its own."""
 
 
-def run_stages(stages: Sequence[tuple[str, str]], root: Path) -> int:
-    """Run every stage.
+@dataclass(frozen=True)
+class SideBySide:
+    """Lanes that run at the same time, the stages of each one after another.
+
+    Attributes:
+        lanes (sequence of sequences of `Stage`): they share the cores, unless `OMP_NUM_THREADS` is set.
+    """
+
+    lanes: Sequence[Sequence[Stage]]
+
+
+def run_stages(stages: Sequence[Stage | SideBySide], root: Path) -> int:
+    """Run every stage; where one fails, end those beside it and start no other.
 
     Args:
-        stages (sequence of pairs of `str`): title and command; `python` is this interpreter, `accelerate` its own.
+        stages (sequence of `Stage` and [`SideBySide`]): what to run, in this order.
         root (`Path`): the folder to run them in, that of the checkout.
 
     Returns:
         `int`: the exit code of the first that failed, or 0.
     """
+    began = time.time()
+    code = _Run(stages, root).code
+    if code == 0:
+        print(f"\nAll of it took {time.time() - began:.0f} s.")
+    return code
+
+
+class _Run:
+    """Runs stages when made; `code` is the exit code of the first that failed, or 0."""
+
+    def __init__(self, stages: Sequence[Stage | SideBySide], root: Path):
+        groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+        self.code = 0
+        self._root = root
+        self._total = sum(len(lane) for lanes in groups for lane in lanes)
+        self._running: set[subprocess.Popen] = set()
+        numbers = iter(range(1, self._total + 1))
+        for lanes in groups:
+            numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
+            try:
+                if len(lanes) == 1:
+                    self._run_lane(numbered[0], _environment(root))
+                else:
+                    self._run_side_by_side(numbered)
+            except BaseException:  # an interrupt, of this process alone perhaps
+                self._stop()
+                raise
+
+    def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
+        spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
+        print(f"\nStages {spans} run side by side; what the first of them say comes first.", flush=True)
+        environment = _environment(self._root, lanes=len(lanes))
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            outputs = [stack.enter_context((folder / f"{lane[0][0]}").open("wb")) for lane in lanes[1:]]
+            pool = stack.enter_context(ThreadPoolExecutor(len(lanes)))
+            stack.push(lambda kind, *_: self._stop() if kind is not None else None)  # before the pool waits
+            running = [
+                pool.submit(self._run_lane, lane, environment, output)
+                for lane, output in zip(lanes, [None, *outputs], strict=True)
+            ]
+            running[0].result()
+            for lane, output in zip(running[1:], outputs, strict=True):
+                for said in _follow(Path(output.name), lane):
+                    sys.stdout.write(said)
+                    sys.stdout.flush()
+                lane.result()
+
+    def _run_lane(
+        self, lane: list[tuple[int, str, str]], environment: dict[str, str], output: IO[bytes] | None = None
+    ) -> None:
+        def say(line: str) -> None:
+            if output is None:
+                print(line, flush=True)
+            else:
+                output.write(f"{line}\n".encode())
+                output.flush()
+
+        for number, title, command in lane:
+            if self.code != 0:
+                return
+            say(f"\n[{number}/{self._total}] {title}\n$ {command}")
+            started = time.time()
+            errors = None if output is None else subprocess.STDOUT
+            with subprocess.Popen(
+                _resolve(shlex.split(command)), cwd=self._root, env=environment, stdout=output, stderr=errors
+            ) as process:
+                self._running.add(process)
+                code = process.wait()
+                self._running.discard(process)
+            if code != 0:
+                if self.code == 0:
+                    self.code = code
+                    print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr, flush=True)
+                    self._stop()
+                return
+            say(f"({time.time() - started:.0f} s)")
+
+    def _stop(self) -> None:
+        self.code = self.code or 1
+        for process in list(self._running):
+            process.terminate()
+
+
+def _follow(path: Path, lane: Future) -> Iterator[str]:
+    """What a lane writes, from its first word until it is done."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        done = False
+        while not done:
+            done = lane.done()
+            yield file.read()
+            if not done:
+                time.sleep(0.2)
+
+
+def _environment(root: Path, lanes: int = 1) -> dict[str, str]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
-    began = time.time()
-    for number, (title, command) in enumerate(stages, start=1):
-        print(f"\n[{number}/{len(stages)}] {title}\n$ {command}", flush=True)
-        started = time.time()
-        code = subprocess.run(_resolve(shlex.split(command)), cwd=root, env=environment).returncode
-        if code != 0:
-            print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr)
-            return code
-        print(f"({time.time() - started:.0f} s)", flush=True)
-    print(f"\nAll of it took {time.time() - began:.0f} s.")
-    return 0
+    if lanes > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // lanes)))
+    return environment
 
 
 def _resolve(words: list[str]) -> list[str]:

@@ -58,6 +58,8 @@ def main(settings: ReportSettings) -> None:
     if (root / "sft" / "answer.json").exists():
         report["answer"] = answer = read_json(root / "sft" / "answer.json")
         lines += ["", f"prompt: {answer['prompt']}", f"answer: {answer['answer']}"]
+    if (root / "sft" / "answers.json").exists():
+        report["answers"] = read_json(root / "sft" / "answers.json")
     _write_cards(root, settings.license, summaries)
     write_json(root / "report.json", report)
     print("\n".join(lines))

@@ -25,6 +25,12 @@ class ConversationSettings:
     )
     prompt: str = field(default="What is the capital of France?", metadata={"help": "Answered at the end."})
     max_new_tokens: int = field(default=64, metadata={"help": "Longest answer, in tokens."})
+    num_questions: int = field(
+        default=0,
+        metadata={
+            "help": "Held-out questions answered before and after, and counted where exactly right; 0 for none."
+        },
+    )
 
 
 def main(chat: ConversationSettings, settings) -> None:
@@ -63,6 +69,8 @@ def main(chat: ConversationSettings, settings) -> None:
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")
         write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})
+        if chat.num_questions > 0:
+            _count_answers(chat, settings.output_dir, test, model.generation_config.eos_token_id)
 
 
 def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
@@ -76,6 +84,33 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     )
     output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
     return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int]) -> None:
+    """Put held-out questions to the model as it was and as it is saved; write what came, print how much is right."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from hmm_datasets.metrics.answers import answer, compare_answers, questions_of
+    from hmm_datasets.training.models import load_pretrained
+
+    questions = questions_of(test or [], chat.num_questions)
+    if not questions:
+        print(f"{chat.conversations}: no held-out question has an answer; none is counted")
+        return
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    said = [
+        answer(
+            load_pretrained(AutoModelForCausalLM, name),
+            tokenizer,
+            questions,
+            stop=stop,
+            max_new_tokens=chat.max_new_tokens,
+        )
+        for name in (chat.model, folder)
+    ]
+    found = compare_answers(folder, questions, *said)
+    before, after = (found[when]["all"]["accuracy"] for when in ("before", "after"))
+    print(f"{len(questions)} held-out questions, answered in the right words: {before:.1%} before, {after:.1%} after")
 
 
 if __name__ == "__main__":

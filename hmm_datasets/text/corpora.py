@@ -81,7 +81,8 @@ def load_corpus(
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
-        of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them.
+        of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them;
+        a corpus that is computed (`story-questions`) keeps its other columns.
 
     Raises:
         `InputError`: for an unknown name, a missing file, column or split, another kind than asked for, a row that
@@ -103,6 +104,8 @@ def load_corpus(
         own = "text" if text_column else "conversations"
         source = replace(source, corpus=replace(source.corpus, kind=own, column=text_column or messages_column))
     selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
+    if source.corpus.compute is not None:
+        return _load_computed(source, selection, streaming)
     if source.local:
         return _load_file(source, selection, streaming)
     source = replace(source, corpus=replace(source.corpus, config=config or source.corpus.config))
@@ -131,6 +134,14 @@ def read_splits(
     source = _source(os.fspath(name_or_path), kind, test_fraction)
     if not source.test_fraction:
         raise InputError(f"{source.corpus.name}: is not divided by hash; pass test_fraction= above 0 and below 1")
+    if source.corpus.compute is not None:  # what is held out is not told in train, so that each split is computed
+        return (
+            (split, document)
+            for split in ("test", "train")
+            for document in load_corpus(
+                name_or_path, split=split, kind=kind, test_fraction=test_fraction, max_documents=max_documents
+            )
+        )
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
     return divided(rows, source.test_fraction, by_position=source.local)
 
@@ -294,6 +305,41 @@ def _load_file(
 
         return document_stream(_keyed_documents, features, **settings)
     return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
+
+
+def _load_computed(
+    source: _Source, selection: _Selection, streaming: bool
+) -> "datasets.IterableDataset | datasets.Dataset":
+    import datasets
+
+    corpus = source.corpus
+    if selection.split not in ("train", "test"):
+        raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
+    if source.kind not in (None, corpus.kind):
+        raise _other_kind(corpus, corpus.kind, (corpus.column,), source.kind)
+    settings = {"corpus": corpus, "selection": selection}
+    if next(_computed_documents(**settings), None) is None:
+        raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
+    others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
+    features = datasets.Features(_features(corpus.kind) | others)
+    if streaming:
+        from .streaming import document_stream
+
+        return document_stream(_keyed_computed_documents, features, **settings)
+    return datasets.Dataset.from_list(list(_computed_documents(**settings)), features=features)
+
+
+def _keyed_computed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    return enumerate(_computed_documents(**settings))
+
+
+def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
+    """The rows of a split, which `test_fraction` has already told from the other."""
+    rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
+    rows = islice(rows, selection.max_documents)
+    kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
+    documents = filter(replace(selection, test_fraction=None), kept)
+    return _first_seen(documents) if selection.filters.unique else documents
 
 
 def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,10 +1,12 @@
 """Corpora that have a name: where each is, under what terms, how large, what its columns are called."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
+
+from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
 """The folder of the bundled corpora."""
@@ -28,7 +30,10 @@ class Corpus:
         documents (`int`, *optional*), tokens (`int`, *optional*): about how much the train split holds; None where
             no source says.
         columns (`tuple[str, ...]`): what a row of the source holds, to filter by.
-        test_fraction (`float`, *optional*): share held out by hash where the Hub's data set has no test split.
+        test_fraction (`float`, *optional*): share held out by hash where the Hub's data set has no test split, or of
+            the facts that a computed corpus tells in its test split alone.
+        compute (callable, *optional*): yields the rows of a `split` for a `test_fraction`, all columns of them, for a
+            corpus that is computed as it is read.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Corpus:
     tokens: int | None = None
     columns: tuple[str, ...] = ("text",)
     test_fraction: float | None = None
+    compute: Callable[..., Iterator[dict[str, Any]]] | None = None
 
 
 def _presets() -> Iterator[Corpus]:
@@ -109,6 +115,9 @@ def _presets() -> Iterator[Corpus]:
     path, kind, column = str(SAMPLES / "instructions.jsonl.gz"), "conversations", "messages"
     sample = Corpus("instructions-sample", path, kind, "Apache-2.0", column=column, bundled=True, documents=1_100)
     yield replace(sample, columns=(column,))
+    name, columns = "story-questions", ("messages", "kind", "chance")
+    computed = Corpus(name, name, "conversations", "Apache-2.0", column="messages", columns=columns, test_fraction=0.1)
+    yield replace(computed, compute=story_questions, documents=NUM_TRAIN)
 
 
 CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _presets()})
@@ -128,7 +137,7 @@ def corpus_rows() -> list[dict[str, Any]]:
         {
             "name": corpus.name,
             "kind": corpus.kind,
-            "source": "bundled" if corpus.bundled else corpus.path,
+            "source": "computed" if corpus.compute else "bundled" if corpus.bundled else corpus.path,
             "licence": corpus.licence,
             "documents": corpus.documents,
             "tokens": corpus.tokens,

@@ -116,7 +116,28 @@ class GlobalBatch:
 
 
 @dataclass
-class PretrainSettings(GlobalBatch, TrainingArguments):
+class OptimizerSettings:
+    """Settings of [`~hmm_datasets.training.optimizers.Optimizers`], mixed into `TrainingArguments` and its kin."""
+
+    matrix_optimizer: str = field(
+        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
+    )
+    learning_rate_factors: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
+    )
+    decay_steps: float = field(
+        default=0.2,
+        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_optimizer(self)
+
+
+@dataclass
+class PretrainSettings(OptimizerSettings, GlobalBatch, TrainingArguments):
     """`TrainingArguments` with this project's defaults, and a budget: one of those named so, or `max_steps`."""
 
     train_tokens: int | None = field(default=None, metadata={"help": "Budget: tokens, over all ranks."})
@@ -142,17 +163,6 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
     batch_ramp: list[str] = field(
         default_factory=list,
         metadata={"help": "Global batches of the first steps, ROWS:STEPS each, such as 16:100 32:300."},
-    )
-    matrix_optimizer: str = field(
-        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
-    )
-    learning_rate_factors: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
-    )
-    decay_steps: float = field(
-        default=0.2,
-        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
     )
     z_loss: float = field(
         default=0.0, metadata={"help": "Adds so much of the mean squared log-normalizer to the loss, such as 1e-4."}
@@ -189,7 +199,6 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
         )
         super().__post_init__()
         self.ramp  # noqa: B018  (refuses stages that cannot be)
-        check_optimizer(self)
         check_z_loss(self.z_loss)
 
     @property
@@ -231,7 +240,7 @@ class PretrainSettings(GlobalBatch, TrainingArguments):
 
 
 @dataclass
-class SFTSettings(GlobalBatch, SFTConfig):
+class SFTSettings(OptimizerSettings, GlobalBatch, SFTConfig):
     """TRL's `SFTConfig` with this project's defaults: the loss is on the assistant's words alone."""
 
     assistant_only_loss: bool = True

@@ -128,7 +128,9 @@ class Pretrainer(
         return super().training_step(*args, **kwargs)
 
 
-class FineTuner(FiniteLoss, HeldOutLoss, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer):
+class FineTuner(
+    FiniteLoss, HeldOutLoss, Optimizers, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer
+):
     """TRL's trainer for conversations."""
 
     loss_has_logits = False  # its output layer and loss are one

@@ -10,10 +10,12 @@ import torch
 from datasets import Dataset
 from transformers import LlamaForCausalLM
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.text.bpe import train_bpe
 from hmm_datasets.text.corpora import load_corpus
 from hmm_datasets.training.held_out import row_losses
 from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.optimizers import matrix_names
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 from hmm_datasets.training.trainers import FineTuner
@@ -50,27 +52,47 @@ def conversations() -> Dataset:
     return load_corpus("instructions-sample", split="train", streaming=False).select(range(CONVERSATIONS))
 
 
+def settings(folder, **given) -> SFTSettings:
+    defaults = {
+        "max_steps": STEPS,
+        "global_batch_size": 4,
+        "per_device_train_batch_size": 2,
+        "max_length": 48,
+        "logging_steps": 1,
+        "save_steps": 1000,
+        "report_to": "none",
+    }
+    return SFTSettings(str(folder), **defaults | given)
+
+
 def fine_tune(folder, tokenizer, stop_in=None):
-    settings = SFTSettings(
-        str(folder),
-        max_steps=STEPS,
-        global_batch_size=4,
-        per_device_train_batch_size=2,
-        max_length=48,
-        logging_steps=1,
-        save_steps=1000,
-        report_to="none",
-    )
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         llama_config("1m", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
     )
     trainer = Logged(
-        model=model, args=settings, train_dataset=conversations(), processing_class=tokenizer, stop_in=stop_in
+        model=model, args=settings(folder), train_dataset=conversations(), processing_class=tokenizer, stop_in=stop_in
     )
     summary = train_and_save(trainer, settings={}, data={"conversations": CONVERSATIONS})
     rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return trainer.trained, {row["step"]: row["loss"] for row in rows if "loss" in row}, summary
+
+
+def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
+    chosen = {"matrix_optimizer": "muon", "learning_rate_factors": {"embed_tokens": 0.1}, "learning_rate": 0.01}
+    model = LlamaForCausalLM(llama_config("d1", vocab_size=len(tokenizer), max_length=48))
+    trainer = FineTuner(
+        model=model,
+        args=settings(tmp_path, **chosen),
+        train_dataset=conversations().select([0]),
+        processing_class=tokenizer,
+    )
+    groups = trainer.create_optimizer().param_groups
+    by_muon = {id(weight) for group in groups if group["optimizer"] == "muon" for weight in group["params"]}
+    assert by_muon == {id(weight) for name, weight in model.named_parameters() if name in matrix_names(model)}
+    assert {group["lr"] for group in groups} == {0.01, 0.001}
+    with pytest.raises(InputError, match="matrix_optimizer is 'sgd'"):
+        settings(tmp_path, matrix_optimizer="sgd")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,33 @@
+"""Show how a fine-tuned model answered held-out questions: accuracy before and after, and transcripts as they are.
+
+    python recipes/answers.py --model outputs/demo/sft [--transcripts 10]
+
+Reads what `recipes/sft.py --num_questions` left beside the model. Transcripts are the first of them, right or wrong.
+"""
+
+import argparse
+from pathlib import Path
+
+from hmm_datasets.errors import InputError, one_line_errors
+from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.report.answers import FIGURES_NAME, ROWS_NAME, answers_table, transcripts
+
+
+def main() -> None:
+    """Read, print."""
+    parser = argparse.ArgumentParser(description="Accuracy on held-out questions, and transcripts.")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the fine-tuned model")
+    parser.add_argument("--transcripts", type=int, default=3, metavar="N", help="answers to show, default 3")
+    arguments = parser.parse_args()
+    with one_line_errors():
+        if not (arguments.model / FIGURES_NAME).exists():
+            raise InputError(
+                f"{arguments.model}: no {FIGURES_NAME}; fine-tune with recipes/sft.py --num_questions 256, say"
+            )
+        rows = read_jsonl(arguments.model / ROWS_NAME)[: arguments.transcripts]
+        print(answers_table(read_json(arguments.model / FIGURES_NAME)).text())
+        print(f"\nThe first {len(rows)} of them, as they are:\n\n{transcripts(rows)}")
+
+
+if __name__ == "__main__":
+    main()
