@@ -134,7 +134,8 @@ def num_characters(document: Mapping[str, Any]) -> int:
 
 
 def _all_messages(document: Mapping[str, Any]) -> Messages:
-    return [message for messages in document.values() for message in messages]
+    # A computed corpus has other columns too.
+    return [message for messages in document.values() if isinstance(messages, list) for message in messages]
 
 
 def _message(message: Any, where: str) -> dict[str, str]:

@@ -317,6 +317,8 @@ def _load_computed(
         raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
     if source.kind not in (None, corpus.kind):
         raise _other_kind(corpus, corpus.kind, (corpus.column,), source.kind)
+    if corpus.column not in corpus.columns:
+        raise InputError(f"{corpus.name}: no column {corpus.column!r}, found {', '.join(corpus.columns)}")
     settings = {"corpus": corpus, "selection": selection}
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
