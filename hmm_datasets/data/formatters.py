@@ -18,6 +18,7 @@ from datasets.formatting.np_formatter import NumpyFormatter
 from datasets.formatting.torch_formatter import TorchFormatter
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+_INTEGER_IDS = {pa.type_for_alias(name).id for name in _INTEGERS}
 
 
 class _TokensAtOnce:
@@ -76,16 +77,17 @@ def token_arrays(table: pa.Table) -> dict[str, np.ndarray] | None:
 
 def _token_array(column: pa.Array) -> np.ndarray | None:
     shape = [len(column)]
-    while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        values = column.flatten()  # of this slice alone
-        length = len(values) // max(1, len(column))
-        if column.null_count or length == 0:
+    while isinstance(column, pa.ListArray | pa.LargeListArray):
+        if column.null_count:
             return None
-        if len(column) > 1 and (np.diff(column.offsets.to_numpy()) != length).any():
+        offsets = column.offsets.to_numpy()
+        start, stop = int(offsets[0]), int(offsets[-1])
+        length = (stop - start) // max(1, len(column))
+        if length == 0 or (len(column) > 1 and (np.diff(offsets) != length).any()):
             return None
         shape.append(length)
-        column = values
-    if len(shape) == 1 or str(column.type) not in _INTEGERS or column.null_count:
+        column = column.values.slice(start, stop - start)  # not flatten(), a call of ten times its cost
+    if len(shape) == 1 or column.type.id not in _INTEGER_IDS or column.null_count:
         return None
     return column.to_numpy().astype(np.int64).reshape(shape)
 
