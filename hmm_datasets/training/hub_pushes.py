@@ -50,8 +50,6 @@ class HubPushes:
                 "and push afterwards with hmm-datasets push"
             ) from None
         self._api = HfApi()
-        for left in Path(self.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         strategy = self.args.hub_strategy
@@ -64,13 +62,18 @@ class HubPushes:
         if under_way and not self.args.hub_always_push:
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        self._forget_snapshots()
         by_step = self.args.save_strategy == SaveStrategy.STEPS
         moment = f"step {self.state.global_step}" if by_step else f"epoch {int(self.state.epoch)}"
-        jobs = [self._start_push(self._model_so_far(checkpoint), f"Training in progress, {moment}")]
-        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            name = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
-            jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
+        jobs = []
+        try:
+            jobs.append(self._start_push(self._model_so_far(checkpoint), f"Training in progress, {moment}"))
+            if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+                name = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+                files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
+                jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
+        except OSError as error:  # a disk with no room for a snapshot is no reason to stop training
+            self.say(f"{moment}: not pushed: {error}; training goes on")
         if under_way:
             self.push_in_progress.jobs.extend(jobs)
         else:
@@ -101,6 +104,7 @@ class HubPushes:
             return None
         self.create_model_card(**kwargs)
         self._finish_current_push()
+        self._forget_snapshots()
         files = files_to_push(self.args.output_dir, DEFAULT_IGNORE)
         push = self._snapshot(files, commit_message, token, revision)
         return push() if blocking else self._api.run_as_future(push)
@@ -122,6 +126,12 @@ class HubPushes:
             name: checkpoint / name for name in sorted(names) if (checkpoint / name).is_file()
         }
 
+    def _forget_snapshots(self) -> None:
+        """Remove what a run that was killed left of its pushes; none of this one is under way."""
+        if self.push_in_progress is None or self.push_in_progress.is_done():
+            for left in Path(self.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
+                shutil.rmtree(left, ignore_errors=True)
+
     def _start_push(self, files: Mapping[str, Path], message: str) -> Future:
         push = self._snapshot(files, message, self.args.hub_token, self.args.hub_revision)
         step = self.state.global_step
@@ -140,7 +150,11 @@ class HubPushes:
         """Hold on to the files as they are now; what pushes them and then lets go."""
         run = Path(self.args.output_dir)
         scratch = Path(tempfile.mkdtemp(prefix=_SNAPSHOT_PREFIX, dir=run))
-        kept = {name: _linked(file, scratch / name) for name, file in files.items()}
+        try:
+            kept = {name: _linked(file, scratch / name) for name, file in files.items()}
+        except OSError:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
 
         def push() -> object:
             try:
