@@ -17,7 +17,11 @@ def forecast_text(found: dict[str, Any]) -> str:
     )
     rows = [
         ("parameters", f"{found['parameters']:,}", f"{found['parameters_without_embeddings']:,} without embeddings"),
-        ("FLOPs a token", f"{found['flops_per_token']:,}", "6 N, and for attention 12 layers x width x length; forward and backward"),
+        (
+            "FLOPs a token",
+            f"{found['flops_per_token']:,}",
+            "6 N, and for attention 12 layers x width x length; forward and backward",
+        ),
         ("global batch", f"{found['global_batch_size']:,}", batch),
         ("tokens a step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
         ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
