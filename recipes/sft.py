@@ -2,6 +2,9 @@
 
     accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/sft.py \
         --config recipes/demo/sft.yaml [--prompt "What is the capital of France?" ...]
+
+With `--num_questions N` the first questions of N held-out conversations are put to the model before and after, and
+answers in exactly the right words are counted: `answers.json` and `answers.jsonl`, which `recipes/answers.py` shows.
 """
 
 from dataclasses import asdict, dataclass, field

@@ -1,5 +1,6 @@
 """Recipes are tested as users start them: as programs, under `accelerate launch` where there are several processes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+_ONE_AFTER_ANOTHER = """
+import contextlib, io, json, runpy, sys
+printed = {}
+for name, command in json.loads(sys.argv[1]).items():
+    sys.argv = command
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        runpy.run_path(command[0], run_name="__main__")
+    printed[name] = output.getvalue()
+print(json.dumps(printed))
+"""
 
 
 class Program:
@@ -34,6 +47,12 @@ class Program:
             text=True,
             timeout=timeout,
         )
+
+    def run_in_one_process(self, commands: dict[str, tuple], **environment: str) -> dict[str, str]:
+        """What programs printed, by name, run one after another in a process that imports their libraries once."""
+        words = {name: [str(word) for word in command] for name, command in commands.items()}
+        result = succeeded(self.run("-c", _ONE_AFTER_ANOTHER, json.dumps(words), timeout=500, **environment))
+        return json.loads(result.stdout.splitlines()[-1])
 
     def launch(self, config: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
         """`accelerate launch --config_file accelerate_configs/CONFIG.yaml arguments`."""

@@ -13,13 +13,13 @@ SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_s
 
 
 @pytest.fixture(scope="module")
-def experiment(program, succeeded, tmp_path_factory):
-    """All stages up to the report; each stage's output by name."""
+def experiment(program, tmp_path_factory):
+    """All stages up to the answers; each stage's output by name."""
     root = tmp_path_factory.mktemp("road")
-    said = {}
+    commands = {}
 
     def run(name, *arguments):
-        said[name] = succeeded(program.run(*arguments, HF_HUB_OFFLINE="1")).stdout
+        commands[name] = arguments
 
     run(
         *("hmm", "recipes/fit_hmm.py", "--output_dir", root / "hmm", "--num_states", 8, "--max_epochs", 8),
@@ -47,14 +47,16 @@ def experiment(program, succeeded, tmp_path_factory):
     )
     run(
         *("sft", "recipes/sft.py", "--model", root / "midtrain", "--output_dir", root / "sft", "--max_steps", 3),
-        *("--max_conversations", 40, "--max_length", 64, "--max_new_tokens", 4, *SMALL),
+        *("--conversations", "story-questions", "--max_conversations", 40, "--max_length", 64),
+        *("--num_questions", 12, "--max_new_tokens", 4, *SMALL),
     )
     run(
         *("evaluate_text", "recipes/evaluate.py", "--model", root / "midtrain", "--window", 64),
         *("--against", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
     )
     run("report", "recipes/report.py", "--experiment", root)
-    return root, said
+    run("answers", "recipes/answers.py", "--model", root / "sft")
+    return root, program.run_in_one_process(commands, HF_HUB_OFFLINE="1")
 
 
 def test_the_report_is_in_order_and_names_every_stage(experiment):
@@ -99,6 +101,18 @@ def test_the_chat_model_answers(experiment):
     root, said = experiment
     assert json.loads((root / "sft" / "answer.json").read_text())["prompt"] == "What is the capital of France?"
     assert "answer: " in said["sft"]
+
+
+def test_questions_never_seen_are_answered_before_and_after_and_shown_as_they_are(experiment):
+    root, said = experiment
+    found = json.loads((root / "sft" / "answers.json").read_text())
+    rows = [json.loads(line) for line in (root / "sft" / "answers.jsonl").read_text().splitlines()]
+    assert found == json.loads((root / "report.json").read_text())["answers"]
+    assert set(found["after"]) == set(found["before"]) == {"color", "order", "count", "spelling", "all"}
+    assert found["after"]["all"]["questions"] == len(rows) == 12
+    assert "12 held-out questions, answered in the right words: " in said["sft"]
+    assert said["answers"].count("user: ") == 3
+    assert all(row["messages"][0]["content"] in said["answers"] for row in rows[:3])
 
 
 def test_a_run_writes_down_what_it_was(experiment):
