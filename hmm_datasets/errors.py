@@ -21,7 +21,8 @@ from pathlib import Path
 
 # What libraries that keep the number of the error to themselves say of a full disk: safetensors, Arrow, torch.save.
 _FULL = re.compile(
-    r"No space left on device|[Dd]isk quota exceeded|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
+    r"No space left on device|[Dd]isk quota exceeded"
+    r"|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
 )
 
 
