@@ -37,6 +37,25 @@ def pytest_sessionfinish():
     gc.unfreeze()
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a disk of a size such as `14m`, or give it another; skips where this user may not."""
+    folder = tmp_path / "disk"
+
+    def mount(size: str) -> Path:
+        again = "remount," if folder.exists() else ""
+        folder.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode:
+            folder.rmdir()
+            pytest.skip("a small disk can be mounted by root only")
+        return folder
+
+    yield mount
+    if folder.exists():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 @pytest.fixture(scope="session")
 def child_environment() -> dict[str, str]:
     """The environment of a child process that imports this package."""

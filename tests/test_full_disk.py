@@ -1,6 +1,6 @@
 """On a disk without room every command ends in one line, and what was there before is there after it."""
 
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,21 +18,12 @@ import made_up
 
 
 @pytest.fixture
-def disk(tmp_path):
-    """A disk of 400 kB, and how to fill it up to some bytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(small_disk):
+    return small_disk("400k")
 
 
 def fill(disk, left):
     """Leave so many bytes free."""
-    import shutil
-
     (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - left)))
 
 
@@ -102,8 +93,8 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_that_was_there(action
     assert not [name for name in after if "/." in f"/{name}"], "nothing half-written is left"
 
 
-def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(disk, capsys):
-    subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(small_disk, capsys):
+    disk = small_disk("20m")
     evaluate(disk)
     before = contents(disk)
     fill(disk, left=50_000)

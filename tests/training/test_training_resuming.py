@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
 from test_training_finetuning import conversations
@@ -158,21 +157,9 @@ def test_shuffled_rows_cannot_go_on_with_another_global_batch_and_no_setting_pre
     assert "accept_changes" not in told
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 14 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=14m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
 def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it_names(hmm, tmp_path, small_disk):
     """A model of 0.8 million parameters takes 9.6 MB a checkpoint: there is room for one, not for another."""
-    output = small_disk / "run"
+    output = small_disk("14m") / "run"
     given = {"size": "1m", "save_steps": 2}
     with pytest.raises(InputError) as caught:
         pretrain(output, hmm, **given)
@@ -180,15 +167,15 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it
     assert f"{output}/checkpoint-4: no room left on the disk: it needs about 9.7 MB, " in told
     assert " MB are free; make room and go on from checkpoint-2 with the same command" in told
     assert sorted(path.name for path in output.iterdir() if path.is_dir()) == ["checkpoint-2"]
-    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
+    small_disk("100m")
     summary = pretrain(output, hmm, **given)
     assert summary["resumed_from"] == "checkpoint-2"
     assert trained_rows(output) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
 
 
 def test_a_disk_with_no_room_for_the_model_at_the_end_keeps_the_checkpoint(hmm, tmp_path, small_disk):
-    output = small_disk / "run"
-    filler = small_disk / "filler"
+    output = small_disk("14m") / "run"
+    filler = output.with_name("filler")
     filler.write_bytes(bytes(2_500_000))
     with pytest.raises(InputError, match="go on from checkpoint-8 with the same command"):
         pretrain(output, hmm, size="1m")
