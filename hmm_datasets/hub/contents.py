@@ -2,7 +2,8 @@
 
 Hidden files, checkpoints and caches stay at home, and so do two kinds of file whatever is asked for: the Trainer's
 pickled arguments, and TensorBoard's events, whose very name is that of the host. A file that holds something shaped
-like a token stops the push. Of records that name the machine a copy without its places is pushed; see [`.places`].
+like a token stops the push. Of records that name the machine a copy without its places is pushed; see [`.places`]. The
+digests beside them are those of the copies, so that what is pulled can be verified.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..credentials import SHORTEST_SECRET, holds_secret, known_secrets
+from ..digests import DIGESTS_NAME, file_digest
 from ..errors import InputError
+from ..files import read_json, write_json
 from .places import Places
 
 # Hidden files are marks and leftovers of tools; checkpoints hold optimizer states of many times the model's size.
@@ -84,7 +87,25 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
             if text is not None:
                 found[name] = Path(scratch, f"{number}{path.suffix}")
                 found[name].write_text(text, encoding="utf-8")
+        for name, path in files.items():
+            if path.name == DIGESTS_NAME:
+                found[name] = _digests_of_copies(name, path, files, found, Path(scratch))
         yield found
+
+
+def _digests_of_copies(
+    name: str, path: Path, files: Mapping[str, Path], found: Mapping[str, Path], scratch: Path
+) -> Path:
+    """`digests.json` with the digests of the copies that are pushed in place of files."""
+    digests = dict(read_json(path)["sha256"])
+    folder = name.rpartition("/")[0]
+    for entry in digests:
+        place = f"{folder}/{entry}" if folder else entry
+        if place in found and found[place] != files[place]:
+            digests[entry] = file_digest(found[place])
+    copy = scratch / f"digests-{len(list(scratch.iterdir()))}.json"
+    write_json(copy, {"sha256": digests})
+    return copy
 
 
 def _stays_at_home(path: str) -> bool:

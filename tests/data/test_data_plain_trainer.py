@@ -77,6 +77,18 @@ def test_a_plain_trainer_learns_from_rows_that_all_differ(data, folders, tmp_pat
     assert len(rows) == STEPS * BATCH == len(set(map(tuple, rows)))
 
 
+@pytest.mark.parametrize("data", ["HMMSequences", "HMM stream", "HMM stream in torch format"])
+def test_a_plain_trainer_that_goes_on_reads_the_rows_after_those_it_saw(data, folders, tmp_path):
+    seen = []
+    for steps, resume in ((3, None), (6, True)):
+        model, rows = tiny_llama()
+        settings = TrainingArguments(output_dir=str(tmp_path), max_steps=steps, save_steps=3, report_to="none")
+        Trainer(model, settings, train_dataset=DATA[data](folders)).train(resume_from_checkpoint=resume)
+        seen += rows
+    symbols = [row[1:] if data == "HMMSequences" else row for row in seen]
+    assert symbols == HMM.sample(6 * BATCH, LENGTH).tolist()
+
+
 # Trains by a plain Trainer on two processes, and writes down what each was given.
 PROGRAM = """
 import json, os, sys

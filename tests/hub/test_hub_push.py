@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.push import how_to_push, push_folder, reachable
 
@@ -389,3 +390,26 @@ def test_an_unknown_kind_of_repository_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="repo_type is 'space', expected 'model' or 'dataset'"):
         push_folder(tmp_path, "me/x", repo_type="space", token="hf_x")
+
+
+def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_path, local_hub):
+    """A record that names the machine is pushed as a copy without it, which has another digest."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"_name_or_path": str(tmp_path / "base"), "size": 3}))
+    (folder / "notes.bin").write_bytes(b"as it is")
+    write_digests(folder)
+    before = (folder / "digests.json").read_bytes()
+    code = """
+        import json, sys
+        from huggingface_hub import snapshot_download
+        from hmm_datasets.digests import digest_problems
+        from hmm_datasets.hub.push import push_folder
+        push_folder(sys.argv[1], "tester/digests")
+        place = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")
+        print(json.dumps([digest_problems(place), open(place + "/config.json").read()]))
+    """
+    problems, config = local_hub.child(code, tmp_path / "home", folder)
+    assert problems == []
+    assert str(tmp_path) not in config
+    assert (folder / "digests.json").read_bytes() == before
