@@ -137,10 +137,10 @@ def _reported_by_launcher(line: str, moment: float) -> bool:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
     if not path or restarts[0] != restarts[1]:  # it says nothing of a failure after which it starts again
         return False
-    report = {"message": line, "extraInfo": {"py_callstack": f"\n{line}", "timestamp": str(int(moment))}}
+    report = {"message": f"\n{line}", "timestamp": int(moment)}  # the message as it is, on a line of its own
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"message": report}, file)
+            json.dump(report, file)
     except OSError:
         return False
     return True

@@ -80,7 +80,7 @@ def test_an_error_of_one_rank_is_said_once_and_last(launch, tmp_path):
     config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
     launcher = ("accelerate.commands.accelerate_cli", "launch", "--config_file", config)
     said = launch(*launcher, script).stderr
-    lines = [line.strip() for line in said.splitlines()]
+    lines = said.splitlines()
     expected = f"error: rank 1 on {socket.gethostname()}: data.txt: no such file; name another"
     assert [line for line in lines if "error: " in line] == [expected]
     assert "lost another process" not in said
