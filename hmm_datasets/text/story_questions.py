@@ -1,9 +1,9 @@
 """Short stories and questions about them, written by rule: conversations whose right answers are known exactly.
 
-There are four kinds in a fixed turn: which thing has a color and who came after whom, twice each; how many things a
-friend has; and how a made-up name is spelled. A story tells one to three facts in the words of TinyStories, and the
-user asks about all of it. Whoever names something of the story at random is right one time in three, and one time in
-four where things are counted: the `chance` of a row.
+There are four kinds, in turn: which thing has a color, who came after whom, how many things a friend has, and how a
+made-up name is spelled. A story tells one to three facts in the words of TinyStories, and the user asks about all of
+it. Whoever names something of the story at random is right one time in three, and one time in four where things are
+counted: the `chance` of a row.
 
 Conversation `i` of a split is a pure function of `(seed, split, i)`. A fact (Mia has a red hat; three friends in
 the order in which they came; the things that Tom has; a name and its letters) belongs to one split by a hash of its
@@ -63,7 +63,7 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
         raise InputError(
             f"story-questions: test_fraction={test_fraction} leaves too few facts in a split; set it to 0.01 to 0.9"
         )
-    kind = _TURN[index % len(_TURN)]
+    kind = list(_KINDS)[index % len(_KINDS)]
     chance, tell = _KINDS[kind]
     draw = _Draws(f"{seed} {split} {index}", split, test_fraction)
     story, exchanges = tell(draw)
@@ -179,4 +179,3 @@ _KINDS = {
     "count": (1 / len(_NUMBERS), _count_story),
     "spelling": (1 / 3, _spelling_story),
 }
-_TURN = ("color", "order", "count", "color", "order", "spelling")  # the first two take longer to learn
