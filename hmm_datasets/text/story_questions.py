@@ -1,14 +1,14 @@
 """Short stories and questions about them, written by rule: conversations whose right answers are known exactly.
 
-There are four kinds, in turn: which thing has a color, who came after whom, how many things a friend has, and how a
-made-up name is spelled. A story tells one to three facts in the words of TinyStories, and the user asks about all of
-it. Whoever names something of the story at random is right one time in three, and one time in four where things are
-counted: the `chance` of a row.
+There are three kinds: who came after whom, every other time; how many things a friend has; and how a made-up name is
+spelled. A story tells one to three facts in the words of TinyStories, and the user asks about all of it. Whoever names
+something of the story at random is right one time in three, and one time in four where things are counted: the
+`chance` of a row.
 
-Conversation `i` of a split is a pure function of `(seed, split, i)`. A fact (Mia has a red hat; three friends in
-the order in which they came; the things that Tom has; a name and its letters) belongs to one split by a hash of its
-words, and a story tells facts of its own split alone. So what a test question is about was never told in training, not
-even in passing; its words were, in other facts.
+Conversation `i` of a split is a pure function of `(seed, split, i)`. A fact (three friends in the order in which they
+came; the things that Tom has; a name and its letters) belongs to one split by a hash of its words, and a story tells
+facts of its own split alone. So what a test question is about was never told in training, not even in passing; its
+words were, in other facts.
 """
 
 import hashlib
@@ -30,7 +30,6 @@ _THINGS = (
     *("bag", "ball", "bed", "boat", "book", "box", "cake", "car", "cup", "doll"),
     *("dress", "duck", "flower", "hat", "kite", "rock", "stick", "table", "train", "truck"),
 )
-_COLORS = ("black", "blue", "brown", "green", "orange", "pink", "purple", "red", "white", "yellow")
 _NUMBERS = ("one", "two", "three", "four")
 _PLACES = ("beach", "farm", "garden", "lake", "park", "pond", "river", "school", "store", "zoo")
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwyz", "aeiou"
@@ -54,8 +53,8 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
         `InputError`: a `test_fraction` that leaves a split without facts.
 
     ```python
-    >>> story_question(1, "test")["messages"][0]["content"]
-    'First John came to the pond, then Mia came, then Anna came. Who came after Mia?'
+    >>> story_question(0, "test")["messages"][0]["content"]
+    'First Mia came to the park, then Ben came, then Sam came. Who came after Mia?'
 
     ```
     """
@@ -63,7 +62,7 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
         raise InputError(
             f"story-questions: test_fraction={test_fraction} leaves too few facts in a split; set it to 0.01 to 0.9"
         )
-    kind = list(_KINDS)[index % len(_KINDS)]
+    kind = _TURN[index % len(_TURN)]
     chance, tell = _KINDS[kind]
     draw = _Draws(f"{seed} {split} {index}", split, test_fraction)
     story, exchanges = tell(draw)
@@ -114,20 +113,6 @@ class _Draws:
                 return value
 
 
-def _color_story(draw: _Draws):
-    def propose():
-        friend, thing, color = draw.one(_FRIENDS), draw.one(_THINGS), draw.one(_COLORS)
-        return f"{friend} has a {color} {thing}", (friend, thing, color)
-
-    told = []
-    while len(told) < 3:
-        fact = draw.fact(propose)
-        if all(mine != others for other in told for mine, others in zip(fact, other, strict=True)):
-            told.append(fact)
-    story = " ".join(f"{friend} has {_a(color)} {thing}." for friend, thing, color in told)
-    return story, [(f"What is {color}?", f"The {color} {thing}.") for _, thing, color in told]
-
-
 def _order_story(draw: _Draws):
     def propose():
         friends = draw.some(_FRIENDS, 3)
@@ -169,13 +154,10 @@ def _spelling_story(draw: _Draws):
     return story, [(f"How do you spell {name}?", " ".join(name) + ".") for name in names]
 
 
-def _a(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
-
-
 _KINDS = {
-    "color": (1 / 3, _color_story),
     "order": (1 / 3, _order_story),
     "count": (1 / len(_NUMBERS), _count_story),
     "spelling": (1 / 3, _spelling_story),
 }
+
+_TURN = ("order", "count", "order", "spelling")

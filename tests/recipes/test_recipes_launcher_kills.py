@@ -79,8 +79,8 @@ def test_however_often_the_launcher_is_killed_every_row_is_trained_on_once_per_s
         ranks = launch.kill()
         launch = Launch(program, tmp_path, chance.choice([1, 2, 3]), max_steps)
         gone = seconds_until_gone(ranks, began)
-        steps = [path.name for path in (tmp_path / "run").glob("checkpoint-*")]
-        rows.append([number + 1, before, f"{moment:.1f}", phase, f"{gone:.1f}", max(steps, default="-", key=lambda name: int(name.split("-")[1]))])
+        steps = [int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*")]
+        rows.append([number + 1, before, f"{moment:.1f}", phase, f"{gone:.1f}", max(steps, default="-")])
         assert gone < 5, "the ranks end within seconds"
     assert launch.process.wait(600) == 0, launch.log.read_text()[-3000:]
     print("\nkill  ranks  after s  phase             ranks gone after s  checkpoint then")

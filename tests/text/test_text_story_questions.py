@@ -16,8 +16,6 @@ NUMBERS = ("none", "one", "two", "three", "four")
 def facts(row: dict) -> set[tuple]:
     """What a story tells, read off its words."""
     story = row["messages"][0]["content"]
-    if row["kind"] == "color":
-        return {("color", *fact) for fact in re.findall(r"(\w+) has an? (\w+) (\w+)\.", story)}
     if row["kind"] == "order":
         return {("order", *re.search(r"First (\w+) came .* then (\w+) came, then (\w+) came", story).groups())}
     if row["kind"] == "count":
@@ -28,9 +26,6 @@ def facts(row: dict) -> set[tuple]:
 
 def right_answer(row: dict, question: str) -> str:
     told = facts(row)
-    if row["kind"] == "color":
-        color = re.search(r"What is (\w+)\?", question).group(1)
-        return f"The {color} {next(fact[3] for fact in told if fact[2] == color)}."
     if row["kind"] == "order":
         ((_, *friends),) = told
         asked = re.search(r"Who came (?:first|after (\w+))\?", question).group(1)
@@ -56,7 +51,7 @@ def test_every_answer_is_right_and_everything_told_is_asked_about(rows):
         for question, answer in zip(users, assistants, strict=True):
             assert answer["content"] == right_answer(row, question["content"])
         assert len(users) == (1 if row["kind"] == "count" else 3)
-    assert {row["kind"] for row in rows["test"][:6]} == {"color", "order", "count", "spelling"}
+    assert {row["kind"] for row in rows["test"][:6]} == {"order", "count", "spelling"}
 
 
 def test_what_a_test_story_tells_no_training_story_tells(rows):
@@ -65,7 +60,7 @@ def test_what_a_test_story_tells_no_training_story_tells(rows):
     words = {
         split: set(re.findall(r"\w+", str(sorted(map(str, told[split] - spelled(told[split])))))) for split in told
     }
-    assert words["test"] <= words["train"], "every name, thing and color of a test is known from other facts"
+    assert words["test"] <= words["train"], "every name and thing of a test is known from other facts"
 
 
 def spelled(told: set[tuple]) -> set[tuple]:
@@ -75,7 +70,7 @@ def spelled(told: set[tuple]) -> set[tuple]:
 def test_a_row_is_a_pure_function_of_seed_split_and_index(rows):
     assert story_question(1234, "train") == rows["train"][1234]
     assert story_question(1234, "train", seed=1) != rows["train"][1234]
-    assert story_question(2, "test")["messages"] == GOLDEN
+    assert story_question(1, "test")["messages"] == GOLDEN
     assert len({str(row) for row in rows["train"]}) > 1950
 
 
@@ -84,8 +79,6 @@ def test_an_answer_by_chance_is_as_often_right_as_said(rows):
     assert set(counts) == {f"{number}." for number in NUMBERS[1:]}
     assert {row["chance"] for row in rows["test"] if row["kind"] != "count"} == {1 / 3}
     assert all(0.18 < counts.count(number) / len(counts) < 0.32 for number in set(counts))
-    colors = [row for row in rows["test"] if row["kind"] == "color"]
-    assert all(len({fact[place] for fact in facts(row)}) == 3 for row in colors for place in (1, 2, 3))
 
 
 def test_a_larger_test_fraction_only_moves_facts_from_train_to_test():
@@ -120,6 +113,6 @@ def test_what_cannot_be_is_refused_in_one_line(settings, told):
 
 
 GOLDEN = [
-    {"role": "user", "content": "Mia has a ball. How many things does Mia have?"},
-    {"role": "assistant", "content": "Mia has one."},
+    {"role": "user", "content": "Tim has a stick, a car and a truck. How many things does Tim have?"},
+    {"role": "assistant", "content": "Tim has three."},
 ]
