@@ -1,6 +1,7 @@
 """Conversations and preferences are read as their authors wrote them, and recognized by their columns."""
 
 import json
+import os
 from pathlib import Path
 
 import datasets
@@ -15,7 +16,8 @@ from hmm_datasets.text.conversations import normalize_messages
 from hmm_datasets.text.corpora import load_corpus
 from hmm_datasets.text.filters import DocumentFilter
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "chat"
+REAL_DATA = os.environ.get("HMM_DATASETS_CHAT_DATA")
+CHATS = Path(REAL_DATA or "none")
 
 
 def user(content):
@@ -281,8 +283,10 @@ def tokenizer():
     return train_bpe(["What is the weather in Rome? It is 21 degrees."] * 8, 280, show_progress=False)
 
 
-WITH_DATA = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
-REAL = SHARED / "nanochat_identity_conversations.jsonl"
+WITH_DATA = pytest.mark.skipif(
+    REAL_DATA is None, reason="HMM_DATASETS_CHAT_DATA names no folder with published conversations"
+)
+REAL = CHATS / "nanochat_identity_conversations.jsonl"
 WITH_TOOLS = [
     {"role": "system", "content": "Be brief."},
     user("How warm is it?"),
@@ -357,15 +361,15 @@ def test_content_that_is_no_text_is_refused_by_the_template(tokenizer):
     ],
 )
 def test_a_real_file_is_read_whole(name, count, roles):
-    chats = conversations(SHARED / name)
+    chats = conversations(CHATS / name)
     assert len(chats) == count
     assert roles is None or all([turn["role"] for turn in chat] == roles for chat in chats)
 
 
 @WITH_DATA
 def test_real_preferences_are_read_whole():
-    rows = list(load_corpus(SHARED / "rasbt_instruction_preference.json", test_fraction=0.0))
+    rows = list(load_corpus(CHATS / "rasbt_instruction_preference.json", test_fraction=0.0))
     assert len(rows) == 1100
     assert all([turn["role"] for turn in row["prompt"] + row["chosen"]] == ["user", "assistant"] for row in rows)
-    plain = conversations(SHARED / "rasbt_instruction_data.json")
+    plain = conversations(CHATS / "rasbt_instruction_data.json")
     assert [row["prompt"] for row in rows] == [chat[:1] for chat in plain]
