@@ -38,7 +38,10 @@ def undisturbed(program, tmp_path_factory, tokens):
 
 
 # The mixture has the same windows in it, past the end of an epoch too.
-@pytest.mark.parametrize("source", ["hmm", pytest.param("windows", marks=pytest.mark.slow), "mixture"])
+@pytest.mark.parametrize(
+    "source",
+    ["hmm", pytest.param("windows", marks=pytest.mark.slow), pytest.param("mixture", marks=pytest.mark.slow)],
+)
 def test_killed_and_resumed_on_other_processes_a_run_trains_on_what_an_undisturbed_one_does(
     source, runs, tokens, undisturbed
 ):
