@@ -46,7 +46,11 @@ class LocalHub:
 
     def stop(self) -> None:
         self.process.stdin.close()
-        self.process.wait(timeout=10)
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:  # a connection that a killed child left open holds it
+            self.process.kill()
+            self.process.wait()
         self.process.stdout.close()
 
     def environment(self, home: Path, **changes: str | None) -> dict[str, str]:

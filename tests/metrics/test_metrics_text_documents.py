@@ -94,7 +94,7 @@ def test_sums_are_those_of_lm_evaluation_harness(model, tokenizer, texts, accele
     size = sum(len(text.encode()) for text in texts)
     assert found["bits_per_byte"] == pytest.approx(-sum(theirs) / math.log(2) / size, rel=1e-5)
     more = measure_text(model, tokenizer, DocumentWindows(texts, tokenizer, LIMIT + 1, 8), accelerator)
-    assert [-item["nats"] for item in more["items"]] != pytest.approx(theirs, rel=1e-3)
+    assert [-item["nats"] for item in more["items"]] != pytest.approx(theirs, rel=1e-4)
 
 
 def test_texts_and_a_stream_of_them_measure_alike(model, tokenizer, texts, accelerator, tmp_path):

@@ -40,7 +40,7 @@ def resident():
     lines = dict(line.split(":") for line in open("/proc/self/status"))
     return int(lines["RssAnon"].split()[0]) << 10
 
-windows = TokenWindows(TokenStream(sys.argv[1]), 2, seed=1, epochs=2)
+windows = TokenWindows(TokenStream(sys.argv[1], verify=False), 2, seed=1, epochs=2)
 assert len(windows) == 2 * 10**9
 indices = np.random.default_rng(0).integers(0, len(windows), (2000, 512))
 places = windows.places(indices[0])
@@ -59,6 +59,7 @@ def test_a_billion_windows_shuffle_in_no_memory(tmp_path, child_environment):
     tokens = 2 * 10**9
     index = json.loads((folder / "index.json").read_text())
     index["num_tokens"] = index["shards"][0]["num_tokens"] = tokens
+    del index["digest"]  # of the index as it was
     (folder / "index.json").write_text(json.dumps(index))
     os.truncate(folder / "00000.ds", 2 * tokens)
     (folder / "00000.ds.index").write_bytes(tokens.to_bytes(8, "little"))
