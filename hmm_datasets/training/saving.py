@@ -19,7 +19,7 @@ from transformers import Trainer
 from ..digests import DIGESTS_NAME, check_digests, write_digests
 from ..errors import InputError, disk_full, format_bytes, is_disk_full
 from ..files import move_into, read_json, remove, size_of, sync, sync_tree, unfinished, write_json
-from ..ops.checkpoints import IDENTITY_NAME, list_steps, verify_checkpoint, zero_shards
+from ..ops.checkpoints import IDENTITY_NAME, good_checkpoints, list_steps, verify_checkpoint, zero_shards
 from .sharded_saving import ShardedCheckpoints
 
 UNFINISHED_NAME = ".unfinished"
@@ -163,9 +163,9 @@ class WholeCheckpoints(ShardedCheckpoints):
         except Exception as error:
             if not is_disk_full(error):
                 raise
-            steps = [step for step in list_steps(run) if verify_checkpoint(run / f"checkpoint-{step}").ok]
-            going_on = f"go on from checkpoint-{steps[0]} with" if steps else "start"
-            size = size_of(run / f"checkpoint-{steps[0]}") if steps else self._bytes_held()
+            newest = next(good_checkpoints(run), None)
+            going_on = "start" if newest is None else f"go on from {newest.name} with"
+            size = self._bytes_held() if newest is None else size_of(newest)
             raise disk_full(place, f"about {format_bytes(size)}", f"{going_on} the same command") from error
 
     def _bytes_held(self) -> int:
