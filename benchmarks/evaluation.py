@@ -22,12 +22,12 @@ from machine import print_heading
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
-from hmm_datasets.metrics.core_items import score_core
-from hmm_datasets.metrics.core_prompts import find_questions
-from hmm_datasets.metrics.core_tasks import core_tasks
-from hmm_datasets.metrics.scoring import common_prefix
+from hmm_datasets.evaluation.core.items import score_core
+from hmm_datasets.evaluation.core.prompts import find_questions
+from hmm_datasets.evaluation.core.tasks import core_tasks
+from hmm_datasets.evaluation.scoring import common_prefix
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.text.bpe import train_bpe
+from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import llama_config
 
 PACKAGES = ("torch", "transformers", "accelerate", "numpy")

@@ -18,13 +18,13 @@ import torch
 from machine import CORES, print_heading
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.baum_welch import batch_rows
 from hmm_datasets.hmm.families import PermutedEmissions
-from hmm_datasets.hmm.fit_settings import FitSettings
-from hmm_datasets.hmm.fitting import fit_hmm
-from hmm_datasets.hmm.initial import random_guess
-from hmm_datasets.hmm.kernels import LANES, philox_block
+from hmm_datasets.hmm.fitting.baum_welch import batch_rows
+from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.initial import random_guess
+from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.hmm.sampling.kernels import LANES, philox_block
 from hmm_datasets.report.tables import text_table
 
 LENGTH = 100

@@ -80,7 +80,7 @@ def _write(folder: Path) -> None:
 
     from hmm_datasets.hmm import processes
     from hmm_datasets.hmm.families import PermutedEmissions
-    from hmm_datasets.text.shards import write_tokens
+    from hmm_datasets.text.stream import write_tokens
 
     hmm = processes.random(STATES, SYMBOLS, alpha=0.5, seed=1)
     hmm.save_pretrained(folder / "HMM")

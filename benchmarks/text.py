@@ -35,12 +35,12 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, default_data_collator
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.text.bpe import SPLIT_PATTERNS, train_bpe
-from hmm_datasets.text.corpora import load_corpus
-from hmm_datasets.text.encoding import Encoder
-from hmm_datasets.text.shards import TokenStream, tokenize_corpus, write_tokens
-from hmm_datasets.text.windows import TokenWindows
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.stream import TokenStream, tokenize_corpus, write_tokens
+from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
+from hmm_datasets.text.tokenizers.encoding import Encoder
 
 SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
 PACKAGES = ("tokenizers", "tiktoken", "fastokens", "transformers", "datasets", "datatrove", "numpy", "torch")

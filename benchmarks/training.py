@@ -28,15 +28,15 @@ from transformers import LlamaForCausalLM, Trainer, TrainerCallback, TrainingArg
 from transformers import get_scheduler as make_schedule
 
 from hmm_datasets import HMMSequences
+from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.files import read_json, read_jsonl, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.text.shards import TokenStream, write_tokens
-from hmm_datasets.text.windows import TokenWindows
+from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
-from hmm_datasets.training.trainers import Pretrainer
+from hmm_datasets.training.trainer import Pretrainer
 
 PACKAGES = ("torch", "transformers", "accelerate", "numba", "numpy")
 STATES, SYMBOLS = 500, 1000

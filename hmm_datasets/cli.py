@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import InputError, one_line_errors
-from .hmm.fit_settings import CHOICES as FIT_CHOICES
-from .hmm.fit_settings import FitSettings
+from .hmm.fitting.settings import CHOICES as FIT_CHOICES
+from .hmm.fitting.settings import FitSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,7 +163,7 @@ def sample(arguments: argparse.Namespace) -> int:
     if output.suffix not in (".npy", ".bin", ".txt"):
         raise InputError(f"--output {output}: expected a name that ends in .npy, .bin or .txt")
     from .files import atomic_file
-    from .hmm.sampling import smallest_unsigned
+    from .hmm.sampling.sequences import smallest_unsigned
 
     dtype = smallest_unsigned(hmm.num_symbols).newbyteorder("<")
     with atomic_file(output) as temporary, temporary.open("wb") as file:
@@ -207,7 +207,7 @@ def score(arguments: argparse.Namespace) -> int:
 
 def fit(arguments: argparse.Namespace) -> int:
     """Fit an HMM; the same command goes on where a stopped fit was."""
-    from .hmm.fitting import fit_hmm
+    from .hmm.fitting.fit import fit_hmm
 
     settings = FitSettings(**{f.name: getattr(arguments, f.name) for f in fields(FitSettings) if f.name in arguments})
     output = arguments.output
@@ -258,7 +258,7 @@ def corpora(arguments: argparse.Namespace) -> int:
     import json
 
     from .report.tables import text_table
-    from .text.presets import corpus_rows
+    from .text.corpora.presets import corpus_rows
 
     rows = corpus_rows()
     if arguments.json:
@@ -280,7 +280,7 @@ def plan(arguments: argparse.Namespace) -> int:
     import json
 
     from .report.forecast_table import forecast_text
-    from .training.planning import plan_recipe
+    from .training.plan.recipe_plan import plan_recipe
 
     found = plan_recipe(
         arguments.settings,
@@ -294,7 +294,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Measure a model in this process; `accelerate launch recipes/evaluate.py` does it on many."""
-    from .metrics.evaluation import EvaluationSettings, evaluate_model
+    from .evaluation.evaluation import EvaluationSettings, evaluate_model
     from .training.settings import parse_settings
 
     given = ["--model", arguments.model]
@@ -329,7 +329,7 @@ def push(arguments: argparse.Namespace) -> int:
 
 def preflight(arguments: argparse.Namespace) -> int:
     """Check this machine; under a launcher rank 0 speaks, and every rank that has something wrong."""
-    from .ops.preflight import PreflightSettings, format_checks, run_checks
+    from .monitoring.preflight import PreflightSettings, format_checks, run_checks
 
     checks = run_checks(arguments.output_dir, PreflightSettings(push=arguments.push))
     failed = [check for check in checks if not check.ok]
@@ -343,7 +343,7 @@ def preflight(arguments: argparse.Namespace) -> int:
 
 def checkpoints(arguments: argparse.Namespace) -> int:
     """Check every checkpoint; fails where none can be resumed from."""
-    from .ops.checkpoints import LARGE_RATIO, list_checkpoints
+    from .training.checkpoints.inspection import LARGE_RATIO, list_checkpoints
 
     reports = list_checkpoints(arguments.output_dir)
     for report in reports:
@@ -361,7 +361,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Check every file of ours in a folder; fails where one differs."""
-    from .ops.verification import verify
+    from .monitoring.verification import verify
 
     failed = False
     for found in verify(arguments.path):
@@ -373,7 +373,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def watch(arguments: argparse.Namespace) -> int:
     """Show how a run is doing; fails where it stalled or lost its numbers."""
-    from .ops.watch import follow, format_status, read_status
+    from .monitoring.watch import follow, format_status, read_status
 
     if not arguments.follow:
         status = read_status(arguments.path)

@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, disk_full, format_bytes, is_disk_full
+from .errors import (
+    InputError,
+    disk_full,
+    format_bytes,
+    is_disk_full,
+)
 
 _unfinished: set[Path] = set()
 

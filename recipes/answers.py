@@ -10,7 +10,12 @@ from pathlib import Path
 
 from hmm_datasets.errors import InputError, one_line_errors
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.report.answers import FIGURES_NAME, ROWS_NAME, answers_table, transcripts
+from hmm_datasets.report.answers import (
+    FIGURES_NAME,
+    ROWS_NAME,
+    answers_table,
+    transcripts,
+)
 
 
 def main() -> None:

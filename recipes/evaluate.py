@@ -7,13 +7,13 @@
 `items/`.
 """
 
-from hmm_datasets.metrics.evaluation import EvaluationSettings
-from hmm_datasets.recipe import run
+from hmm_datasets.evaluation.evaluation import EvaluationSettings
+from hmm_datasets.launch import run
 
 
 def main(settings: EvaluationSettings) -> None:
     """Measure, write, print."""
-    from hmm_datasets.metrics.evaluation import evaluate_model
+    from hmm_datasets.evaluation.evaluation import evaluate_model
 
     evaluate_model(settings)
 

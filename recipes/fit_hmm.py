@@ -10,8 +10,8 @@ The same command goes on where a stopped fit was, on any number of processes.
 
 from dataclasses import asdict, dataclass, field
 
-from hmm_datasets.hmm.fit_settings import FitSettings
-from hmm_datasets.recipe import run
+from hmm_datasets.hmm.fitting.settings import FitSettings
+from hmm_datasets.launch import run
 
 
 @dataclass
@@ -40,8 +40,8 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import write_json
     from hmm_datasets.hub.run_cards import write_hmm_card
-    from hmm_datasets.text.corpora import load_corpus
-    from hmm_datasets.text.words import build_word_corpus
+    from hmm_datasets.text.corpora.loading import load_corpus
+    from hmm_datasets.text.tokenizers.words import build_word_corpus
     from hmm_datasets.training.record import write_record
 
     state = PartialState(cpu=not torch.accelerator.is_available())

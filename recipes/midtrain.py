@@ -9,7 +9,7 @@ processes and after a resume. `hmm-datasets plan recipes/demo/midtrain.yaml` tel
 
 from dataclasses import asdict
 
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 from hmm_datasets.training.sources import MixtureSettings
 
 
@@ -19,7 +19,7 @@ def main(mixture: MixtureSettings, settings) -> None:
 
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainers import Pretrainer
+    from hmm_datasets.training.trainer import Pretrainer
 
     set_seed(settings.seed)
     data = mixture.load()

@@ -11,7 +11,7 @@ Beside the model in `output_dir`: `run.json` (settings, versions, command, commi
 
 from dataclasses import asdict
 
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 from hmm_datasets.training.models import ModelSettings
 from hmm_datasets.training.sources import DataSettings
 
@@ -20,10 +20,10 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     """Open the data, build the model, plan, train, save."""
     from transformers import default_data_collator, set_seed
 
-    from hmm_datasets.metrics.ladder import Ladder
+    from hmm_datasets.evaluation.baselines import Ladder
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainers import Pretrainer
+    from hmm_datasets.training.trainer import Pretrainer
 
     set_seed(settings.seed)
     data = data_settings.load()

@@ -8,7 +8,7 @@ Where the Hub does not answer, or there is no token, one line says how to push l
 from dataclasses import dataclass, field
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass

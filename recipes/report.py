@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 MODELS = ("pretrain_hmm", "pretrain_text", "midtrain", "sft")
 
@@ -29,7 +29,12 @@ class ReportSettings:
 def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
     from hmm_datasets.files import read_json, read_jsonl, write_json
-    from hmm_datasets.report.plots import plot_divergence, plot_loss, plot_positions, plot_stages
+    from hmm_datasets.report.plots import (
+        plot_divergence,
+        plot_loss,
+        plot_positions,
+        plot_stages,
+    )
     from hmm_datasets.report.tables import hmm_table, out_of_order
 
     root = Path(settings.experiment)

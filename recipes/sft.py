@@ -9,7 +9,7 @@ answers in exactly the right words are counted: `answers.json` and `answers.json
 
 from dataclasses import asdict, dataclass, field
 
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass
@@ -43,11 +43,11 @@ def main(chat: ConversationSettings, settings) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.files import write_json
-    from hmm_datasets.text.chat import end_of_turn, stop_tokens
+    from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
     from hmm_datasets.training.conversations import conversation_splits, never_evaluate
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainers import FineTuner
+    from hmm_datasets.training.trainer import FineTuner
 
     set_seed(settings.seed)
     tokenizer = load_pretrained(AutoTokenizer, chat.model)
@@ -93,7 +93,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     """Put held-out questions to the model as it was and as it is saved; write what came, print how much is right."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.metrics.answers import answer, compare_answers, questions_of
+    from hmm_datasets.evaluation.answers import answer, compare_answers, questions_of
     from hmm_datasets.training.models import load_pretrained
 
     questions = questions_of(test or [], chat.num_questions)

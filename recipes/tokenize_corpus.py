@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass
@@ -88,9 +88,9 @@ def _folder_name(corpus: str) -> str:
 
 def main(settings: TokenizeSettings) -> None:
     """Check everything; train the tokenizer, on train text alone unless told otherwise; tokenize every corpus."""
-    from hmm_datasets.text.chat import check_chat_template, check_messages, load_tokenizer
-    from hmm_datasets.text.corpora import check_splits, read_splits
-    from hmm_datasets.text.shards import lay_out_splits, tokenize_splits
+    from hmm_datasets.text.corpora.loading import check_splits, read_splits
+    from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
+    from hmm_datasets.text.tokenizers.chat_template import check_chat_template, check_messages, load_tokenizer
     from hmm_datasets.training.record import check_data, write_record
 
     output = Path(settings.output_dir)
@@ -135,8 +135,8 @@ def _trained(settings: TokenizeSettings, chosen: dict):
     """A tokenizer trained on the text of the splits that the settings name."""
     from itertools import chain
 
-    from hmm_datasets.text.bpe import train_bpe
-    from hmm_datasets.text.corpora import load_corpus
+    from hmm_datasets.text.corpora.loading import load_corpus
+    from hmm_datasets.text.tokenizers.bpe import train_bpe
 
     splits = (load_corpus(settings.corpus, split=split, kind="text", **chosen) for split in settings.tokenizer_splits)
     texts = chain.from_iterable(rows["text"] for rows in splits)

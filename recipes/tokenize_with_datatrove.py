@@ -10,7 +10,7 @@ submitted: the index is written by a last job, after them. Needs the extra `data
 
 from dataclasses import asdict, dataclass, field
 
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass
@@ -49,9 +49,9 @@ def main(settings: ClusterSettings) -> None:
     """Tokenize each split by `tasks` tasks, then write its index by one more."""
     from pathlib import Path
 
-    from hmm_datasets.text.chat import load_tokenizer
-    from hmm_datasets.text.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
-    from hmm_datasets.text.shards import TokenStream, tokenizer_hash
+    from hmm_datasets.text.stream import TokenStream, tokenizer_hash
+    from hmm_datasets.text.stream.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
+    from hmm_datasets.text.tokenizers.chat_template import load_tokenizer
     from hmm_datasets.training.record import write_record
 
     output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"

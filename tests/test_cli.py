@@ -197,7 +197,7 @@ def test_watch_shows_a_run_and_fails_on_nan(tmp_path, capsys):
 
 
 def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys, monkeypatch):
-    from hmm_datasets.ops import preflight
+    from hmm_datasets.monitoring import preflight
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)

@@ -6,8 +6,8 @@ import pytest
 
 from hmm_datasets.cli import build_parser, main
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.fit_settings import FitSettings
-from hmm_datasets.hmm.fitting import fit_hmm
+from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
 
 TOKENS = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1)

@@ -6,7 +6,14 @@ import sys
 import pytest
 
 from hmm_datasets.errors import InputError, one_line_errors
-from hmm_datasets.files import append_jsonl, atomic_file, atomic_folder, read_json, read_jsonl, write_json
+from hmm_datasets.files import (
+    append_jsonl,
+    atomic_file,
+    atomic_folder,
+    read_json,
+    read_jsonl,
+    write_json,
+)
 
 
 class Stop(Exception):
@@ -190,7 +197,7 @@ def test_errors_of_other_kinds_keep_their_traceback():
 RECIPE = """
 from dataclasses import dataclass
 from hmm_datasets.errors import InputError
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 @dataclass
 class Settings:

@@ -1,20 +1,16 @@
 """On a disk without room every command ends in one line, and what was there before is there after it."""
 
 import shutil
-import sys
-from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import is_disk_full, one_line_errors
+from hmm_datasets.evaluation.evaluation import write_evaluation
 from hmm_datasets.hmm import processes
-from hmm_datasets.metrics.evaluation import write_evaluation
-from hmm_datasets.text.words import build_word_corpus
-
-sys.path.insert(0, str(Path(__file__).parent / "report"))
-import made_up
+from hmm_datasets.text.tokenizers.words import build_word_corpus
 
 
 @pytest.fixture

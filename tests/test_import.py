@@ -45,9 +45,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_the_public_names_are_those_of_their_modules():
-    from hmm_datasets.data.views import HMMSequences
+    from hmm_datasets.data.hmm_sequences import HMMSequences
     from hmm_datasets.hmm import processes
-    from hmm_datasets.hmm.fitting import fit_hmm
+    from hmm_datasets.hmm.fitting.fit import fit_hmm
     from hmm_datasets.hmm.model import HMM
 
     assert (hmm_datasets.HMM, hmm_datasets.fit_hmm) == (HMM, fit_hmm)

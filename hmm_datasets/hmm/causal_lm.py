@@ -1,6 +1,6 @@
 """An HMM as a transformers causal language model: the best model there is of its own sequences.
 
-The forward pass is the scaled filter of `hmm_datasets.hmm.inference`; the cache is the belief, `H` numbers a sequence
+The forward pass is the scaled filter of `forward_backward`; the cache is the belief, `H` numbers a sequence
 whatever its length; the logits are the log-probabilities of the next token. So everything that takes a causal model
 (generation, evaluation harnesses, the Trainer's evaluation) takes the optimum too. A pass costs `O(B T H^2)` time in
 `T` steps one after the other, and `O(B T V)` memory for the logits.
@@ -31,7 +31,7 @@ from ..digests import write_digests
 from ..errors import InputError
 from .checks import as_tokens
 from .format import AUTO_MAP, FORMAT_VERSION, write_loader
-from .inference import Parameters, forward_filter, next_token_probs
+from .inference.forward_backward import Parameters, forward_filter, next_token_probs
 from .model import HMM
 from .storage import FILES
 
@@ -140,7 +140,7 @@ class HMMForCausalLM(PreTrainedModel, GenerationMixin):
 
     Made from an [`~hmm_datasets.hmm.model.HMM`] by [`from_hmm`], or loaded by `from_pretrained`; made from a config
     alone, all its laws are uniform. The tables take no gradient, since a step of an optimizer would leave rows that
-    are no laws: use [`~hmm_datasets.hmm.fitting.fit_hmm`] to learn them.
+    are no laws: use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
 
     ```python
     >>> from hmm_datasets.hmm import processes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
-from .chain import cesaro_limit
+from .analysis.stationary import cesaro_limit
 
 if TYPE_CHECKING:
     import torch

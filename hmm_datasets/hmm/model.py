@@ -19,20 +19,20 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from .chain import cesaro_limit
+from .analysis.stationary import cesaro_limit
 from .checks import as_tables, as_tokens, integer
 from .storage import load, load_tables, save
 
 if TYPE_CHECKING:
     import torch
 
-    from .cuda import DeviceTable
-    from .entropy import EntropyRate, EntropyRateBounds, OptimalLoss
-    from .inference import ExpectedCounts, Parameters
-    from .mixed_states import MixedStates
-    from .sampling import AliasTable
-    from .viterbi import Path as ViterbiPath
-    from .viterbi import Paths as ViterbiPaths
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+    from .analysis.mixed_states import MixedStates
+    from .inference.forward_backward import ExpectedCounts, Parameters
+    from .inference.viterbi import Path as ViterbiPath
+    from .inference.viterbi import Paths as ViterbiPaths
+    from .sampling.cuda import DeviceTable
+    from .sampling.sequences import AliasTable
 
 
 class HMM:
@@ -155,7 +155,7 @@ class HMM:
 
         ```
         """
-        from .sampling import checked_draw, sample_tokens
+        from .sampling.sequences import checked_draw, sample_tokens
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
         if isinstance(out, np.ndarray):
@@ -163,13 +163,13 @@ class HMM:
         elif out.device.type == "cpu":
             sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out.numpy(), num_threads)
         else:
-            from . import cuda
+            from .sampling import cuda
 
             cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
         return out
 
     def _tables_on(self, device: "torch.device") -> "list[DeviceTable | None]":
-        from .cuda import device_table
+        from .sampling.cuda import device_table
 
         if device not in self._device_tables:
             tables = [None if table is None else device_table(table, device) for table in self._alias_tables]
@@ -182,7 +182,7 @@ class HMM:
 
     @cached_property
     def _alias_tables(self) -> "tuple[AliasTable, AliasTable, AliasTable | None]":
-        from .sampling import AliasTable
+        from .sampling.sequences import AliasTable
 
         start = AliasTable.from_probabilities(self.start[None])
         if self.edges is None:
@@ -191,10 +191,10 @@ class HMM:
         return start, AliasTable.from_probabilities(pairs), None
 
     def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> "Parameters":
-        """The tables as tensors (float64 on the CPU by default), for the functions of `hmm_datasets.hmm.inference`."""
+        """The tables as tensors (float64 on the CPU by default), for the functions of `forward_backward`."""
         import torch
 
-        from .inference import Parameters
+        from .inference.forward_backward import Parameters
 
         dtype = dtype or torch.float64
         return Parameters(
@@ -225,19 +225,19 @@ class HMM:
 
         ```
         """
-        from . import inference
+        from .inference import forward_backward as inference
 
         return self._infer(inference.log_likelihood, tokens, lengths, dtype)
 
     def beliefs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 H"]:
         """`P(state before token t | tokens before t)`; entry 0 is `start`, entry `T` follows the last token."""
-        from . import inference
+        from .inference import forward_backward as inference
 
         return self._infer(lambda *a: inference.forward_filter(*a).beliefs, tokens, lengths, dtype)
 
     def next_token_probs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal law of token `t` given the tokens before it, for `t = 0 .. T`."""
-        from . import inference
+        from .inference import forward_backward as inference
 
         def law(hmm, *arguments):
             return inference.next_token_probs(hmm, inference.forward_filter(hmm, *arguments).beliefs)
@@ -246,13 +246,13 @@ class HMM:
 
     def posteriors(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T H"]:
         """`P(state that emits token t | all tokens)` (smoothing)."""
-        from . import inference
+        from .inference import forward_backward as inference
 
         return self._infer(inference.posteriors, tokens, lengths, dtype)
 
     def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
-        from . import viterbi
+        from .inference import viterbi
 
         return self._infer(viterbi.viterbi, tokens, lengths, dtype)
 
@@ -261,7 +261,7 @@ class HMM:
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.
         """
-        from . import viterbi
+        from .inference import viterbi
 
         k = integer("k", k, 1, 31)
 
@@ -273,9 +273,9 @@ class HMM:
     def expected_counts(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ExpectedCounts":
         """Expected numbers of starts, moves and emissions given the tokens, summed over the batch.
 
-        One step of Baum-Welch divides them by their sums; see [`~hmm_datasets.hmm.inference.ExpectedCounts`].
+        One step of Baum-Welch divides them by their sums; see [`ExpectedCounts`].
         """
-        from . import inference
+        from .inference import forward_backward as inference
 
         return self._infer(inference.expected_counts, tokens, lengths, dtype)
 
@@ -302,9 +302,9 @@ class HMM:
         sequences. What it exceeds the rate by for want of a longer past is bounded by [`HMM.entropy_rate_bounds`].
 
         Returns:
-            [`~hmm_datasets.hmm.entropy.EntropyRate`]: `value` and `standard_error`, nats a token.
+            [`~hmm_datasets.hmm.analysis.entropy.EntropyRate`]: `value` and `standard_error`, nats a token.
         """
-        from .entropy import entropy_rate
+        from .analysis.entropy import entropy_rate
 
         return entropy_rate(self, num_sequences, length, burn_in, seed)
 
@@ -319,7 +319,7 @@ class HMM:
         rate as well, over sequences that both bounds share; `burn_in` is a quarter of `length` by default.
 
         Returns:
-            [`~hmm_datasets.hmm.entropy.EntropyRateBounds`]: `lower`, `upper`, `lower_error`, `upper_error`.
+            [`~hmm_datasets.hmm.analysis.entropy.EntropyRateBounds`]: `lower`, `upper`, `lower_error`, `upper_error`.
 
         ```python
         >>> hmm = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.9, 0.1], [0.3, 0.7]])
@@ -329,7 +329,7 @@ class HMM:
 
         ```
         """
-        from .entropy import entropy_rate_bounds
+        from .analysis.entropy import entropy_rate_bounds
 
         return entropy_rate_bounds(self, length, burn_in, num_sequences, seed)
 
@@ -340,15 +340,15 @@ class HMM:
         limit for ever; from there on the mean over sampled sequences, with a standard error that is not 0.
 
         Returns:
-            [`~hmm_datasets.hmm.entropy.OptimalLoss`]: `nats` (L,) and `standard_error` (L,).
+            [`~hmm_datasets.hmm.analysis.entropy.OptimalLoss`]: `nats` (L,) and `standard_error` (L,).
         """
-        from .entropy import optimal_loss
+        from .analysis.entropy import optimal_loss
 
         return optimal_loss(self, length, num_sequences, seed)
 
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
-        """The distinct beliefs after at most `depth` tokens; see [`~hmm_datasets.hmm.mixed_states.mixed_states`]."""
-        from .mixed_states import mixed_states
+        """The distinct beliefs after at most `depth` tokens; see [`mixed_states`]."""
+        from .analysis.mixed_states import mixed_states
 
         return mixed_states(self, depth, max_states=max_states)
 

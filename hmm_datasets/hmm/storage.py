@@ -13,7 +13,12 @@ import numpy as np
 from ..digests import write_digests
 from ..errors import InputError
 from ..files import atomic_file, read_json, write_json
-from .format import AUTO_MAP, FORMAT_VERSION, LOADER_NAME, write_loader
+from .format import (
+    AUTO_MAP,
+    FORMAT_VERSION,
+    LOADER_NAME,
+    write_loader,
+)
 
 if TYPE_CHECKING:
     from .model import HMM

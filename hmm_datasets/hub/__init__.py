@@ -1,6 +1,11 @@
 """Sharing results: folders pushed to the Hugging Face Hub in one commit, and the cards that describe them."""
 
 from .cards import write_card
-from .push import PushResult, how_to_push, push_folder, reachable
+from .push import (
+    PushResult,
+    how_to_push,
+    push_folder,
+    reachable,
+)
 
 __all__ = ["PushResult", "how_to_push", "push_folder", "reachable", "write_card"]

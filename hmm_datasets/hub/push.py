@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ..errors import InputError
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
-from .faults import causes_of, passes, pause_before_retry, reason_of
+from .faults import (
+    causes_of,
+    passes,
+    pause_before_retry,
+    reason_of,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

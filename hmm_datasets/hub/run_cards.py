@@ -143,7 +143,7 @@ def _evaluated(
         return
     from transformers import AutoModelForCausalLM
 
-    from ..metrics.evaluation import weights_sha256
+    from ..evaluation.evaluation import weights_sha256
 
     own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder))
     for report in reports:

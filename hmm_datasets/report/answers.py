@@ -10,7 +10,7 @@ FIGURES_NAME, ROWS_NAME = "answers.json", "answers.jsonl"
 
 
 def answers_table(found: Mapping[str, Any]) -> Table:
-    """The figures of [`~hmm_datasets.metrics.answers.compare_answers`].
+    """The figures of [`~hmm_datasets.evaluation.answers.compare_answers`].
 
     `guessed` is what a guess among the things that could be meant gets right, where the corpus says so, else what the
     most common answer gets right.

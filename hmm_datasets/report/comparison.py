@@ -2,7 +2,7 @@
 
 Two runs are paired, task by task, where both were measured on the same items: a law's sequences of one fingerprint,
 stream, length and number; documents of the same bytes, in order; questions of the same files. Their difference then
-has an interval by the paired bootstrap ([`~hmm_datasets.bootstrap`]) over sequences, documents, or the questions
+has an interval by the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, documents, or the questions
 within each task, which is far narrower than what two separate intervals tell. Runs that were measured on different
 items get no difference: a line says what differs, and the figures stand side by side with their own intervals.
 
@@ -15,12 +15,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..bootstrap import Difference
 from ..errors import InputError
 from ..files import read_json, write_json, written_together
-from .pairing import LEVEL, RESAMPLES, Run, can_pair, other_questions, pair
+from ..statistics import Difference
+from .pairing import (
+    LEVEL,
+    RESAMPLES,
+    Run,
+    can_pair,
+    other_questions,
+    pair,
+)
 from .sweep import cells
-from .tables import Z_95, Table, figure_text, interval_text, ladder
+from .tables import (
+    Z_95,
+    Table,
+    figure_text,
+    interval_text,
+    ladder,
+)
 
 TASKS = {
     "law": "excess over the floor, nats a token",
@@ -237,7 +250,12 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
         folder (path): where they go; made if there is none.
     """
     from .comparison_plots import FIGURES, draw_comparison
-    from .page import Section, embed, flattened, render
+    from .page import (
+        Section,
+        embed,
+        flattened,
+        render,
+    )
 
     made_of = {run["name"]: run for run in comparison["runs"]}
     made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}

@@ -9,7 +9,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from .plots import PAPER, WIDTH, markers, save_figure
+from .plots import (
+    PAPER,
+    WIDTH,
+    markers,
+    save_figure,
+)
 from .tables import Z_95
 
 FIGURES = {

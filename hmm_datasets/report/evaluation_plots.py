@@ -18,7 +18,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from .hmm_plots import draw_simplex
-from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
+from .plots import (
+    PAPER,
+    STYLES,
+    WIDTH,
+    markers,
+    plot_positions,
+    predictor_styles,
+    save_figure,
+)
 from .tables import Z_95
 
 _LEAST_KL = 1e-6  # nats; what is below is rounding, and would squeeze all else together on a logarithmic axis
@@ -75,7 +83,7 @@ def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along the sequence: how unlike each predictor the model is, and where.
 
     Args:
-        law (`dict`): the result of [`~hmm_datasets.metrics.law.measure_law`].
+        law (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_law`].
         path (path): where the PNG goes, a PDF beside it.
     """
     figure, axes = plt.subplots(figsize=(WIDTH, 3.1), layout="constrained")
@@ -109,7 +117,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along training; where each predictor is closest, where passed, and the phases above.
 
     Args:
-        training (`dict`): the result of [`~hmm_datasets.metrics.passages.passages`], with two steps after 0 or more.
+        training (`dict`): the result of [`passages`], with two steps after 0 or more.
         path (path): where the PNG goes, a PDF beside it.
     """
     rows = [row for row in training["rows"] if row["step"] > 0]
@@ -219,7 +227,7 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
     """R2 of the linear probes by layer, on sequences not fitted on, with their two controls.
 
     Args:
-        beliefs (`dict`): the result of [`~hmm_datasets.metrics.probing.probe_beliefs`].
+        beliefs (`dict`): the result of [`~hmm_datasets.evaluation.beliefs.probe_beliefs`].
         path (path): where the PNG goes, a PDF beside it.
     """
     figure, axes = plt.subplots(figsize=(WIDTH, 2.6), layout="constrained")

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .tables import Z_95, Table, figure_text, interval_text, ladder, law_table
+from .tables import (
+    Z_95,
+    Table,
+    figure_text,
+    interval_text,
+    ladder,
+    law_table,
+)
 
 Report = Mapping[str, Any]
 

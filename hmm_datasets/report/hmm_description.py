@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..hmm.chain import entropy, mixing_time
+from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.model import HMM
 from .tables import LADDER, text_table
 
@@ -114,7 +114,7 @@ def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
 def _cross_entropy(hmm: HMM, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
     import torch
 
-    from ..hmm.predictors import predictors_of, stream
+    from ..hmm.analysis.predictors import predictors_of, stream
 
     predictors = predictors_of(hmm)
     parts = {name: [] for name in predictors}

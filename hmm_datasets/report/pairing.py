@@ -1,6 +1,6 @@
 """Differences of two evaluations on the same items, with intervals by the paired bootstrap.
 
-Sequences and documents are drawn anew as they are ([`~hmm_datasets.bootstrap.paired_difference`]); of a score over
+Sequences and documents are drawn anew as they are ([`~hmm_datasets.statistics.paired_difference`]); of a score over
 tasks the questions of each task are, by themselves, since which tasks there are is no matter of chance.
 """
 
@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..bootstrap import Difference, interval, paired_difference, resampled_sums
 from ..errors import InputError
 from ..files import read_jsonl
+from ..statistics import (
+    Difference,
+    interval,
+    paired_difference,
+    resampled_sums,
+)
 
 RESAMPLES, LEVEL = 2000, 0.95
 

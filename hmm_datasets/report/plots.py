@@ -106,7 +106,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
 
     Args:
-        measured (`dict`): the result of [`~hmm_datasets.metrics.law.measure_law`].
+        measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_law`].
         path (path): where the PNG goes, a PDF beside it.
         title (`str`, *optional*): above the plot.
     """

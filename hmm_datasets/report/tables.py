@@ -80,7 +80,7 @@ def interval_text(low: float | None, high: float | None, form: str = ".4f") -> s
 
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
-    """The result of [`~hmm_datasets.metrics.law.measure_law`] as a table, and its Bayes gap in a line."""
+    """The result of [`~hmm_datasets.evaluation.optimum.measure_law`] as a table, and its Bayes gap in a line."""
     floor, faults = FLOORS[measured["floor"]], out_of_order(measured)
     order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
     return f"{law_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import TrainerCallback
 
-from .devices import peak_flops
-from .flops import sequence_lengths, unit_flops
+from .plan.devices import peak_flops
+from .plan.flops import sequence_lengths, unit_flops
 from .skips import FiniteGradients
 
 

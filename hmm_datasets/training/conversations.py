@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from transformers import TrainingArguments
 
 from ..errors import InputError
-from ..text.corpora import load_corpus
-from ..text.rows import shorten
+from ..text.corpora.loading import load_corpus
+from ..text.corpora.local_files import shorten
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,10 +23,10 @@ def conversation_splits(
     """Read the conversations to train on and to evaluate on; those without a turn of the assistant are left out.
 
     Args:
-        name (`str`): what [`~hmm_datasets.text.corpora.load_corpus`] takes.
+        name (`str`): what [`~hmm_datasets.text.corpora.loading.load_corpus`] takes.
         max_conversations (`int`, *optional*): to train on, at most.
         num_test_sequences (`int`, *optional*, defaults to 256): to evaluate on, at most.
-        test_fraction (`float`, *optional*): see [`~hmm_datasets.text.corpora.load_corpus`]; 0 for no evaluation.
+        test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
 
     Returns:
         `tuple`: the rows to train on, and those to evaluate on; None where no held-out conversation has an answer,

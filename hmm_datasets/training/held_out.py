@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch.utils.data import ConcatDataset, Dataset
 
+from ..data.windows import IGNORED
 from ..errors import InputError
-from ..text.windows import IGNORED
 
 
 class HeldOutParts(ConcatDataset):

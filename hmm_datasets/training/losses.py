@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from transformers.trainer_pt_utils import nested_gather
 
+from ..data.windows import IGNORED
 from ..errors import InputError
-from ..text.windows import IGNORED
 
 
 def squared_log_normalizers(

@@ -17,7 +17,13 @@ from transformers import TrainerCallback
 
 from ..credentials import masked, masked_arguments
 from ..errors import InputError
-from ..files import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from ..files import (
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
 
 RECORD_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"

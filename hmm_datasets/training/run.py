@@ -21,16 +21,16 @@ from ..files import read_json, remove, write_json
 from ..hub.run_cards import write_run_card
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
-from .interruptions import Interruptions, parse_time
+from .callbacks.evaluation_schedule import GeometricPace
+from .callbacks.interruptions import Interruptions, parse_time
+from .callbacks.progress import ProgressLine
+from .callbacks.samples import Samples
+from .checkpoints.resuming import point_to_resume
+from .checkpoints.saving import UNFINISHED_NAME, check_checkpoint, identity_of
 from .lineage import lineage
 from .models import count_parameters
-from .pace import GeometricPace
-from .plan import Plan
-from .progress import ProgressLine
+from .plan.plan import Plan
 from .record import History, check_data, write_record
-from .resuming import point_to_resume
-from .samples import Samples
-from .saving import UNFINISHED_NAME, check_checkpoint, identity_of
 from .sharding import holdings
 
 SUMMARY_NAME = "summary.json"
@@ -57,7 +57,7 @@ def train_and_save(
             [`~hmm_datasets.training.settings.GlobalBatch`].
         settings (`dict`): the recipe's own settings, for the record.
         data (`dict`): what fixes the examples and their order, for the record.
-        plan ([`~hmm_datasets.training.plan.Plan`], *optional*): what the run will consume; what it consumed is
+        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): what the run will consume; what it consumed is
             checked against it, to the token.
         base (`str`, *optional*): folder or Hub name of the model that training starts from; None for a new model.
 

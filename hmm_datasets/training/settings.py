@@ -20,15 +20,15 @@ from trl import SFTConfig, TrlParser
 
 from ..errors import InputError
 from . import cpu_fsdp
-from .budget import Budget, accumulation_steps
-from .forecast import Rate, assumed_rate
-from .interruptions import parse_time
+from .callbacks.interruptions import parse_time
+from .callbacks.samples import check_samples
+from .checkpoints.resuming import reached_points
 from .losses import check_z_loss
 from .optimizers import check_optimizer
-from .plan import Plan, make_plan
-from .ramp import BatchRamp
-from .resuming import reached_points
-from .samples import check_samples
+from .plan.batch_schedule import BatchRamp
+from .plan.budget import Budget, accumulation_steps
+from .plan.forecast import Rate, assumed_rate
+from .plan.plan import Plan, make_plan
 from .sources import TrainingData
 from .trackers import check_trackers
 
@@ -100,7 +100,7 @@ class GlobalBatch:
             )
 
     start = None
-    """Where the run goes on: a [`~hmm_datasets.training.resuming.Reached`]; None at its beginning."""
+    """Where the run goes on: a [`~hmm_datasets.training.checkpoints.resuming.Reached`]; None at its beginning."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: all but the token, which belongs into no file."""

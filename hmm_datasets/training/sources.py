@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
     from transformers import PreTrainedTokenizerBase
 
-    from ..data.views import Source
+    from ..data.hmm_sequences import Source
 
 
 @dataclass
@@ -119,7 +119,7 @@ class SequenceData(TrainingData):
     rows_an_epoch = None
 
     def __init__(self, settings: DataSettings):
-        from ..data.views import TEST_FIRST, HMMSequences
+        from ..data.hmm_sequences import TEST_FIRST, HMMSequences
         from ..hmm.families import load_source
 
         self._settings = settings
@@ -140,7 +140,7 @@ class SequenceData(TrainingData):
         }
 
     def rows(self, num_rows):
-        from ..data.views import HMMSequences
+        from ..data.hmm_sequences import HMMSequences
 
         return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed).by_index()
 
@@ -156,8 +156,8 @@ class TokenData(TrainingData):
         from torch.utils.data import Subset
         from transformers import AutoTokenizer
 
-        from ..text.shards import TokenStream
-        from ..text.windows import TokenWindows
+        from ..data.windows import TokenWindows
+        from ..text.stream import TokenStream
         from .models import load_pretrained
 
         self._settings = settings
@@ -176,7 +176,7 @@ class TokenData(TrainingData):
         } | ({"packed": True} if settings.packed else {})
 
     def rows(self, num_rows):
-        from ..text.windows import repeated_windows
+        from ..data.windows import repeated_windows
 
         return repeated_windows(
             self.stream,
@@ -206,8 +206,8 @@ class MixedData(TrainingData):
         from torch.utils.data import Subset
         from transformers import AutoTokenizer
 
-        from ..text.shards import TokenStream, tokenizer_hash
-        from ..text.windows import TokenWindows
+        from ..data.windows import TokenWindows
+        from ..text.stream import TokenStream, tokenizer_hash
         from .held_out import HeldOutParts
         from .models import load_pretrained
 
@@ -231,8 +231,8 @@ class MixedData(TrainingData):
         }
 
     def rows(self, num_rows):
-        from ..data.mixtures import Mixture
-        from ..text.windows import repeated_windows
+        from ..data.interleaving import Mixture
+        from ..data.windows import repeated_windows
 
         settings = self._settings
         sources = [

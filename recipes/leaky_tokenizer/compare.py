@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass
@@ -29,8 +29,8 @@ def main(settings: ComparisonSettings) -> None:
     from transformers import PreTrainedTokenizerFast
 
     from hmm_datasets.files import read_json, write_json
-    from hmm_datasets.text.compression import compare, tokens_from_test
-    from hmm_datasets.text.corpora import load_corpus
+    from hmm_datasets.text.corpora.loading import load_corpus
+    from hmm_datasets.text.tokenizers.compression import compare, tokens_from_test
 
     root = Path(settings.experiment)
     tokenizers = [PreTrainedTokenizerFast.from_pretrained(root / name / "tokenizer") for name in ("clean", "leaky")]
@@ -70,8 +70,8 @@ def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
 
     import numpy as np
 
-    from hmm_datasets.bootstrap import paired_difference
     from hmm_datasets.files import read_json, read_jsonl
+    from hmm_datasets.statistics import paired_difference
 
     rows, losses, reference = [], {"clean": [], "leaky": []}, None
     for seed in seeds:

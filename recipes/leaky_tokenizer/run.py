@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 
 @dataclass

@@ -23,7 +23,7 @@ def train(settings):
     from hmm_datasets.training.models import ModelSettings, new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.sources import DataSettings
-    from hmm_datasets.training.trainers import Pretrainer
+    from hmm_datasets.training.trainer import Pretrainer
 
     class Phases(Pretrainer):
         def training_step(self, *args, **kwargs):
@@ -59,7 +59,7 @@ def train(settings):
 
 if __name__ == "__main__":
     phase("import")
-    from hmm_datasets.recipe import run
+    from hmm_datasets.launch import run
 
     phase("rendezvous")
     run(train, "PretrainSettings")

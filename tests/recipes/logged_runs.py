@@ -10,14 +10,14 @@ LENGTH, GLOBAL_BATCH = 24, 12
 # can be told to be killed in the middle of a step.
 SCRIPT = """
 import json, os, signal
-from hmm_datasets.recipe import run
+from hmm_datasets.launch import run
 
 def view(name, folder):
     from hmm_datasets import HMMSequences
-    from hmm_datasets.data.mixtures import Mixture
+    from hmm_datasets.data.interleaving import Mixture
     from hmm_datasets.hmm import processes
-    from hmm_datasets.text.shards import TokenStream
-    from hmm_datasets.text.windows import TokenWindows
+    from hmm_datasets.text.stream import TokenStream
+    from hmm_datasets.data.windows import TokenWindows
 
     if name == "hmm":
         return HMMSequences(processes.mess3(), LENGTH).by_index()
@@ -28,7 +28,7 @@ def main(settings):
     from transformers import LlamaForCausalLM, set_seed
     from hmm_datasets.training.models import llama_config
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainers import Pretrainer
+    from hmm_datasets.training.trainer import Pretrainer
 
     def log(**row):
         with open(os.environ["LOG"], "a") as file:

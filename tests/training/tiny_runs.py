@@ -1,13 +1,16 @@
 """A model and a trainer small enough that a run of a few steps takes a second."""
 
 import torch
+from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 from transformers.data.data_collator import default_data_collator
 
+from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.training.settings import PretrainSettings
-from hmm_datasets.training.trainers import Pretrainer
+from hmm_datasets.training.trainer import Pretrainer
 
 VOCABULARY, LENGTH = 101, 16
+CONVERSATIONS = 22
 
 
 def tiny_model(*, tied=False, layers=1, seed=0, **settings) -> LlamaForCausalLM:
@@ -68,3 +71,7 @@ def losses(run: Pretrainer) -> list[float]:
     """Train, and return the loss of every step."""
     run.train()
     return [row["loss"] for row in history(run)]
+
+
+def conversations() -> Dataset:
+    return load_corpus("instructions-sample", split="train", streaming=False).select(range(CONVERSATIONS))

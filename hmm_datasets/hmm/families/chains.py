@@ -1,6 +1,6 @@
 """Random Markov chains, observed or hidden: the tables of every group are drawn from a prior.
 
-Tables, and so tokens, are the same on every machine that keeps to IEEE 754 (see `hmm_datasets.hmm.dirichlet`). A table
+Tables, and so tokens, are the same on every machine that keeps to IEEE 754 (see `dirichlet`). A table
 of 50 states takes under a millisecond; drawing 100 tokens from it, a few microseconds.
 """
 
@@ -12,9 +12,14 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..checks import as_tokens
-from ..dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_law
 from ..model import HMM
-from ..sampling import AliasTable, sample_tokens
+from ..sampling.dirichlet import (
+    fill_dirichlet_rows,
+    fill_zipf_rows,
+    make_doubly_stochastic,
+    stationary_law,
+)
+from ..sampling.sequences import AliasTable, sample_tokens
 from .family import (
     CHAINS,
     HIDDEN,
@@ -192,7 +197,7 @@ class RandomChains(Family):
         """
         import torch
 
-        from .averages import posterior_mean, urns
+        from .posterior_averages import posterior_mean, urns
 
         if not self.has_exact_law:
             raise InputError(

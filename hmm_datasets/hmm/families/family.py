@@ -26,9 +26,14 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..checks import as_tokens, integer
-from ..kernels import FAMILY_STREAM, MOST_SHUFFLED, shuffle, shuffle_room
 from ..model import HMM
-from ..sampling import checked_draw, fill_in_parallel, philox
+from ..sampling.kernels import (
+    FAMILY_STREAM,
+    MOST_SHUFFLED,
+    shuffle,
+    shuffle_room,
+)
+from ..sampling.sequences import checked_draw, fill_in_parallel, philox
 
 # Purpose 1 is EMISSIONS_STREAM, of the kernels.
 SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
@@ -130,7 +135,7 @@ class Family:
         """
         import torch
 
-        from .. import inference
+        from ..inference import forward_backward as inference
 
         values, _ = as_tokens(tokens, self.num_symbols)
         seed, first, step = (integer(*of, 64) for of in (("seed", seed, 0), ("first", first, 0), ("step", step, 1)))

@@ -15,8 +15,13 @@ from jaxtyping import Float, Int, UInt
 from ...errors import InputError
 from ..checks import as_tokens
 from ..model import HMM
-from ..sampling import integer_weights, sample_tokens
-from .family import MIXTURE, Family, first_words, group_number
+from ..sampling.sequences import integer_weights, sample_tokens
+from .family import (
+    MIXTURE,
+    Family,
+    first_words,
+    group_number,
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Mixture(Family):
         """
         import torch
 
-        from .averages import components, posterior_mean
+        from .posterior_averages import components, posterior_mean
 
         values, _ = as_tokens(tokens, self.num_symbols)
         law = posterior_mean(components(self.hmms, self.weights, values))

@@ -7,10 +7,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
-from ..kernels import EMISSIONS_STREAM, rename_symbols
 from ..model import HMM
-from ..sampling import sample_tokens
-from .family import MOST_ENUMERATED, SYMBOLS, Family, check_permutable, group_number, permutation_of
+from ..sampling.kernels import EMISSIONS_STREAM, rename_symbols
+from ..sampling.sequences import sample_tokens
+from .family import (
+    MOST_ENUMERATED,
+    SYMBOLS,
+    Family,
+    check_permutable,
+    group_number,
+    permutation_of,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class PermutedSymbols(Family):
         Raises:
             `InputError`: for more than 7 symbols; [`~Family.informed_next_token_probs`] is a lower bound then.
         """
-        from .permutation_laws import law_of_permuted_symbols
+        from .permutation_averages import law_of_permuted_symbols
 
         return law_of_permuted_symbols(self.hmm, tokens)
 
@@ -163,6 +170,6 @@ class PermutedEmissions(Family):
         Raises:
             `InputError`: for more than 7 states; [`~Family.informed_next_token_probs`] is a lower bound then.
         """
-        from .permutation_laws import law_of_permuted_emissions
+        from .permutation_averages import law_of_permuted_emissions
 
         return law_of_permuted_emissions(self.hmm, tokens)

@@ -4,7 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.metrics.clustered import as_table, gap_figures
+from hmm_datasets.evaluation.clustered import as_table, gap_figures
 
 _DESCRIPTION = """\
 How far a model is from the best any model can do: the mean of log P(token | past) under the true law less the model's,

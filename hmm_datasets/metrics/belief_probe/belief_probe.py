@@ -5,8 +5,8 @@ import evaluate
 import numpy as np
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.metrics.clustered import as_table
-from hmm_datasets.metrics.linear_probe import probe_arrays
+from hmm_datasets.evaluation.clustered import as_table
+from hmm_datasets.evaluation.linear_probe import probe_arrays
 
 _DESCRIPTION = """\
 Linear regression with an intercept from hidden states to beliefs, the laws of the HMM's state given the symbols so

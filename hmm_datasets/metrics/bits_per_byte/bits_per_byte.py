@@ -6,9 +6,9 @@ import datasets
 import evaluate
 import numpy as np
 
-from hmm_datasets.bootstrap import ratio_interval
 from hmm_datasets.errors import InputError
-from hmm_datasets.metrics.clustered import as_table
+from hmm_datasets.evaluation.clustered import as_table
+from hmm_datasets.statistics import ratio_interval
 
 _DESCRIPTION = """\
 Bits a model needs for a byte of UTF-8 text: the sum of -log2 P(token | past) over the tokens of the texts, by their

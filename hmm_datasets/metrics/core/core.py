@@ -4,9 +4,9 @@ import datasets
 import evaluate
 import numpy as np
 
-from hmm_datasets.bootstrap import check_bootstrap, interval
 from hmm_datasets.errors import InputError
-from hmm_datasets.metrics.core_tasks import CORE_TASKS, check_baselines, core_name
+from hmm_datasets.evaluation.core.tasks import CORE_TASKS, check_baselines, core_name
+from hmm_datasets.statistics import check_bootstrap, interval
 
 _DESCRIPTION = """\
 CORE (DCLM, arXiv:2406.11794): of each of 22 tasks the accuracy a over that of guessing b, (a - b) / (1 - b), and the

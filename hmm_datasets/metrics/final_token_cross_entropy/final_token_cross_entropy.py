@@ -3,7 +3,7 @@
 import datasets
 import evaluate
 
-from hmm_datasets.metrics.clustered import as_table, final_token_figures
+from hmm_datasets.evaluation.clustered import as_table, final_token_figures
 
 _DESCRIPTION = """\
 Mean of -log P(last token | all tokens before it), natural logarithms, over sequences: what a model has learnt of the

@@ -31,7 +31,7 @@ Returns:
     items: of each text its number, nats, tokens, bytes.
 
 Example:
-    >>> from hmm_datasets.text.bpe import train_bpe
+    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tokenizer = train_bpe(["low lower lowest"] * 9, 265, show_progress=False)
     >>> shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
@@ -61,7 +61,7 @@ class Perplexity(evaluate.Metric):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from hmm_datasets.errors import InputError
-        from hmm_datasets.metrics.text import DocumentWindows, measure_text
+        from hmm_datasets.evaluation.text import DocumentWindows, measure_text
         from hmm_datasets.training.models import load_pretrained
 
         if isinstance(model, str):

@@ -5,7 +5,7 @@ import evaluate
 import numpy as np
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.metrics.clustered import as_table, clustered_mean
+from hmm_datasets.evaluation.clustered import as_table, clustered_mean
 
 _DESCRIPTION = """\
 KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p

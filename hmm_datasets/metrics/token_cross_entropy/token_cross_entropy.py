@@ -3,7 +3,7 @@
 import datasets
 import evaluate
 
-from hmm_datasets.metrics.clustered import as_table, cross_entropy_figures
+from hmm_datasets.evaluation.clustered import as_table, cross_entropy_figures
 
 _DESCRIPTION = """\
 Mean of -log P(token | tokens before it), in nats, over all tokens and at every position, with standard errors

@@ -1,0 +1,1 @@
+"""The builders behind `datasets.load_dataset("hmm", ...)` and `("token_shards", ...)`."""

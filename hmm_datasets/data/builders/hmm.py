@@ -1,0 +1,161 @@
+"""`datasets.load_dataset("hmm", ...)`: sequences of an HMM as a Hugging Face data set, streamed or prepared.
+
+```python
+import hmm_datasets
+from datasets import load_dataset
+
+stream = load_dataset("hmm", data_dir="outputs/hmm", length=100, split="train", streaming=True)
+for batch in stream.with_format("torch").batch(256):  # some ten times as fast as rows one by one
+    batch["input_ids"], batch["labels"]  # (256, 100), int64
+table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
+```
+
+`data_dir` is a folder written by `save_pretrained` of an HMM, or of a family of them; `data_files` names an HMM's
+`model.safetensors` anywhere `datasets` reads from. Streaming stores nothing; a stream's `state_dict` holds one index,
+and how much of a table of 1,024 rows was read from there, so resuming takes constant time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+
+from ...errors import InputError
+from ...hmm.families.storage import FAMILY_NAME, Family, load_source
+from ...hmm.model import HMM
+from ...hmm.sampling.sequences import smallest_unsigned
+from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
+from ..hmm_sequences import ENDLESS, TEST_FIRST
+from .indexed_builder import IndexedBuilder, IndexedExamples
+
+
+@dataclass
+class HMMBuilderConfig(datasets.BuilderConfig):
+    """Settings of the data set, given to `load_dataset` by name.
+
+    Args:
+        length (`int`, *optional*, defaults to 100): symbols a sequence.
+        num_sequences (`int`, *optional*): sequences of the split `train`; needed unless streaming, endless by default.
+        num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, the same stream at
+            indices from `2**63` on, which `train` never reaches.
+        seed (`int`, *optional*, defaults to 0): which stream.
+        bos (`bool`, *optional*, defaults to `False`): put a beginning token of id `E` in front.
+        labels (`bool`, *optional*, defaults to `True`): add a column `labels`, equal to `input_ids`, from which models
+            of transformers compute a loss (they shift labels inside).
+        num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
+            loader workers, else `datasets` draws every sequence on every rank and drops the others'.
+    """
+
+    length: int = 100
+    num_sequences: int | None = None
+    num_test_sequences: int = 0
+    seed: int = 0
+    bos: bool = False
+    labels: bool = True
+    num_shards: int = 48
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, least in (("length", 1), ("num_test_sequences", 0), ("seed", 0), ("num_shards", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        if self.seed >= 1 << 64:
+            raise InputError(f"seed is {self.seed}; expected an integer in [0, 2**64)")
+        if self.num_sequences is not None and self.num_sequences < 1:
+            raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None: endless")
+
+
+class HMMBuilder(IndexedBuilder):
+    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that holds the vocabulary."""
+
+    BUILDER_CONFIG_CLASS = HMMBuilderConfig
+
+    def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
+        # In a folder with names like train.log or test/, `datasets` finds those alone.
+        if data_dir is not None and not _named(WEIGHTS_NAME, data_files):
+            found = (Path(data_dir).expanduser() / name for name in (FAMILY_NAME, WEIGHTS_NAME))
+            data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
+        super().__init__(*args, data_dir=data_dir, data_files=data_files, **settings)
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(description="Sequences drawn from a hidden Markov model.")
+
+    def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
+        source = self._load()
+        config = self.config
+        if config.num_sequences is None and not dl_manager.is_streaming:
+            raise InputError("an endless data set does not fit a disk; pass num_sequences=, or streaming=True")
+        splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
+        if config.num_test_sequences > 0:
+            splits.append((datasets.Split.TEST, TEST_FIRST, config.num_test_sequences))
+        return [
+            self._split(
+                name,
+                HMMExamples(
+                    *(source, config.length, config.seed, first, count, 1, config.bos, config.num_shards),
+                    labels=config.labels,
+                ),
+            )
+            for name, first, count in splits
+        ]
+
+    def _load(self) -> HMM | Family:
+        families = _named(FAMILY_NAME, self.config.data_files)
+        if families and self.config.data_dir is not None:
+            return load_source(Path(families[0]).parent)
+        weights = _named(WEIGHTS_NAME, self.config.data_files)
+        highest = min((path.count("/") for path in weights), default=0)
+        weights = [path for path in weights if path.count("/") == highest]
+        if len(weights) > 1:
+            raise InputError(
+                f"{weights[0]} and {weights[1]}: which? Expected one {WEIGHTS_NAME}; name its folder with data_dir="
+            )
+        if not weights:
+            raise InputError(
+                f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; expected data_dir=, a folder written by "
+                "save_pretrained, or data_files=, that file in it"
+            )
+        folder = Path(weights[0]).parent
+        if self.config.data_dir is not None and (folder / CONFIG_NAME).is_file():
+            return load_source(folder)  # which compares the tables with their fingerprint
+        # A streaming manager would hand back the address as it is; the small file is read whole all the same.
+        return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
+
+
+def _named(name: str, data_files: Any) -> list[str]:
+    lists = data_files.values() if isinstance(data_files, Mapping) else [data_files or []]
+    files = [str(path) for paths in lists for path in ([paths] if isinstance(paths, str) else paths)]
+    return [path for path in files if path.split("/")[-1] == name]
+
+
+class HMMExamples(IndexedExamples):
+    """Sequences `first, first + step, ...` of a stream; their order is as good as any, so shuffling keeps it."""
+
+    def __init__(
+        self,
+        source: HMM | Family,
+        length: int,
+        seed: int,
+        first: int,
+        count: int,
+        step: int,
+        bos: bool,
+        shards: int,
+        labels: bool = True,
+    ):
+        super().__init__(first, step, count, shards, smallest_unsigned(source.num_symbols + bos), labels)
+        self.source = source
+        self.length = length
+        self.seed = seed
+        self.bos = bos
+
+    def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        source, length = self.source, self.length
+        count = max(1, min(count, (1 << 22) // length))
+        tokens = np.empty((count, length + self.bos), dtype=self.dtype)
+        tokens[:, : int(self.bos)] = source.num_symbols
+        source.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])
+        return tokens.ravel(), np.arange(0, tokens.size + 1, tokens.shape[1])

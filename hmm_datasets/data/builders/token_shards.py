@@ -1,0 +1,238 @@
+"""`datasets.load_dataset("token_shards", ...)`: a token stream as a Hugging Face data set, and as Parquet for the Hub.
+
+```python
+import hmm_datasets
+from datasets import load_dataset
+
+documents = load_dataset("token_shards", data_dir="outputs/tokens", split="train")
+windows = load_dataset("token_shards", data_dir="outputs/tokens", length=1024, split="train", streaming=True)
+for batch in windows.with_format("torch").batch(32):  # some ten times as fast as rows one by one
+    batch["input_ids"], batch["labels"]  # (32, 1024), int64
+```
+
+`data_dir` is a folder written by `write_tokens` or `tokenize_corpus`, or one that holds such folders, each a split of
+its name (`train/`, `test/`). Streaming reads the shards where they lie; a stream's `state_dict` holds one index, and
+how much of a table of 1,024 rows was read from there, so resuming takes constant time. `shuffle` permutes the whole by
+a cipher on the index before it buffers.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm.auto import tqdm
+
+from ...errors import InputError
+from ...files import atomic_folder
+from ...hmm.sampling.sequences import smallest_unsigned
+from ...shuffle import epoch_order
+from ...text.stream.index import INDEX_NAME
+from ...text.stream.reader import TokenStream
+from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
+
+_TABLE_TOKENS = 1 << 22
+
+
+@dataclass
+class TokenShardsConfig(datasets.BuilderConfig):
+    """Settings of the data set, given to `load_dataset` by name.
+
+    Args:
+        length (`int`, *optional*): tokens a window, cut end to end; None gives documents, EOS included.
+        labels (`bool`, *optional*): add a column `labels`, equal to `input_ids`, from which models of transformers
+            compute a loss (they shift labels inside). By default windows have it and documents, which a collator must
+            pad first, do not.
+        num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
+            loader workers, else `datasets` reads every row on every rank and drops the others'.
+    """
+
+    length: int | None = None
+    labels: bool | None = None
+    num_shards: int = 48
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.length is not None and self.length < 1:
+            raise InputError(f"length is {self.length}; expected 1 or more, or None: documents")
+        if self.num_shards < 1:
+            raise InputError(f"num_shards is {self.num_shards}; expected 1 or more")
+        if self.labels is None:
+            self.labels = self.length is not None
+
+
+class TokenShards(IndexedBuilder):
+    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that holds the vocabulary."""
+
+    BUILDER_CONFIG_CLASS = TokenShardsConfig
+
+    def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
+        if data_dir is None:
+            raise InputError("token_shards reads folders; pass data_dir=, a folder written by tokenize_corpus")
+        self.streams = token_streams(data_dir)
+        # The indexes alone, which hold the shards' checksums: what is prepared depends on nothing else.
+        indexes = {name: str(stream.folder / INDEX_NAME) for name, stream in self.streams.items()}
+        super().__init__(*args, data_dir=data_dir, data_files=indexes, **settings)
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(description="Token ids of a text corpus.")
+
+    def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
+        config = self.config
+        return [
+            self._split(name, TokenExamples(stream, config.length, config.num_shards, config.labels))
+            for name, stream in self.streams.items()
+        ]
+
+
+class TokenExamples(IndexedExamples):
+    """Documents or windows of a token stream, in its order or permuted by a seed.
+
+    Args:
+        stream ([`~hmm_datasets.text.stream.reader.TokenStream`]): the tokens.
+        length (`int`, *optional*): tokens a window; None gives documents.
+        shards (`int`): how many shards to offer.
+        labels (`bool`, *optional*, defaults to `False`): whether rows have `labels` too.
+    """
+
+    def __init__(self, stream: TokenStream, length: int | None, shards: int, labels: bool = False):
+        count = stream.num_documents if length is None else stream.num_tokens // length
+        if count == 0:
+            raise InputError(f"length={length}, but {stream.folder} has only {stream.num_tokens} tokens")
+        super().__init__(0, 1, count, shards, smallest_unsigned(stream.index.vocab_size), labels)
+        self.stream = stream
+        self.length = length
+        self.total = count
+        self.seed: int | None = None
+
+    def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.length is not None:
+            count = max(1, min(count, _TABLE_TOKENS // self.length))
+            places = self._order(first + step * np.arange(count))
+            tokens = self.stream.gather(places * self.length, self.length).astype(self.dtype)
+            return tokens.ravel(), np.arange(0, tokens.size + 1, self.length)
+        starts, stops = self.stream.bounds(self._order(first + step * np.arange(count)))
+        offsets = np.concatenate([[0], np.cumsum(stops - starts)])
+        count = max(1, int(np.searchsorted(offsets, _TABLE_TOKENS, side="right")) - 1)
+        pairs = zip(starts[:count].tolist(), stops[:count].tolist(), strict=True)
+        tokens = np.concatenate([self.stream.read(start, stop) for start, stop in pairs])
+        return tokens.astype(self.dtype), offsets[: count + 1]
+
+    def _order(self, places: np.ndarray) -> np.ndarray:
+        return places if self.seed is None else epoch_order(places, self.total, self.seed)
+
+    def shuffle_data_sources(self, generator: np.random.Generator) -> "TokenExamples":
+        """The rows in an order of the generator's choice; a row is still had by its index."""
+        shuffled = self._part(self.first, self.step, self.count, self.shards)
+        shuffled.seed = int(generator.integers(1 << 63))
+        return shuffled
+
+
+def token_streams(folder: str | os.PathLike) -> dict[str, TokenStream]:
+    """The token streams of a folder by split: itself as `train`, or those in it by their folders' names.
+
+    Raises:
+        `InputError`: where there is none, or more than one and they are of different tokenizers.
+    """
+    folder = Path(folder).expanduser()
+    if (folder / INDEX_NAME).is_file():
+        return {"train": TokenStream(folder)}
+    names = sorted(path.parent.name for path in folder.glob(f"*/{INDEX_NAME}"))
+    if not names:
+        raise InputError(
+            f"{folder}: no {INDEX_NAME}; expected a folder written by tokenize_corpus, or one with such folders in it"
+        )
+    names.sort(key=lambda name: name != "train")
+    streams = {name: TokenStream(folder / name) for name in names}
+    for name, stream in streams.items():
+        first = streams[names[0]].index
+        if (stream.index.tokenizer_hash, stream.index.vocab_size) != (first.tokenizer_hash, first.vocab_size):
+            raise InputError(f"{folder}: {names[0]} and {name} are of different tokenizers; tokenize one again")
+    return streams
+
+
+def export_parquet(
+    data_dir: str | os.PathLike,
+    folder: str | os.PathLike,
+    *,
+    max_shard_bytes: int = 500_000_000,
+    show_progress: bool = True,
+) -> dict[str, list[str]]:
+    """Write token streams as Parquet for the Hub: a document a row, the whole folder or nothing.
+
+    The column `input_ids` holds lists of the smallest unsigned type that fits the vocabulary. The files are named as
+    the Hub names them (`data/train-00000-of-00002.parquet`), so that `load_dataset` reads the folder as it is, here or
+    uploaded by `huggingface_hub.upload_folder`. Memory: 4 million tokens, or one document if that is more.
+
+    Args:
+        data_dir (`str` or `os.PathLike`): as of `load_dataset("token_shards", data_dir=...)`.
+        folder (`str` or `os.PathLike`): where to; must be new or empty.
+        max_shard_bytes (`int`, *optional*, defaults to 500,000,000): tokens a file, in bytes before compression; a
+            longer document has a file to itself.
+        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
+
+    Returns:
+        `dict[str, list[str]]`: the files of each split, as paths in the folder.
+
+    Raises:
+        `InputError`: where the folder holds something, or `data_dir` no token stream.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; choose another folder, or delete it")
+    if max_shard_bytes < 1:
+        raise InputError(f"max_shard_bytes is {max_shard_bytes}; expected 1 or more")
+    streams = token_streams(data_dir)
+    dtype = _token_dtype(streams)
+    total = sum(stream.num_documents for stream in streams.values())
+    files = {}
+    with (
+        atomic_folder(folder) as temporary,
+        tqdm(total=total, desc="Parquet", unit=" documents", delay=2, disable=not show_progress) as bar,
+    ):
+        (temporary / "data").mkdir()
+        for name, stream in streams.items():
+            count = _write_files(stream, dtype, temporary / "data", name, max_shard_bytes, bar)
+            files[name] = [f"data/{name}-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
+            for number, file in enumerate(files[name]):
+                (temporary / "data" / f"{name}-{number}").rename(temporary / file)
+    return files
+
+
+def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: tqdm) -> int:
+    """Write the documents of a stream to files `name-0`, `name-1`, ...; return how many."""
+    schema = features_of(dtype, labels=False).arrow_schema
+    writer, size, count = None, 0, 0
+    for table in _document_tables(stream, max_bytes // dtype.itemsize):
+        added = len(table["input_ids"].chunk(0).flatten()) * dtype.itemsize
+        if writer is None or size + added > max_bytes:
+            if writer is not None:
+                writer.close()
+            writer = pq.ParquetWriter(folder / f"{name}-{count}", schema)
+            size, count = 0, count + 1
+        writer.write_table(table.cast(schema))
+        size += added
+        bar.update(len(table))
+    writer.close()
+    return count
+
+
+def _document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:
+    """The documents as tables, none above `max_tokens` but of one document."""
+    for table in TokenExamples(stream, None, 1).tables():
+        offsets = table["input_ids"].chunk(0).offsets.to_numpy().astype(np.int64)
+        begin = 0
+        while begin < len(table):
+            end = int(np.searchsorted(offsets, offsets[begin] + max_tokens, side="right")) - 1
+            end = max(begin + 1, end)
+            yield table.slice(begin, end - begin)
+            begin = end
+
+
+def _token_dtype(streams: dict[str, TokenStream]) -> np.dtype:
+    return smallest_unsigned(next(iter(streams.values())).index.vocab_size)

@@ -1,0 +1,340 @@
+"""Windows that hold whole documents, packed best fit, with positions that restart and no attention between documents.
+
+Documents longer than a window are cut in pieces of its length. Pieces are placed by best-fit decreasing: the longest
+first, each in the fullest window that still has room for it (Ding et al., "Fewer Truncations Improve Language
+Modeling", ICML 2024, arXiv:2404.10830), within blocks of 131,072 documents, so that planning takes constant memory.
+With a segment tree over the room left, a piece takes `O(log length)`.
+
+Which piece stands where is the plan: 16 bytes a piece and 8 a window, in one memory-mapped file in the cache of
+Hugging Face (`HF_HOME`), never beside the tokens. A plan recomputed block by block would need no file, but a shuffled
+reader asks for another block with every row, and every rank and worker would keep its own. The file is named after the
+stream and the length, written whole or not at all, and written anew if it is deleted.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from jaxtyping import Int, Int64
+
+from ..errors import InputError
+from ..files import atomic_file
+from ..text.stream.reader import TokenStream
+from .windows import IGNORED, Windows, check_length
+
+PLAN_VERSION = 1
+"""Changes whenever the same stream and length give another plan."""
+
+_BLOCK = 1 << 17  # documents packed together
+
+
+class PackedWindows(Windows):
+    """A map-style data set of windows that hold documents packed best fit, padding behind them.
+
+    A row has `input_ids`, `labels` and `position_ids`, int64 tensors of shape `(L,)`. Positions count from 0 in every
+    piece of a document. The first label of a piece is -100: nothing before it belongs to its document. So is the label
+    of padding, which is EOS; its positions are all `L - 1`, which no token without a label has else, so that
+    [`count_tokens`] can tell it from a document of EOS alone; `num_padding` counts it. An epoch holds every token of
+    the stream once. Without a seed windows are in the order of their first documents.
+
+    **Documents are kept apart by `position_ids` alone.** transformers builds the block-diagonal mask from them (sdpa,
+    eager and flex attention) only where the model gets no `attention_mask` and `use_cache=False`; otherwise each
+    document sees those before it in its row, without a word. So train with
+
+    - `data_collator=transformers.default_data_collator`, which stacks these three columns and adds no mask. The
+      collator a `Trainer` takes by itself when given a tokenizer adds a mask of ones;
+    - `use_cache=False`, the default of `TrainingArguments`; outside a `Trainer` pass it to the model.
+
+    FlashAttention reads `position_ids` only in batches of one row: with it take one window a micro-batch.
+
+    Args:
+        stream ([`TokenStream`]):
+            The tokens.
+        length (`int`):
+            Tokens a window, at least 2.
+        seed (`int`, *optional*):
+            Seed of the order; None keeps the order of the plan.
+        epochs (`int`, *optional*, defaults to 1):
+            How often the data set holds each window.
+        cache_dir (`str` or `os.PathLike`, *optional*):
+            Where plans are kept; `hmm_datasets/packing` under `HF_HOME` by default.
+
+    Attributes:
+        num_windows (`int`): windows an epoch.
+        num_pieces (`int`): documents and parts of cut documents.
+        num_padding (`int`): padding tokens an epoch.
+        fill_rate (`float`): share of an epoch that is not padding.
+        has_positions (`bool`): true, since rows have `position_ids`.
+
+    Raises:
+        `InputError`: for a length below 2, fewer than one epoch, or a cache that cannot be written.
+    """
+
+    has_positions = True
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int | None = None,
+        epochs: int | None = None,
+        cache_dir: str | os.PathLike | None = None,
+    ):
+        check_length(length)
+        self.cache_dir = None if cache_dir is None else Path(cache_dir)
+        self.plan = _cached_plan(stream, length, self.cache_dir)
+        self._shard_ends = np.cumsum([shard.num_tokens for shard in stream.index.shards])
+        super().__init__(stream, length, len(self.plan.first) - 1, seed, epochs)
+
+    def __reduce__(self) -> tuple:
+        # A worker maps the plan anew; pickling would copy it.
+        return PackedWindows, (self.stream, self.length, self.seed, self.epochs, self.cache_dir)
+
+    @property
+    def num_pieces(self) -> int:
+        return len(self.plan.starts)
+
+    @property
+    def num_padding(self) -> int:
+        return self.num_windows * self.length - self.stream.num_tokens
+
+    @property
+    def fill_rate(self) -> float:
+        return self.stream.num_tokens / (self.num_windows * self.length)
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Tokens a row that are not padding, on average."""
+        return self.stream.num_tokens / self.num_windows
+
+    def tokens_between(self, first: int, last: int) -> int:
+        """Tokens of the items from `first` to before `last` that are not padding, exactly.
+
+        Whole epochs are known; of the last one, as far as it goes, every window is looked up in the plan.
+        """
+        return self._tokens_before(last) - self._tokens_before(first)
+
+    def _tokens_before(self, index: int) -> int:
+        epochs, rest = divmod(index, self.num_windows)
+        first = epochs * self.num_windows
+        total = epochs * self.stream.num_tokens
+        for begin in range(first, first + rest, _BLOCK):
+            places = self.places(range(begin, min(begin + _BLOCK, first + rest)))
+            total += int(self.plan.pieces_of(places)[2].sum())
+        return total
+
+    def _columns(self, places):
+        rows, starts, sizes, offsets = self.plan.pieces_of(places)
+        tokens = np.full((len(places), self.length), self.stream.index.eos_id, dtype=np.int64)
+        labels = np.full_like(tokens, IGNORED)
+        positions = np.full_like(tokens, self.length - 1)  # of the padding; pieces write theirs over it
+        shards = np.searchsorted(self._shard_ends, starts, side="right")
+        for shard in np.unique(shards).tolist():
+            begin, end = self._shard_ends[shard - 1] if shard else 0, self._shard_ends[shard]
+            chosen = shards == shard  # a document, and so a piece, lies in one shard
+            _copy_pieces(
+                self.stream.read(begin, end),
+                starts[chosen] - begin,
+                sizes[chosen],
+                rows[chosen],
+                offsets[chosen],
+                tokens,
+                labels,
+                positions,
+            )
+        return {"input_ids": tokens, "labels": labels, "position_ids": positions}
+
+
+def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
+    """Tokens of a batch of rows without an attention mask that are not padding: of packed rows by their positions.
+
+    Args:
+        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; and of packed rows `labels` and
+            `position_ids`.
+
+    ```python
+    >>> row = {"input_ids": [[5, 6, 9, 9]], "labels": [[-100, 6, 9, -100]], "position_ids": [[0, 1, 2, 3]]}
+    >>> int(count_tokens({name: torch.tensor(column) for name, column in row.items()}))
+    3
+
+    ```
+    """
+    places = batch["input_ids"].numel()
+    if "position_ids" not in batch:
+        return places
+    last = batch["position_ids"].shape[-1] - 1
+    return places - ((batch["labels"] == IGNORED) & (batch["position_ids"] == last)).sum()
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy_pieces(stream, starts, sizes, rows, offsets, tokens, labels, positions):
+    for piece in range(len(starts)):
+        row, begin, size = rows[piece], offsets[piece], sizes[piece]
+        part = tokens[row, begin : begin + size]
+        part[:] = stream[starts[piece] : starts[piece] + size]
+        labels[row, begin + 1 : begin + size] = part[1:]  # what stands before the first is of another document
+        for place in range(size):
+            positions[row, begin + place] = place
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """Window `w` holds pieces `first[w]` to `first[w + 1]`; piece `p` is `lengths[p]` tokens from `starts[p]` on."""
+
+    first: Int64[np.ndarray, "W_plus_1"]
+    starts: Int64[np.ndarray, "P"]
+    lengths: Int64[np.ndarray, "P"]
+
+    def pieces_of(self, places: Int[np.ndarray, "B"]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return of each piece in windows its row among them, where it starts, its length, its place in the row."""
+        first = self.first[places]
+        counts = self.first[places + 1] - first
+        before = np.cumsum(counts) - counts
+        rows = np.repeat(np.arange(len(places)), counts)
+        pieces = np.arange(len(rows)) + (first - before)[rows]
+        lengths = self.lengths[pieces]
+        ends = np.cumsum(lengths)
+        return rows, self.starts[pieces], lengths, ends - lengths - (ends - lengths)[before][rows]
+
+
+def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, "P"]:
+    """Place pieces in windows by best-fit decreasing.
+
+    Args:
+        lengths (`np.ndarray` of shape `(P,)`): of the pieces, from 1 to `capacity`.
+        capacity (`int`): tokens a window.
+
+    Returns:
+        `np.ndarray` of shape `(P,)`: the window of each piece; windows are numbered by their first pieces.
+
+    ```python
+    >>> best_fit(np.array([3, 6, 2, 5]), capacity=8).tolist()
+    [0, 1, 1, 0]
+
+    ```
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    windows = _place(np.argsort(-lengths, kind="stable"), lengths, capacity)
+    earliest = np.empty(windows.max(initial=-1) + 1, dtype=np.int64)
+    earliest[windows[::-1]] = np.arange(len(windows))[::-1]  # of several writes the last one stays
+    rank = np.empty_like(earliest)
+    rank[np.argsort(earliest)] = np.arange(len(earliest))
+    return rank[windows]
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(order, lengths, capacity):
+    """Number windows as they are opened. `room` is a segment tree of maxima over the room left; a leaf is a room."""
+    leaves = 1
+    while leaves < capacity + 1:
+        leaves *= 2
+    room = np.zeros(2 * leaves, dtype=np.int64)
+    newest = np.full(capacity + 1, -1, dtype=np.int64)  # by room left: the window that came to it last
+    before = np.full(len(lengths), -1, dtype=np.int64)  # and for each window the one that came to it before
+    windows = np.empty(len(lengths), dtype=np.int64)
+    opened = 0
+    for piece in order:
+        size = lengths[piece]
+        left = capacity
+        window = opened
+        if room[1] >= size:
+            node = 1
+            while node < leaves:
+                node = 2 * node if room[2 * node] >= size else 2 * node + 1
+            left = room[node]
+            window = newest[left]
+            newest[left] = before[window]
+            if newest[left] < 0:
+                _set_leaf(room, leaves + left, 0)
+        else:
+            opened += 1
+        windows[piece] = window
+        left -= size
+        if left > 0:
+            before[window] = newest[left]
+            if newest[left] < 0:
+                _set_leaf(room, leaves + left, left)
+            newest[left] = window
+    return windows
+
+
+@numba.njit(cache=True, nogil=True)
+def _set_leaf(room, node, value):
+    room[node] = value
+    while node > 1:
+        node //= 2
+        room[node] = max(room[2 * node], room[2 * node + 1])
+
+
+def _cached_plan(stream: TokenStream, length: int, cache_dir: Path | None) -> _Plan:
+    if cache_dir is None:
+        from huggingface_hub.constants import HF_HOME
+
+        cache_dir = Path(HF_HOME) / "hmm_datasets" / "packing"
+    path = cache_dir / f"{stream.index.sha256}-{length}-v{PLAN_VERSION}.plan"
+    if not path.is_file():
+        try:
+            _write_plan(stream, length, path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}); pass another cache_dir=") from None
+    return _read_plan(path)
+
+
+def _write_plan(stream: TokenStream, length: int, path: Path) -> None:
+    """Write the counts of windows and pieces, then `first`, `starts` and `lengths`, all little-endian int64."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    windows = pieces = 0
+    with ExitStack() as stack:
+        parts = [stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(3)]
+        for counts, starts, lengths in _packed_blocks(stream, length):
+            first = pieces + np.cumsum(counts) - counts
+            for part, values in zip(parts, (first, starts, lengths), strict=True):
+                part.write(values.astype("<i8").data)
+            windows, pieces = windows + len(counts), pieces + len(starts)
+        parts[0].write(np.array([pieces], dtype="<i8").data)
+        file = stack.enter_context(stack.enter_context(atomic_file(path)).open("wb"))
+        file.write(np.array([windows, pieces], dtype="<i8").data)
+        for part in parts:
+            part.seek(0)
+            shutil.copyfileobj(part, file)
+
+
+def _read_plan(path: Path) -> _Plan:
+    values = np.memmap(path, dtype="<i8", mode="r")
+    windows, pieces = values[:2].tolist()
+    if len(values) != 3 + windows + 2 * pieces:
+        raise InputError(f"{path}: {len(values)} numbers, but it tells of {windows} windows; delete it")
+    # Plain arrays over the same pages: slices of a memmap cost several times those of an array.
+    first, starts, lengths = np.split(np.asarray(values[2:]), [windows + 1, windows + 1 + pieces])
+    return _Plan(first, starts, lengths)
+
+
+def _packed_blocks(stream: TokenStream, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield of each block the pieces a window, and the pieces' starts and lengths, window by window."""
+    from tqdm.auto import tqdm
+
+    quiet = os.environ.get("RANK", "0") != "0"
+    with tqdm(total=stream.num_documents, desc="packing", unit=" documents", delay=2, disable=quiet) as bar:
+        for number in range(0, stream.num_documents, _BLOCK):
+            documents = np.arange(number, min(number + _BLOCK, stream.num_documents))
+            starts, lengths = _cut(*stream.bounds(documents), length)
+            windows = best_fit(lengths, length)
+            order = np.argsort(windows, kind="stable")
+            yield np.bincount(windows), starts[order], lengths[order]
+            bar.update(len(documents))
+
+
+def _cut(starts: np.ndarray, stops: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut documents into pieces of at most `length` tokens."""
+    counts = -(-(stops - starts) // length)
+    document = np.repeat(np.arange(len(starts)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = starts[document] + number * length
+    return begins, np.minimum(length, stops[document] - begins)

@@ -1,0 +1,1 @@
+"""A model measured: against the exact optimum and the baselines of its process, on text, on questions."""

@@ -1,0 +1,95 @@
+"""Where a model stands among the predictors of its data's law, token by token, and over the course of training.
+
+A language model trained on the sequences of an HMM, or of a family of them, passes from the uniform law to the
+unigram, the bigram and at last the Bayes-optimal one. Its divergence from each, and its cross-entropy beside theirs,
+tell where it is.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import EvalPrediction
+
+from ..hmm.analysis.predictors import Predictor, predictors_of
+from ..hmm.families import Family
+from ..hmm.model import HMM
+
+
+class LadderRows(NamedTuple):
+    """Per-token quantities of a batch, for the `T` symbols that the model predicts.
+
+    Attributes:
+        log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's laws.
+        symbols (`torch.Tensor` of shape `(B, T)`): the symbols that came.
+        laws (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's laws, by name.
+    """
+
+    log_model: Float[Tensor, "B T V"]
+    symbols: Int[Tensor, "B T"]
+    laws: dict[str, Float[Tensor, "B T E"]]
+
+
+class Ladder:
+    """Compares a model with the predictors of `source` on rows of [`~hmm_datasets.HMMSequences`].
+
+    Made for the Trainer: [`Ladder.reduce_logits`] as `preprocess_logits_for_metrics` keeps a handful of numbers a
+    token instead of the logits, on every rank; [`Ladder.summarize`] as `compute_metrics` averages them.
+
+    Args:
+        source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the law of the data. A family without
+            an exact law has no Bayes-optimal predictor here.
+        bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
+            first symbol is not predicted.
+        order (`int`, *optional*, defaults to 2): of the longest n-gram in context, 2 for the bigram.
+    """
+
+    def __init__(self, source: HMM | Family, *, bos: bool = True, order: int = 2):
+        self.source = source
+        self.bos = bos
+        self.order = order
+        predictors = predictors_of(source, order=order)
+        self.names = list(predictors)
+        self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
+
+    def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> LadderRows:
+        """The model's laws beside the predictors', for rows of `R` tokens."""
+        log_model = torch.log_softmax(logits[:, :-1].double(), dim=-1)
+        symbols = labels[:, 1:] if self.bos else labels
+        skipped = 0 if self.bos else 1
+        device = logits.device
+        if device not in self._predictors:
+            self._predictors[device] = predictors_of(self.source, device=device, order=self.order)
+        predictors = self._predictors[device]
+        laws = {name: law(symbols)[:, skipped:-1] for name, law in predictors.items()}
+        return LadderRows(log_model, symbols[:, skipped:], laws)
+
+    def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
+        """Per token: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
+        return token_scores(self.rows(logits, labels)).float()
+
+    def summarize(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Means over all tokens, in nats: `cross_entropy`, `cross_entropy_NAME`, `kl_NAME`, `bayes_gap`."""
+        means = torch.as_tensor(prediction.predictions, dtype=torch.float64).mean(dim=(0, 1)).tolist()
+        count = len(self.names)
+        result = {"cross_entropy": means[0]}
+        result |= {f"cross_entropy_{name}": means[1 + k] for k, name in enumerate(self.names)}
+        result |= {f"kl_{name}": means[1 + count + k] for k, name in enumerate(self.names)}
+        if "bayes" in self.names:
+            result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
+        return result
+
+
+def token_scores(rows: LadderRows) -> Float[Tensor, "B T 1+2K"]:
+    """Per token, nats: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
+    places = rows.symbols.unsqueeze(-1)
+    columns = [-rows.log_model.gather(-1, places).squeeze(-1)]
+    columns += [-law.gather(-1, places).squeeze(-1).log() for law in rows.laws.values()]
+    columns += [kl_divergence(law, rows.log_model) for law in rows.laws.values()]
+    return torch.stack(columns, dim=-1)
+
+
+def kl_divergence(law: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
+    """`KL(law || model)` in nats at every place; the model may know tokens (`V > E`) that `law` does not."""
+    return (torch.xlogy(law, law) - torch.where(law > 0, law * log_model[..., : law.shape[-1]], 0.0)).sum(-1)

@@ -1,0 +1,165 @@
+"""Whether a model holds the beliefs of the HMM whose sequences it reads: linear probes of its hidden states.
+
+The belief of an HMM is the law of its state given the symbols so far, all of the past that the future depends on.
+Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers represent belief state geometry in their residual
+stream", 2024) found that a transformer trained on the sequences holds an affine image of it. Here the hidden state of
+every layer, and those of all layers side by side, is regressed on the exact belief at the same place: fitted on half
+of the sequences, tested on the others (see `linear_probe`). The same is done with the beliefs of other places, and
+with the hidden states of an untrained model of the same configuration, whose random features of the last few symbols
+explain a part too. The model runs once over all rows, and the untrained one.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from ..hmm.model import HMM
+from .linear_probe import (
+    LinearProbe,
+    partners,
+    shuffled_places,
+    split_sequences,
+)
+from .ranks import check_vocabulary, share_rows, shared_batches
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel
+
+    from ..data.hmm_sequences import HMMSequences
+
+_MOST_ITEMS = 4000
+
+
+def probe_beliefs(
+    model: "PreTrainedModel",
+    hmm: HMM,
+    rows: "HMMSequences",
+    accelerator: "Accelerator",
+    *,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """How well the beliefs of an HMM are read off a model's hidden states by linear regression.
+
+    The place that has read `t` symbols goes with the belief before symbol `t`, places `0 .. T` with a beginning token,
+    `1 .. T` without. As everywhere in transformers the last layer's hidden state is the one after the final norm.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
+        hmm ([`~hmm_datasets.HMM`]): the law of the rows.
+        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it; a few times as many places as features.
+        accelerator ([`~accelerate.Accelerator`]): who shares the rows; the main rank regresses.
+        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
+        seed (`int`, *optional*, defaults to 0): of the split, the shuffle, and the weights of the untrained model.
+
+    Returns:
+        `dict`: `layers`, of each layer (`"0"`, the embedding, `"1"`, ..) and of `"all"` together `r2`, `rmse`,
+        `shuffled_r2`, `shuffled_rmse`, `untrained_r2`, `untrained_rmse`; counts; of an HMM of three states `items`,
+        held-out beliefs beside what all layers make of them. On ranks other than the main one an empty `dict`.
+
+    Raises:
+        `InputError`: a family, which has no one belief; a model that returns no hidden states; fewer than 4 rows.
+    """
+    if not isinstance(hmm, HMM):
+        raise InputError(f"{type(hmm).__name__} has no one belief to probe for; expected a single HMM")
+    check_vocabulary(model, rows.vocab_size, "symbols")
+    halves = [_Half(rows, places, seed) for places in split_sequences(len(rows), seed)]
+    layers, items = _probe(model, hmm, halves, accelerator, batch_size)
+    untrained, _ = _probe(_untrained(model, seed), hmm, halves, accelerator, batch_size)
+    if not accelerator.is_main_process:
+        return {}
+    for name, figures in layers.items():
+        figures |= {f"untrained_{figure}": untrained[name][figure] for figure in ("r2", "rmse")}
+    return {
+        "layers": layers,
+        "num_states": hmm.num_states,
+        "num_sequences": len(rows),
+        "fitted_on": len(halves[0]),
+        "tested_on": len(halves[1]),
+        "seed": seed,
+        "fingerprint": hmm.fingerprint(),
+        **({"items": items} if items else {}),
+    }
+
+
+class _Half:
+    """The rows of one half, each with a row of the same half and an order of its places to shuffle beliefs by."""
+
+    def __init__(self, rows: "HMMSequences", sequences: np.ndarray, seed: int):
+        self.rows = rows
+        self.bos = rows.bos_token_id is not None
+        self._sequences, self._partners, self._seed = sequences, partners(sequences), seed
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+        own, others = (self.rows.__getitems__(chosen[list(indices)]) for chosen in (self._sequences, self._partners))
+        orders = (shuffled_places(i, self.rows.length + self.bos, self._seed) for i in self._sequences[list(indices)])
+        return [
+            {"input_ids": row["input_ids"], "partner": other["input_ids"], "order": torch.from_numpy(order)}
+            for row, other, order in zip(own, others, orders, strict=True)
+        ]
+
+
+def _probe(
+    model: "PreTrainedModel", hmm: HMM, halves: list[_Half], accelerator: "Accelerator", batch_size: int
+) -> tuple[dict[str, Any], list[dict[str, list[float]]]]:
+    """Figures of every layer, and held-out places of three states; both empty on other ranks."""
+    probe, items = None, []
+    for half, held_out in zip(halves, (False, True), strict=True):
+        for widths, *tables in _places(model, hmm, half, accelerator, batch_size):
+            probe = LinearProbe(widths, hmm.num_states) if probe is None else probe
+            if not held_out:
+                probe.fit(*tables)
+                continue
+            probed, beliefs = probe.test(*tables), tables[1]
+            if hmm.num_states == 3:
+                pairs = zip(*(table[: _MOST_ITEMS - len(items)].tolist() for table in (beliefs, probed)), strict=True)
+                items += [{"belief": _rounded(belief), "probed": _rounded(found)} for belief, found in pairs]
+    return ({}, []) if probe is None else (probe.figures(), items)
+
+
+def _places(
+    model: "PreTrainedModel", hmm: HMM, half: _Half, accelerator: "Accelerator", batch_size: int
+) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Widths of the layers, hidden states of all side by side, beliefs, shuffled beliefs; on the main rank alone."""
+    for batch in shared_batches(half, batch_size, accelerator, "sequences"):
+        mine = share_rows(batch["input_ids"], accelerator)
+        with torch.inference_mode():
+            hidden = model(input_ids=mine, use_cache=False, output_hidden_states=True).hidden_states
+        if hidden is None:
+            raise InputError(f"{type(model).__name__} returns no hidden states; there is nothing to probe")
+        features = accelerator.gather(torch.cat(hidden, dim=-1))[: len(batch["input_ids"])]
+        if not accelerator.is_main_process:
+            continue
+        beliefs, others = (
+            _beliefs(hmm, batch[name].to(features.device), half.bos) for name in ("input_ids", "partner")
+        )
+        shuffled = others.gather(1, batch["order"].to(others.device).unsqueeze(-1).expand_as(others))
+        widths = [layer.shape[-1] for layer in hidden]
+        yield widths, *(table.flatten(0, 1) for table in (features, beliefs, shuffled))
+
+
+def _beliefs(hmm: HMM, tokens: torch.Tensor, bos: bool) -> torch.Tensor:
+    """Return the belief at every token of a row: that after a beginning token is the one before any symbol."""
+    return hmm.beliefs(tokens[:, 1:]) if bos else hmm.beliefs(tokens)[:, 1:]
+
+
+def _untrained(model: "PreTrainedModel", seed: int) -> "PreTrainedModel":
+    """Return a model of the same configuration with fresh weights; torch's random numbers are left as they were."""
+    from ..training.models import new_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        fresh = new_model(deepcopy(model.config))
+    return fresh.to(model.device, model.dtype).eval()
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, 6) for value in values]

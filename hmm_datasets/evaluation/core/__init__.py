@@ -1,0 +1,1 @@
+"""CORE, the centered score of DCLM: its tasks, prompts and items."""

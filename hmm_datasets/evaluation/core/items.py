@@ -1,0 +1,223 @@
+"""CORE of any causal language model: every item scored, and the score they make.
+
+An option's loss is the mean of -log P over its scored tokens. `multiple_choice`: from the first token in which the
+prompts of an item differ, or one before where a prompt ends there, to the end of each; `schema`: the longest end that
+the prompts have in common; the option of least loss, the first on ties, has to be the gold one. `language_modeling`:
+the tokens that the continuation adds, each of which has to be the likeliest after those before it. The definition is
+DCLM's (arXiv:2406.11794), as nanochat computes it.
+
+What an item's prompts begin with alike, solved examples and question, is run once (see `scoring`). Cost: the tokens of
+the prompts, twice with the control; memory: a batch, and the prompts of some hundred items.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from ...errors import InputError
+from ...metrics import load_metric
+from ..scoring import (
+    Row,
+    Scores,
+    beginning_token,
+    common_prefix,
+    context_limit,
+    encode,
+    score_rows,
+)
+from .prompts import Questions, find_questions
+from .tasks import (
+    LANGUAGE_MODELING,
+    SCHEMA,
+    CoreTask,
+    check_baselines,
+    core_tasks,
+)
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_BLOCK = 512  # items whose prompts are in memory at once
+
+
+def score_core(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: str | Path,
+    accelerator: "Accelerator",
+    *,
+    tasks: Sequence[str] | None = None,
+    max_per_task: int | None = None,
+    batch_size: int = 32,
+    baselines: str = "v1",
+    corrupted: bool = True,
+    max_length: int | None = None,
+) -> dict[str, Any]:
+    """The CORE score of a model, or of the tasks whose files are there a subset's score.
+
+    A token of beginning goes before every prompt: BOS, or EOS where the tokenizer has none. Prompts longer than the
+    model takes lose tokens at the left, the beginning first; scored tokens that are lost, and one that would be left
+    without any token before it, do not count.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator, in eval
+            mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, of any kind.
+        folder (`str` or `Path`): that has the `.jsonl` files of the tasks in it, at any depth.
+        accelerator ([`~accelerate.Accelerator`]): who shares the prompts.
+        tasks (sequence of `str`, *optional*): labels; by default all whose files are there.
+        max_per_task (`int`, *optional*): items of each task at most, drawn by the shuffle; solved examples are of the
+            same ones.
+        batch_size (`int`, *optional*, defaults to 32): prompts a rank runs at once.
+        baselines (`str`, *optional*, defaults to `"v1"`): the table of random baselines, `v1` or `v2`.
+        corrupted (`bool`, *optional*, defaults to `True`): also score every item with another's question, see
+            [`~hmm_datasets.evaluation.core.prompts.Questions.corrupted`]; it doubles the work at most.
+        max_length (`int`, *optional*): tokens a prompt at most; by default what the model's configuration says.
+
+    Returns:
+        `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length`, `beginning`
+        (`BOS`, `EOS` or None); in `tasks` also `type`, `shots`, `sha256` of the file, `corrupted_accuracy`,
+        `corrupted_centered`; `items`, of each item its task, number after the shuffle, `gold` and `predicted`, or the
+        `target`, the `losses` of its options in nats a token, whether it is `correct`, and of the control the same
+        under `corrupted`. A task of one item has no control. Empty on other ranks.
+
+    Raises:
+        `InputError`: as [`find_questions`]; an unknown task or table; a token that
+        the model does not know.
+    """
+    check_baselines(baselines)
+    questions = find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task)
+    limit = context_limit(model) if max_length is None else max_length
+    if limit is not None and limit < 2:
+        raise InputError(f"max_length={limit}: expected 2 or more, one token to see and one to score")
+    encoder = _Encoder(tokenizer, limit)
+    items = []
+    total = sum(len(of.rows) * _parts(of, corrupted) for of in questions)
+    with tqdm(total=total, desc="core", unit=" questions", disable=not accelerator.is_main_process) as bar:
+        for of in questions:
+            bar.set_postfix_str(of.task.label)
+            items += _task_items(model, of, encoder, accelerator, batch_size, corrupted, bar)
+    if not accelerator.is_main_process:
+        return {}
+    made = {"max_per_task": max_per_task, "max_length": limit, "beginning": encoder.kind}
+    return _summary(questions, items, baselines, max_per_task) | made | {"items": items}
+
+
+def _task_items(
+    model: "PreTrainedModel",
+    of: Questions,
+    encoder: "_Encoder",
+    accelerator: "Accelerator",
+    batch_size: int,
+    corrupted: bool,
+    bar: tqdm,
+) -> list[dict[str, Any]]:
+    """Every item of a task, scored."""
+    versions = [of.rows, of.corrupted()] if corrupted and len(of.rows) > 1 else [of.rows]
+    items = []
+    for first in range(0, len(of.rows), _BLOCK):
+        numbers = range(first, min(first + _BLOCK, len(of.rows)))
+        options = encoder.options(of, versions, numbers)
+        if _parts(of, corrupted) > 1:
+            groups = [version for item in options for version in item]
+        else:
+            groups = [[row for version in item for row in version] for item in options]
+        scores = score_rows(model, groups, accelerator, batch_size=batch_size, progress=bar.update)
+        items += _items(of, numbers, options, scores)
+    return items
+
+
+def _parts(of: Questions, corrupted: bool) -> int:
+    """Groups an item makes: its versions have solved examples in common, or nothing."""
+    return 2 if corrupted and of.task.shots == 0 and len(of.rows) > 1 else 1
+
+
+class _Encoder:
+    """Prompts as tokens behind a beginning, cut to a length."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", limit: int | None):
+        self.tokenizer, self.limit = tokenizer, limit
+        self.beginning, self.kind = beginning_token(tokenizer)
+
+    def options(self, of: Questions, asked: list[list[dict]], numbers: Iterable[int]) -> list[list[list[Row]]]:
+        """The rows of the options of each item, in each version of what is asked."""
+        texts = [[of.prompts(rows[number], number) for rows in asked] for number in numbers]
+        tokens = iter(encode(self.tokenizer, [text for item in texts for version in item for text in version]))
+        begun = [] if self.beginning is None else [self.beginning]
+        return [[self._rows(of.task, [begun + next(tokens) for _ in version]) for version in item] for item in texts]
+
+    def _rows(self, task: CoreTask, prompts: list[list[int]]) -> list[Row]:
+        """Which tokens count: at least the last one, and never the first, which nothing predicts."""
+        if task.type == SCHEMA:
+            alike = common_prefix([prompt[::-1] for prompt in prompts])
+            firsts = [len(prompt) - max(1, alike) for prompt in prompts]
+        else:
+            alike = common_prefix(prompts)
+            prompts = prompts[1:] if task.type == LANGUAGE_MODELING else prompts
+            firsts = [min(alike, *(len(prompt) - 1 for prompt in prompts))] * len(prompts)
+        return [self._cut(task, prompt, first) for prompt, first in zip(prompts, firsts, strict=True)]
+
+    def _cut(self, task: CoreTask, prompt: list[int], first: int) -> Row:
+        if len(prompt) < 2:
+            raise InputError(
+                f"{task.label}: a prompt of one token; the tokenizer needs a BOS or an EOS to go before it"
+            )
+        lost = 0 if self.limit is None else max(0, len(prompt) - self.limit)
+        return Row(prompt[lost:], max(1, first - lost))
+
+
+def _items(of: Questions, numbers: Iterable[int], options: list, scores: Scores) -> list[dict[str, Any]]:
+    """What is told of each item; the scores are in the order of the options."""
+    nats, greedy = iter(scores.nats.tolist()), iter(scores.greedy.tolist())
+    found = []
+    for number, versions in zip(numbers, options, strict=True):
+        row = of.rows[number]
+        item = {"task": of.task.label, "item": number}
+        item |= {"target": row["continuation"]} if of.task.type == LANGUAGE_MODELING else {"gold": row["gold"]}
+        answers = []
+        for rows in versions:
+            losses = [next(nats) / (len(tokens) - first) for tokens, first in rows]
+            # Prompts that are the same lose the same, whatever rounding made of them.
+            losses = [losses[rows.index(one)] for one in rows]
+            likeliest = [next(greedy) for _ in rows]
+            if of.task.type == LANGUAGE_MODELING:
+                answers.append({"losses": losses, "correct": all(likeliest)})
+            else:
+                predicted = losses.index(min(losses))
+                answers.append({"losses": losses, "predicted": predicted, "correct": predicted == row["gold"]})
+        item |= answers[0]
+        if len(answers) > 1:
+            item["corrupted"] = answers[1]
+        found.append(item)
+    return found
+
+
+def _summary(
+    questions: list[Questions], items: list[dict[str, Any]], baselines: str, max_per_task: int | None
+) -> dict[str, Any]:
+    """The scores of the items, and of their control."""
+    metric = load_metric("core")
+    labels = [item["task"] for item in items]
+    found = metric.compute(
+        predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines
+    )
+    if max_per_task is not None:
+        found["name"] += f", at most {max_per_task} items a task"
+        found["complete"] = False
+    controls = [item for item in items if "corrupted" in item]
+    control = {"score": None, "tasks": {}}
+    if controls:
+        control = metric.compute(
+            predictions=[int(item["corrupted"]["correct"]) for item in controls],
+            references=[item["task"] for item in controls],
+            baselines=baselines,
+        )
+    for of in questions:
+        task = found["tasks"][of.task.label]
+        other = control["tasks"].get(of.task.label, {})
+        task |= {"type": of.task.type, "shots": of.task.shots, "sha256": of.sha256}
+        task |= {f"corrupted_{name}": other.get(name) for name in ("accuracy", "centered")}
+    return found | {"corrupted_score": control["score"]}

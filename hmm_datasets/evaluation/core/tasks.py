@@ -1,0 +1,114 @@
+"""The 22 tasks of CORE, the centered score of DCLM (Li et al., 2024, arXiv:2406.11794).
+
+Types, shots, delimiters and files are those of `eval/mmlu_and_lowvar.yaml` of mlfoundations/dclm (revision 361714bd),
+random baselines those of its `eval/eval_meta_data.csv` (v2) and `eval_meta_data_v1.csv` (v1), in percent. The two
+differ for three of these tasks; published figures such as GPT-2's 0.2565 (1.6 billion parameters) are under v1.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...errors import InputError
+
+MULTIPLE_CHOICE, SCHEMA, LANGUAGE_MODELING = "multiple_choice", "schema", "language_modeling"
+BASELINES = ("v1", "v2")
+
+_SPACE, _ANSWER = " ", "\nAnswer: "
+
+
+@dataclass(frozen=True)
+class CoreTask:
+    """A task of CORE.
+
+    Attributes:
+        label (`str`): its name.
+        type (`str`): `multiple_choice`, `schema` or `language_modeling`.
+        shots (`int`): solved examples before each question.
+        delimiter (`str`): between what is asked and its answer.
+        file (`str`): the name of its file of questions.
+        v1 (`float`), v2 (`float`): percent that guessing gets right, in either table of baselines.
+    """
+
+    label: str
+    type: str
+    shots: int
+    delimiter: str
+    file: str
+    v1: float
+    v2: float
+
+    def baseline(self, version: str) -> float:
+        """The share that guessing gets right."""
+        return getattr(self, version) / 100
+
+
+CORE_TASKS = {
+    task.label: task
+    for task in (
+        CoreTask("hellaswag_zeroshot", MULTIPLE_CHOICE, 0, _SPACE, "hellaswag.jsonl", 25, 25),
+        CoreTask("jeopardy", LANGUAGE_MODELING, 10, _ANSWER, "jeopardy_all.jsonl", 0, 0),
+        CoreTask("bigbench_qa_wikidata", LANGUAGE_MODELING, 10, _SPACE, "bigbench_qa_wikidata.jsonl", 0, 0),
+        CoreTask("arc_easy", MULTIPLE_CHOICE, 10, _ANSWER, "arc_easy.jsonl", 25, 25),
+        CoreTask("arc_challenge", MULTIPLE_CHOICE, 10, _ANSWER, "arc_challenge.jsonl", 25, 25),
+        CoreTask("copa", MULTIPLE_CHOICE, 0, _SPACE, "copa.jsonl", 50, 50),
+        CoreTask("commonsense_qa", MULTIPLE_CHOICE, 10, _SPACE, "commonsense_qa.jsonl", 20, 40.3),
+        CoreTask("piqa", MULTIPLE_CHOICE, 10, _ANSWER, "piqa.jsonl", 50, 50),
+        CoreTask("openbook_qa", MULTIPLE_CHOICE, 0, _SPACE, "openbook_qa.jsonl", 25, 25),
+        CoreTask("lambada_openai", LANGUAGE_MODELING, 0, _SPACE, "lambada_openai.jsonl", 0, 0),
+        CoreTask("hellaswag", MULTIPLE_CHOICE, 10, _SPACE, "hellaswag.jsonl", 25, 25),
+        CoreTask("winograd", SCHEMA, 0, _SPACE, "winograd_wsc.jsonl", 50, 50),
+        CoreTask("winogrande", SCHEMA, 0, _SPACE, "winogrande.jsonl", 50, 50),
+        CoreTask("bigbench_dyck_languages", LANGUAGE_MODELING, 10, _SPACE, "bigbench_dyck_languages.jsonl", 0, 0),
+        CoreTask("agi_eval_lsat_ar", MULTIPLE_CHOICE, 3, _SPACE, "agi_eval_lsat_ar.jsonl", 20, 25),
+        CoreTask("bigbench_cs_algorithms", LANGUAGE_MODELING, 10, _SPACE, "bigbench_cs_algorithms.jsonl", 0, 0),
+        CoreTask("bigbench_operators", LANGUAGE_MODELING, 10, _SPACE, "bigbench_operators.jsonl", 0, 0),
+        CoreTask(
+            "bigbench_repeat_copy_logic", LANGUAGE_MODELING, 10, _SPACE, "bigbench_repeat_copy_logic.jsonl", 0, 0
+        ),
+        CoreTask("squad", LANGUAGE_MODELING, 10, _SPACE, "squad.jsonl", 0, 0),
+        CoreTask("coqa", LANGUAGE_MODELING, 0, _SPACE, "coqa.jsonl", 0, 0),
+        CoreTask("boolq", MULTIPLE_CHOICE, 10, _ANSWER, "boolq.jsonl", 62, 62),
+        CoreTask(
+            "bigbench_language_identification",
+            *(MULTIPLE_CHOICE, 10, _SPACE, "bigbench_language_identification.jsonl", 9.1, 25),
+        ),
+    )
+}
+"""The tasks by label, in DCLM's order. Hellaswag counts twice, without and with examples."""
+
+
+def core_tasks(labels: Sequence[str] | None = None) -> list[CoreTask]:
+    """Tasks by label; None is all of them.
+
+    Raises:
+        `InputError`: a label that CORE does not have.
+
+    ```python
+    >>> [(task.file, task.shots) for task in core_tasks(["copa"])]
+    [('copa.jsonl', 0)]
+
+    ```
+    """
+    for label in labels or ():
+        if label not in CORE_TASKS:
+            raise InputError(f"task {label!r} is not in CORE; expected some of {', '.join(CORE_TASKS)}")
+    return [CORE_TASKS[label] for label in dict.fromkeys(CORE_TASKS if labels is None else labels)]
+
+
+def check_baselines(version: str) -> None:
+    """Raise [`InputError`] for a table of baselines that there is not."""
+    if version not in BASELINES:
+        raise InputError(f"baselines={version!r}: expected one of {', '.join(BASELINES)}")
+
+
+def core_name(labels: Iterable[str]) -> str:
+    """What a score over these tasks is called: CORE only where none is missing.
+
+    ```python
+    >>> core_name(["copa", "squad"])
+    'CORE subset (2 of 22 tasks)'
+
+    ```
+    """
+    known = len(set(labels))
+    return "CORE" if known == len(CORE_TASKS) else f"CORE subset ({known} of {len(CORE_TASKS)} tasks)"

@@ -1,0 +1,390 @@
+"""An evaluation: every measure that applies to a model, in one folder of tables, pictures and items.
+
+`report.json` (figures, versions, seeds, commit, hashes) comes last, so that a folder that has one is whole; beside it
+`report.html` (self-contained), `plots/` (PNG and PDF) and `items/TASK.jsonl`, the figures of every sequence, document
+or question, from which `hmm-datasets compare` takes its paired intervals.
+"""
+
+import hashlib
+import platform
+import shlex
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..credentials import masked_arguments
+from ..errors import InputError
+from ..files import (
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+    written_together,
+)
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..data.hmm_sequences import HMMSequences
+    from ..text.stream import TokenStream
+    from .targets import Documents
+
+REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
+
+_LONGEST_WINDOW = 1024
+
+TASKS = ("law", "beliefs", "training", "text", "core", "completions")
+
+_WHY_NOT = {
+    "law": "nothing to measure it against; name an HMM or a family with --against",
+    "beliefs": "beliefs are those of one HMM, and are looked for in hidden states; name an HMM with --against, and a "
+    "model that is not an HMM itself",
+    "training": "no history with divergences beside the model, and no checkpoints asked for; set --checkpoints true "
+    "and name the law with --against",
+    "text": "no held-out text; name a token stream or a corpus with --against, and a model with a tokenizer",
+    "core": "no questions; name their folder with --core_data, and a model with a tokenizer",
+    "completions": "the model has no tokenizer",
+}
+
+
+@dataclass
+class EvaluationSettings:
+    """What to measure, against what."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
+    against: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "An HMM or family, held-out text (token stream, corpus, file, Hub data set), or one of each; by "
+            "default the HMM that the model's folder says it was trained on."
+        },
+    )
+    tasks: list[str] = field(
+        default_factory=list, metadata={"help": f"Some of {', '.join(TASKS)}; by default all that apply."}
+    )
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Where the report goes; by default evaluation/ in the model's folder."}
+    )
+    length: int | None = field(
+        default=None, metadata={"help": "Symbols a sequence of the law; by default as in training, else 64."}
+    )
+    num_sequences: int = field(default=512, metadata={"help": "Held-out sequences of the law."})
+    stream_seed: int | None = field(
+        default=None, metadata={"help": "The stream it was trained on, whose other indices are used."}
+    )
+    bos: bool = field(default=True, metadata={"help": "Rows begin with a beginning token."})
+    order: int = field(default=2, metadata={"help": "Of the longest n-gram predictor."})
+    checkpoints: bool = field(
+        default=False, metadata={"help": "Measure every checkpoint in the model's folder against the law."}
+    )
+    checkpoint_sequences: int = field(default=128, metadata={"help": "Held-out sequences for each of them."})
+    window: int | None = field(
+        default=None, metadata={"help": "Tokens a window of text; by default what the model takes, 1024 at most."}
+    )
+    stride: int | None = field(
+        default=None, metadata={"help": "Tokens a window scores, the others being context; default half a window."}
+    )
+    by_document: bool = field(
+        default=False, metadata={"help": "Of a token stream: no document is context of another."}
+    )
+    max_documents: int = field(default=1000, metadata={"help": "Documents of a corpus or a file that are read."})
+    core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
+    core_tasks: list[str] = field(default_factory=list, metadata={"help": "Some of its tasks; default those there."})
+    core_max_per_task: int | None = field(default=None, metadata={"help": "Questions a task, at most."})
+    core_baselines: str = field(default="v1", metadata={"help": "Random baselines, v1 or v2."})
+    batch_size: int = field(default=32, metadata={"help": "Rows a rank runs at once."})
+    seed: int = field(default=0, metadata={"help": "Of sampled text, controls and bootstraps."})
+
+    def __post_init__(self):
+        for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
+                     "batch_size", "core_max_per_task"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; expected 1 or more")
+        for task in self.tasks:
+            if task not in TASKS:
+                raise InputError(f"tasks has {task!r}; expected some of {', '.join(TASKS)}")
+        folder = Path(self.model)
+        if self.output_dir is None:
+            self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
+        record = folder / "run.json"
+        trained_on = read_json(record) if record.exists() else {"data": {}, "settings": {}}
+        if not self.against and trained_on["settings"].get("hmm"):
+            self.against = [trained_on["settings"]["hmm"]]
+        if self.length is None:
+            self.length = trained_on["data"].get("length", 64)
+        if self.stream_seed is None:
+            self.stream_seed = trained_on["data"].get("seed", 0)
+
+
+def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
+    """Measure a model, write the folder, print the tables; under a launcher on all ranks.
+
+    Args:
+        settings ([`EvaluationSettings`]): what to measure.
+
+    Returns:
+        `dict`: what `report.json` holds; empty on ranks other than the main one.
+
+    Raises:
+        `InputError`: a name that stands for nothing, or a task that cannot be.
+    """
+    import torch
+    from accelerate import Accelerator
+    from transformers import AutoModelForCausalLM
+
+    from ..training.models import load_pretrained
+
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    subject = _Subject(settings)
+    tasks = subject.tasks()
+    subject.model = load_pretrained(AutoModelForCausalLM, settings.model).to(accelerator.device).eval()
+    found, items = {}, {}
+    for name in tasks:
+        found[name] = getattr(subject, name)(accelerator)
+        rows = found[name].pop("items", None)
+        if rows is not None:
+            items[name] = rows
+    if not accelerator.is_main_process:
+        return {}
+    report = _provenance(settings, subject.model) | {"hashes": _hashes(found)} | found
+    write_evaluation(report, items, settings.output_dir)
+    return report
+
+
+def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
+    """Write the folder of an evaluation and print its tables; what was there stays until all of it is written."""
+    from ..report.evaluation_plots import draw_evaluation
+    from ..report.evaluation_tables import evaluation_text
+    from ..report.page import write_page
+
+    folder = Path(folder)
+    with written_together(folder) as temporary:
+        for name, rows in items.items():
+            write_jsonl(temporary / ITEMS_NAME / f"{name}.jsonl", rows)
+        (temporary / PLOTS_NAME).mkdir()
+        plots = draw_evaluation(report, items, temporary / PLOTS_NAME)
+        write_page(report, plots, temporary / PAGE_NAME)
+        write_json(temporary / REPORT_NAME, report)
+    print(evaluation_text(report))
+    print(f"\n{folder}/: {REPORT_NAME}, {PAGE_NAME}, {PLOTS_NAME}/, {ITEMS_NAME}/")
+
+
+class _Subject:
+    """A model, what it is measured against, and a method for each task."""
+
+    model: "PreTrainedModel"
+
+    def __init__(self, settings: EvaluationSettings):
+        from transformers import AutoConfig
+
+        from ..hmm import causal_lm  # noqa: F401, an HMM is a model that can be named too
+        from ..hmm.families import Family
+        from ..hmm.model import HMM
+        from ..training.models import load_pretrained
+        from .targets import open_target
+
+        self.settings = settings
+        self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
+        targets = [open_target(name, settings.max_documents) for name in settings.against]
+        laws = [target for target in targets if isinstance(target, HMM | Family)]
+        texts = [target for target in targets if not isinstance(target, HMM | Family)]
+        if len(laws) > 1 or len(texts) > 1:
+            raise InputError(f"against names {len(laws)} laws and {len(texts)} texts; expected at most one of each")
+        self.source: HMM | Family | None = laws[0] if laws else None
+        self.held_out: TokenStream | Documents | None = texts[0] if texts else None
+        self.tokenizer: PreTrainedTokenizerBase | None = _tokenizer(settings.model)
+
+    def tasks(self) -> list[str]:
+        """Those asked for, or all that apply, in their order."""
+        from ..hmm.model import HMM
+
+        has_text = self.tokenizer is not None
+        possible = {
+            "law": self.source is not None,
+            "beliefs": isinstance(self.source, HMM) and self.model_type != "hmm",
+            "training": bool(self._history()) or (self.settings.checkpoints and self.source is not None),
+            "text": self.held_out is not None and has_text,
+            "core": self.settings.core_data is not None and has_text,
+            "completions": has_text,
+        }
+        for task in self.settings.tasks:
+            if not possible[task]:
+                raise InputError(f"task {task}: {_WHY_NOT[task]}")
+        chosen = [task for task in TASKS if possible[task] and task in (self.settings.tasks or TASKS)]
+        if not chosen:
+            raise InputError(f"{self.settings.model}: {_WHY_NOT['law']}, or text")
+        return chosen
+
+    def law(self, accelerator: "Accelerator") -> dict[str, Any]:
+        return self._beside_the_law(self.model, self.settings.num_sequences, accelerator)
+
+    def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from .beliefs import probe_beliefs
+
+        rows, settings = self._rows(self.settings.num_sequences), self.settings
+        return probe_beliefs(
+            self.model, self.source, rows, accelerator, batch_size=settings.batch_size, seed=settings.seed
+        )
+
+    def training(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from .learning_phases import passages
+
+        if not self.settings.checkpoints:
+            return {"from": "history"} | passages(self._history())
+        rows = [self._checkpoint(folder, accelerator) for folder in _checkpoints(Path(self.settings.model))]
+        return {"from": "checkpoints"} | passages(rows) if accelerator.is_main_process else {}
+
+    def text(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from ..data.windows import StridedWindows
+        from .scoring import context_limit
+        from .targets import Documents
+        from .text import DocumentWindows, measure_text
+
+        settings = self.settings
+        window = settings.window or min(context_limit(self.model) or _LONGEST_WINDOW, _LONGEST_WINDOW)
+        stride = settings.stride or max(1, window // 2)
+        if isinstance(self.held_out, Documents):
+            windows = DocumentWindows(self.held_out.texts, self.tokenizer, window, stride)
+            sha256 = self.held_out.sha256
+        else:
+            windows = StridedWindows(self.held_out, window, stride, settings.by_document)
+            sha256 = self.held_out.index.sha256
+        found = measure_text(
+            self.model,
+            self.tokenizer,
+            windows,
+            accelerator,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+        )
+        return found and found | {"sha256": sha256}
+
+    def core(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from .core.items import score_core
+
+        settings = self.settings
+        return score_core(
+            self.model,
+            self.tokenizer,
+            settings.core_data,
+            accelerator,
+            tasks=settings.core_tasks or None,
+            max_per_task=settings.core_max_per_task,
+            batch_size=settings.batch_size,
+            baselines=settings.core_baselines,
+        )
+
+    def completions(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from .completions import complete
+
+        if not accelerator.is_main_process:
+            return {}
+        return complete(self.model, self.tokenizer, seed=self.settings.seed)
+
+    def _beside_the_law(
+        self, model: "PreTrainedModel", num_sequences: int, accelerator: "Accelerator"
+    ) -> dict[str, Any]:
+        from .optimum import measure_law
+
+        rows, settings = self._rows(num_sequences), self.settings
+        return measure_law(model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order)
+
+    def _rows(self, num_sequences: int) -> "HMMSequences":
+        from ..data.hmm_sequences import TEST_FIRST, HMMSequences
+
+        settings = self.settings
+        # Beyond those the training curves were measured on.
+        return HMMSequences(
+            self.source,
+            settings.length,
+            seed=settings.stream_seed,
+            first=TEST_FIRST + (1 << 32),
+            num_sequences=num_sequences,
+            bos=settings.bos,
+        )
+
+    def _history(self) -> list[dict[str, Any]]:
+        from .learning_phases import evaluations_of
+
+        path = Path(self.settings.model) / "history.jsonl"
+        return evaluations_of(read_jsonl(path)) if path.exists() else []
+
+    def _checkpoint(self, folder: Path, accelerator: "Accelerator") -> dict[str, Any]:
+        from transformers import AutoModelForCausalLM
+
+        from ..training.models import load_pretrained
+        from .learning_phases import evaluation_of
+
+        state = read_json(folder / "trainer_state.json")
+        model = load_pretrained(AutoModelForCausalLM, str(folder)).to(accelerator.device).eval()
+        measured = self._beside_the_law(model, self.settings.checkpoint_sequences, accelerator)
+        place = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
+        return place | evaluation_of(measured) if measured else {}
+
+
+def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
+    from transformers import AutoTokenizer
+
+    from ..training.models import load_pretrained
+
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
+        return None  # trained on symbols; asking transformers would make up a tokenizer or go to the Hub
+    try:
+        return load_pretrained(AutoTokenizer, name)
+    except InputError:
+        return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if not found:
+        raise InputError(f"{folder}: no checkpoint-* in it; train with save_steps, or leave --checkpoints out")
+    return found
+
+
+def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[str, Any]:
+    from ..training.record import git_commit, versions
+
+    return {
+        "model": {
+            "name": settings.model,
+            "type": model.config.model_type,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "sha256": weights_sha256(model),
+        },
+        "settings": asdict(settings),
+        "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
+        "versions": versions(),
+        "python": platform.python_version(),
+        "commit": git_commit(),
+        "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _hashes(found: dict[str, Any]) -> dict[str, Any]:
+    """What was measured on: tables of the law, held-out text, files of questions."""
+    hashes = {}
+    if "law" in found:
+        hashes["law"] = found["law"]["fingerprint"]
+    if "text" in found:
+        hashes["text"] = found["text"]["sha256"]
+    if "core" in found:
+        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
+    return hashes
+
+
+def weights_sha256(model: "PreTrainedModel") -> str:
+    """A hash of a model's tensors: names in order, types, shapes and bytes, whatever files they came from."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""What a model is measured against, by one name: a law (an HMM, or a family of them) or held-out text."""
+
+import hashlib
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..hmm.families import Family, load_source
+from ..hmm.families.storage import FAMILY_NAME
+from ..hmm.model import HMM
+from ..hmm.storage import CONFIG_NAME, WEIGHTS_NAME
+from ..text.corpora.loading import load_corpus
+from ..text.corpora.presets import CORPORA
+from ..text.stream import TokenStream
+from ..text.stream.index import INDEX_NAME
+
+
+class Documents(NamedTuple):
+    """Held-out documents: the `name` they were asked for by, and the `texts`."""
+
+    name: str
+    texts: list[str]
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the texts in their order."""
+        digest = hashlib.sha256()
+        for text in self.texts:
+            digest.update(hashlib.sha256(text.encode()).digest())
+        return digest.hexdigest()
+
+
+def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStream | Documents:
+    """Open what a name stands for.
+
+    Args:
+        name (`str`): a folder of an HMM, of a family or of a token stream; a corpus that has a name, whose test split
+            is read; a file of text, which is read whole; else a name on the Hub: a repository that holds an HMM or a
+            family, or a data set of text.
+        max_documents (`int`, *optional*, defaults to 1000): of a corpus or file, that are read.
+
+    Raises:
+        `InputError`: none of these.
+
+    ```python
+    >>> open_target("tinystories-sample", max_documents=2).texts[0][:8]
+    'Once upo'
+
+    ```
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        if (folder / INDEX_NAME).exists():
+            return TokenStream(name)
+        if (folder / FAMILY_NAME).exists() or (folder / CONFIG_NAME).exists():
+            return load_source(name)
+        raise InputError(
+            f"{name}: no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family or {INDEX_NAME} of a token stream in it"
+        )
+    if name not in CORPORA and not folder.is_file():
+        kind = _repository_of_law(name)
+        if kind is not None:
+            return load_source(name, repo_type=kind)
+    whole = {"split": "train", "test_fraction": 0.0}
+    rows = load_corpus(name, kind="text", **(whole if folder.is_file() else {"split": "test"}))
+    return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
+
+
+def _repository_of_law(name: str) -> str | None:
+    """Which kind of repository on the Hub holds an HMM or a family by this name, if one does."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    hub = HfApi()
+    try:
+        for kind, file in (("model", CONFIG_NAME), ("model", FAMILY_NAME), ("dataset", WEIGHTS_NAME)):
+            if hub.file_exists(name, file, repo_type=kind):
+                return kind
+    except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
+        pass  # what reads a corpus by this name says what is wrong
+    return None

@@ -1,0 +1,250 @@
+"""A model on held-out text: nats a token, perplexity, bits per byte, with intervals, on every rank.
+
+Two roads to the same figures: a token stream in windows, and texts as they are, for any tokenizer. Intervals are of
+the percentile bootstrap over documents (see `bootstrap`), or over windows where these hold several documents.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
+
+from ..data.windows import IGNORED, check_length
+from ..errors import InputError
+from ..metrics import load_metric
+from ..statistics import ratio_interval
+from ..text.corpora.local_files import check_text
+from .ranks import check_vocabulary, share_rows, shared_batches
+from .scoring import (
+    Row,
+    beginning_token,
+    context_limit,
+    encode,
+    score_rows,
+)
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..data.windows import StridedWindows, TokenWindows
+
+LEVEL = 0.95
+_TEXTS = 1024  # that are encoded at once
+
+
+class DocumentWindows:
+    """Overlapping windows of texts, each by itself: [`~hmm_datasets.data.windows.StridedWindows`] of any tokenizer.
+
+    A text is read behind a token of beginning: the tokenizer's BOS, else its EOS; without either its first token is
+    context alone. A window sees the `length` tokens before its end and scores those that no window before it scored:
+    the first all but the beginning, every other `stride`, the last what is left. So each token is scored once, from at
+    least `length - stride` tokens before it, or from all there are. A model reads at most `length - 1` tokens at once.
+
+    lm-evaluation-harness's rolling log-likelihood for a model of at most `M` tokens is that of `length = M + 1` and
+    `stride = M`, to the last token, if it encodes without adding tokens.
+
+    Bytes are those of the text in UTF-8; of one whose first token is context alone, without that token's.
+
+    Args:
+        texts (sequence of `str`):
+            The documents. One without tokens is scored as nothing.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Of any kind.
+        length (`int`):
+            Tokens a window, at least 2.
+        stride (`int`):
+            Tokens a window scores, from 1 to `length - 1`.
+
+    Attributes:
+        rows (list of lists of `Row`): of each document its windows, and the first token that each scores.
+        tokens (`np.ndarray` of shape `(D,)`), bytes (`np.ndarray` of shape `(D,)`): scored of each document.
+
+    Raises:
+        `InputError`: a text that is none, a length below 2, a stride outside `[1, length)`, nothing to score.
+
+    ```python
+    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 265, show_progress=False)
+    >>> windows = DocumentWindows(["lower", "ab"], tokenizer, 3, 1)
+    >>> [len(rows) for rows in windows.rows], windows.tokens.tolist(), windows.bytes.tolist()
+    ([2, 1], [3, 2], [5, 2])
+
+    ```
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", length: int, stride: int):
+        check_length(length)
+        if not 1 <= stride < length:
+            raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
+        self.length, self.stride = length, stride
+        beginning, _ = beginning_token(tokenizer)
+        self.rows: list[list[Row]] = []
+        tokens, sizes = [], []
+        for first in range(0, len(texts), _TEXTS):
+            chunk = [check_text(text, f"text {first + k}") for k, text in enumerate(texts[first : first + _TEXTS])]
+            for text, ids in zip(chunk, encode(tokenizer, chunk), strict=True):
+                size = len(text.encode())
+                if beginning is not None:
+                    ids = [beginning, *ids]
+                elif ids:
+                    size = max(0, size - len(tokenizer.decode(ids[:1]).encode()))
+                self.rows.append(list(_strided(ids, length, stride)))
+                tokens.append(max(0, len(ids) - 1))
+                sizes.append(size)
+        self.tokens, self.bytes = np.array(tokens, np.int64), np.array(sizes, np.int64)
+        if self.tokens.sum() == 0:
+            raise InputError(f"no token to score in {len(self.rows)} texts; pass longer ones")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows))
+
+
+def measure_text(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    windows: "TokenWindows | StridedWindows | DocumentWindows",
+    accelerator: "Accelerator",
+    *,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Perplexity and bits per byte: of the tokens that have labels, and of their bytes alone.
+
+    Each window is read by itself, so a token is predicted from those before it in its window. With `StridedWindows`
+    and `DocumentWindows` every token counts once and has at least `length - stride` before it; with `TokenWindows` a
+    window's first token is context alone and counts nowhere. Log-probabilities are float64, a row at a time.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the text; of a token stream it is byte-level.
+        windows ([`~hmm_datasets.data.windows.StridedWindows`], [`~hmm_datasets.data.windows.TokenWindows`] or
+            [`DocumentWindows`]): what to read, with what context.
+        accelerator ([`~accelerate.Accelerator`]): who shares the rows.
+        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
+        seed (`int`, *optional*, defaults to 0): of the bootstrap.
+
+    Returns:
+        `dict`: `perplexity`, `nats_per_token`, `bits_per_byte` with its `standard_error`; `perplexity_low`, `_high`,
+        `bits_per_byte_low`, `_high`, bounds of intervals at `level`, None for a single document; `num_tokens`,
+        `bytes`, `num_documents`; `window`, `stride`, `least_context`, the tokens that a scored one has before it but
+        for those near a document's beginning; `unit`, what was resampled, `document` or `window`; `items`, of each
+        unit its number, `nats`, `tokens` and `bytes`. Empty on other ranks.
+
+    Raises:
+        `InputError`: a model of fewer tokens than the text has, or of shorter windows.
+    """
+    limit = context_limit(model)
+    if limit is not None and windows.length - 1 > limit:
+        raise InputError(f"window={windows.length}: the model takes {limit} tokens; set window to {limit + 1} or less")
+    if isinstance(windows, DocumentWindows):
+        nats, tokens, num_bytes = _score_documents(model, windows, accelerator, batch_size)
+        unit, num_documents = "document", len(windows.rows)
+    else:
+        nats, tokens, num_bytes = _score_stream(model, tokenizer, windows, accelerator, batch_size)
+        unit, num_documents = "window", windows.stream.num_documents
+    if not accelerator.is_main_process:
+        return {}
+    if getattr(windows, "by_document", False):
+        unit = "document"
+        texts = windows.texts(np.arange(len(windows)))
+        nats, tokens, num_bytes = (np.bincount(texts, weights=values) for values in (nats, tokens, num_bytes))
+        tokens, num_bytes = tokens.astype(np.int64), num_bytes.astype(np.int64)
+    return _figures(nats, tokens, num_bytes, unit, seed) | {
+        "num_documents": num_documents,
+        "window": windows.length,
+        "stride": windows.stride,
+        "least_context": max(1, windows.length - windows.stride),
+    }
+
+
+def _figures(
+    nats: Float64[np.ndarray, "D"],
+    tokens: Int64[np.ndarray, "D"],
+    num_bytes: Int64[np.ndarray, "D"],
+    unit: str,
+    seed: int,
+) -> dict[str, Any]:
+    bits = load_metric("bits_per_byte").compute(predictions=-nats, references=num_bytes, level=LEVEL, seed=seed)
+    low, high = ratio_interval(nats, tokens, level=LEVEL, seed=seed)
+    mean = float(nats.sum() / tokens.sum())
+    found = {
+        "perplexity": _exp(mean),
+        "perplexity_low": _exp(low),
+        "perplexity_high": _exp(high),
+        "nats_per_token": mean,
+        **bits,
+    }
+    rows = zip(nats.tolist(), tokens.tolist(), num_bytes.tolist(), strict=True)
+    items = [{unit: place, "nats": n, "tokens": t, "bytes": b} for place, (n, t, b) in enumerate(rows)]
+    return {name: value if math.isfinite(value) else None for name, value in found.items()} | {
+        "num_tokens": int(tokens.sum()),
+        "unit": unit,
+        "level": LEVEL,
+        "items": items,
+    }
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _score_documents(
+    model: "PreTrainedModel", windows: DocumentWindows, accelerator: "Accelerator", batch_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nats, tokens and bytes of each document."""
+    groups = [[row] for rows in windows.rows for row in rows]
+    bar = tqdm(total=len(groups), desc="evaluate", unit=" windows", disable=not accelerator.is_main_process)
+    with bar:
+        scores = score_rows(model, groups, accelerator, batch_size=batch_size, progress=bar.update)
+    counts = [len(rows) for rows in windows.rows]
+    owners = np.repeat(np.arange(len(counts)), counts)
+    nats = np.bincount(owners, weights=scores.nats.numpy(), minlength=len(counts))
+    return nats, windows.tokens, windows.bytes
+
+
+def _score_stream(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    windows: "TokenWindows | StridedWindows",
+    accelerator: "Accelerator",
+    batch_size: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nats, tokens and bytes of each window."""
+    from ..text.tokenizers.bpe import token_bytes
+
+    check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
+    sizes = torch.from_numpy(token_bytes(tokenizer))
+    nats, tokens, num_bytes = [], [], []
+    for rows in shared_batches(windows, batch_size, accelerator, "windows"):
+        mine = {name: share_rows(column, accelerator) for name, column in rows.items()}
+        targets = mine["labels"][:, 1:]
+        with torch.inference_mode():
+            logits = model(input_ids=mine["input_ids"][:, :-1], use_cache=False).logits
+            scores = torch.stack([_negative_log_likelihood(*row) for row in zip(logits, targets, strict=True)])
+        labels = rows["labels"][:, 1:]
+        scored = labels != IGNORED
+        nats.append(accelerator.gather(scores)[: len(labels)].cpu().numpy())
+        tokens.append(scored.sum(-1).numpy())
+        num_bytes.append(torch.where(scored, sizes[labels.clamp(min=0)], 0).sum(-1).numpy())
+    return tuple(np.concatenate(values) for values in (nats, tokens, num_bytes))
+
+
+def _negative_log_likelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the summed -log P of the targets that count, float64."""
+    scored = targets != IGNORED  # chosen first, since most of a strided window is not
+    return cross_entropy(logits[scored].double(), targets[scored], reduction="sum")
+
+
+def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:
+    """The windows of one text, and the first token that each scores."""
+    begin, end, scored = 0, min(length, len(tokens)), 1
+    while scored < end:
+        yield Row(tokens[begin:end], scored - begin)
+        scored, end = end, min(end + stride, len(tokens))
+        begin = max(0, end - length)

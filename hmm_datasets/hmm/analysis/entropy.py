@@ -1,0 +1,160 @@
+"""How well an HMM can be predicted: its entropy rate, bounds on it, and the least loss at every position.
+
+Of a unifilar HMM the entropy rate has a closed form: the mean entropy of the symbol given the state, under the
+stationary law (Shannon 1948, theorem 5). Of others it has none, but for a stationary process and every `n`
+
+    H[X_n | X_0 .. X_{n-1}, S_0]  <=  entropy rate  <=  H[X_n | X_0 .. X_{n-1}]
+
+and both sides close in on it as `n` grows (Birch, Ann. Math. Stat. 33, 1962; Cover and Thomas, Elements of Information
+Theory, theorem 4.5.1). Each side is the mean entropy of the law that the filter gives to the next symbol, begun in the
+stationary law or in the state that is known. The mean is exact, over the tree of mixed states, where that is small;
+else it is taken over sampled sequences, with a standard error. All in float64; sampling takes `O(N L H^2)` time and
+`O(N H)` memory for `N` sequences of `L` tokens.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...errors import InputError
+from ..checks import integer
+from ..inference.forward_backward import Parameters, filter_steps
+from ..model import HMM
+from .mixed_states import Tree
+from .stationary import entropy
+
+_MAX_STATES = 1 << 17  # mixed states to average over: about a second
+_MAX_NUMBERS = 1 << 24  # in all their beliefs
+
+
+class EntropyRate(NamedTuple):
+    """Nats a token, and the standard error of the estimate (0 where the value is a closed form)."""
+
+    value: float
+    standard_error: float
+
+
+class EntropyRateBounds(NamedTuple):
+    """Nats a token between which the entropy rate lies, and the standard errors of both (0 where they are exact)."""
+
+    lower: float
+    upper: float
+    lower_error: float
+    upper_error: float
+
+
+class OptimalLoss(NamedTuple):
+    """The least expected loss at every position.
+
+    Attributes:
+        nats (`np.ndarray` of shape `(L,)`): `H[X_t | X_0 .. X_{t-1}]`.
+        standard_error (`np.ndarray` of shape `(L,)`): of the estimate; 0 where the value is exact.
+    """
+
+    nats: Float[np.ndarray, "L"]
+    standard_error: Float[np.ndarray, "L"]
+
+
+def entropy_rate(
+    hmm: HMM, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
+) -> EntropyRate:
+    """The entropy rate; see [`~hmm_datasets.hmm.model.HMM.entropy_rate`]."""
+    stationary = hmm.stationary()
+    if hmm.is_unifilar():
+        return EntropyRate(float(stationary @ entropy(hmm.emission)), 0.0)
+    tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
+    return EntropyRate(*_mean(_law_entropies(parameters, tokens), burn_in))
+
+
+def entropy_rate_bounds(
+    hmm: HMM, length: int = 2048, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
+) -> EntropyRateBounds:
+    """Bounds on the entropy rate; see [`~hmm_datasets.hmm.model.HMM.entropy_rate_bounds`]."""
+    length = integer("length", length, 1, 31)
+    if hmm.is_unifilar():
+        value = entropy_rate(hmm).value
+        return EntropyRateBounds(value, value, 0.0, 0.0)
+    stationary = hmm.stationary()
+    upper = _exact_losses(Tree(hmm, stationary[None], np.ones(1)), length)
+    lower = _exact_losses(Tree(hmm, np.eye(hmm.num_states), stationary), length) if len(upper) == length else upper[:0]
+    if len(lower) == length:
+        return EntropyRateBounds(float(lower[-1]), float(upper[-1]), 0.0, 0.0)
+    burn_in = length // 4 if burn_in is None else burn_in
+    tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
+    first = torch.nn.functional.one_hot(_draw_first_states(parameters, tokens, seed), hmm.num_states).double()
+    (upper, upper_error), (lower, lower_error) = (
+        _mean(_law_entropies(parameters, tokens, initial), burn_in) for initial in (None, first)
+    )
+    return EntropyRateBounds(lower, upper, lower_error, upper_error)
+
+
+def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0) -> OptimalLoss:
+    """The least loss at every position; see [`~hmm_datasets.hmm.model.HMM.optimal_loss`]."""
+    length = integer("length", length, 0, 31)
+    exact = _exact_losses(Tree(hmm, hmm.start[None], np.ones(1)), length)
+    nats, errors = np.zeros(length), np.zeros(length)
+    nats[: len(exact)] = exact
+    if len(exact) < length:
+        if num_sequences < 2:
+            raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
+        tokens = torch.from_numpy(hmm.sample(num_sequences, length, seed=seed).astype(np.int64))
+        entropies = itertools.islice(_law_entropies(hmm.parameters(), tokens), len(exact), None)
+        for t, row in enumerate(entropies, start=len(exact)):
+            nats[t], errors[t] = float(row.mean()), float(row.std()) / np.sqrt(num_sequences)
+    return OptimalLoss(nats, errors)
+
+
+def _exact_losses(tree: Tree, length: int) -> Float[np.ndarray, "L"]:
+    # The mean entropy of the next symbol at the first `length` positions, fewer where the tree becomes too large.
+    limit = min(_MAX_STATES, _MAX_NUMBERS // (tree.hmm.num_states + 2 * tree.hmm.num_symbols))
+    while tree.depth + 1 < length and tree.grow(limit):
+        pass
+    symbol_entropy = entropy(tree.next_token_probs)
+    return np.array([law @ symbol_entropy for law in itertools.islice(tree.laws(), length)])
+
+
+def _law_entropies(hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None) -> Iterator[Tensor]:
+    # For every place: the entropy (B,) of the law of its token, given those before it.
+    from tqdm.auto import tqdm
+
+    start = hmm.start.expand(len(tokens), -1) if initial is None else initial
+    beliefs = (belief for belief, _ in filter_steps(hmm, tokens[:, :-1], None, start))
+    for belief_BH in tqdm(
+        itertools.chain([start], beliefs), total=tokens.shape[1], unit="token", delay=2, leave=False, disable=None
+    ):
+        yield torch.special.entr(belief_BH @ hmm.emission).sum(-1)
+
+
+def _stationary_sample(
+    hmm: HMM, stationary: Float[np.ndarray, "H"], num_sequences: int, length: int, burn_in: int, seed: int
+) -> tuple[Int[Tensor, "B T"], Parameters]:
+    if not 0 <= burn_in < length or num_sequences < 2:
+        raise InputError(
+            f"burn_in is {burn_in}, length {length}, num_sequences {num_sequences}; "
+            "expected 0 <= burn_in < length and 2 sequences or more"
+        )
+    steady = HMM(**{**hmm.tables(), "start": stationary})
+    tokens = steady.sample(num_sequences, length, seed=seed)
+    return torch.from_numpy(tokens.astype(np.int64)), steady.parameters()
+
+
+def _draw_first_states(hmm: Parameters, tokens: Int[Tensor, "B T"], seed: int) -> Int[Tensor, "B"]:
+    # From P(S_0 | all tokens), so that state and tokens have the joint law they have in the process.
+    value_BH = torch.ones(len(tokens), len(hmm.start), dtype=hmm.start.dtype)
+    for symbol_B in reversed(tokens.T):
+        value_BH = hmm.retreat(value_BH, symbol_B)
+        value_BH = value_BH / value_BH.sum(1, keepdim=True)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(hmm.start * value_BH, 1, generator=generator).squeeze(1)
+
+
+def _mean(entropies: Iterator[Tensor], burn_in: int) -> tuple[float, float]:
+    # Mean over all places after the first `burn_in`, and its standard error over sequences.
+    kept = list(itertools.islice(entropies, burn_in, None))
+    means = torch.stack(kept).mean(0)
+    return float(means.mean()), float(means.std() / len(means) ** 0.5)

@@ -1,0 +1,273 @@
+"""Next-token laws a language model can be measured against, at every position.
+
+Each predictor turns tokens `(B, T)` into laws `(B, T+1, E)`: entry `t` is the law of token `t` given those before it,
+in float64. The in-context ones know nothing of the process but its alphabet, and learn from the sequence itself, as a
+model reading a sequence from an unknown process must; their counts are smoothed by a symmetric Dirichlet prior of
+concentration `alpha` a symbol (`alpha = 1` is Laplace's rule, 1/2 that of Krichevsky and Trofimov, IEEE Trans. Inf.
+Theory 27, 1981).
+
+The laws of many sequences do not fit in memory: [`stream`] yields them a batch at a time, and [`cross_entropy`] is
+what they cost, position by position.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...errors import InputError
+from ..checks import as_tokens, integer
+from ..inference import forward_backward as inference
+from ..model import HMM
+
+if TYPE_CHECKING:
+    from ..families import Family
+
+Predictor = Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T+1 E"]]
+
+_BATCH_BYTES = 1 << 26
+
+
+def uniform(tokens: Int[Tensor, "B T"], num_symbols: int) -> Float[Tensor, "B T+1 E"]:
+    """`1 / E` everywhere: `ln E` nats a token."""
+    batch, length = tokens.shape
+    return torch.full((batch, length + 1, num_symbols), 1 / num_symbols, dtype=torch.float64, device=tokens.device)
+
+
+def unigram(tokens: Int[Tensor, "B T"], num_symbols: int, alpha: float = 1.0) -> Float[Tensor, "B T+1 E"]:
+    """In-context unigram: the smoothed frequencies of the symbols seen so far."""
+    seen = _one_hot(tokens, num_symbols)
+    counts = torch.cat([seen.new_zeros(len(seen), 1, num_symbols), seen.cumsum(dim=1)], dim=1) + alpha
+    return counts / counts.sum(-1, keepdim=True)
+
+
+def bigram(
+    tokens: Int[Tensor, "B T"], num_symbols: int, alpha: float = 1.0, strength: float = 4.0
+) -> Float[Tensor, "B T+1 E"]:
+    """In-context bigram: what followed the last symbol so far, backed by the in-context unigram.
+
+    `(count of pair + strength * unigram) / (count of last symbol + strength)`, the hierarchical Dirichlet smoothing of
+    MacKay and Peto (Natural Language Engineering 1, 1995): with nothing seen after the last symbol it is the unigram.
+
+    It is the n-gram of order 2; see [`ngram`].
+    """
+    return ngram(tokens, num_symbols, 2, alpha, strength)
+
+
+def ngram(
+    tokens: Int[Tensor, "B T"], num_symbols: int, order: int, alpha: float = 1.0, strength: float = 4.0
+) -> Float[Tensor, "B T+1 E"]:
+    """In-context n-gram with interpolation: what followed the last `order - 1` symbols so far, backed by shorter ones.
+
+    With `law_1` the unigram and `c_n` the counts after the last `n - 1` symbols,
+    `law_n(x) = (c_n(x) + strength * law_{n-1}(x)) / (sum of c_n + strength)`: MacKay and Peto's hierarchy of Dirichlet
+    laws (see [`bigram`]) carried to any order, every occurrence counted at every order.
+
+    Time is `O(order B T^2 E)` by matrix products, memory `O(B T (T + E))`, 5 bytes for each pair of places: earlier
+    places with the same past are found by comparing all pairs.
+
+    Args:
+        tokens (`torch.Tensor` of shape `(B, T)`): symbols.
+        num_symbols (`int`): `E`.
+        order (`int`): 1 is the unigram, 2 the bigram.
+        alpha (`float`, *optional*, defaults to 1.0): concentration of the unigram's prior, a symbol.
+        strength (`float`, *optional*, defaults to 4.0): occurrences that the shorter context counts for.
+
+    ```python
+    >>> ngram(torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1]]), 2, order=3)[0, -1].round(decimals=2).tolist()
+    [0.3, 0.7]
+
+    ```
+    """
+    integer("order", order, 1, 31)
+    law = unigram(tokens, num_symbols, alpha)
+    if tokens.shape[1] < 2 or order == 1:
+        return law
+    # Counts are whole numbers, which float32 holds up to 2^24.
+    after = _one_hot(tokens, num_symbols).float()[:, 1:]
+    # same[b, t, s]: s comes before t, and the last tokens up to s are those up to t, as many as the order has.
+    equal = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).tril_(diagonal=-1)
+    same = equal
+    for length in range(1, min(order, tokens.shape[1])):
+        if length > 1:
+            longer = torch.zeros_like(same)
+            longer[:, 1:, 1:] = equal[:, 1:, 1:] & same[:, :-1, :-1]
+            same = longer
+        counts = (same[:, :, :-1].float() @ after).double()
+        law[:, 1:] = (counts + strength * law[:, 1:]) / (counts.sum(-1, keepdim=True) + strength)
+    return law
+
+
+def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
+    """The Bayes-optimal predictor: the HMM's own filter. No predictor has a lower expected cross-entropy."""
+    return inference.next_token_probs(parameters, inference.forward_filter(parameters, tokens).beliefs)
+
+
+class StationaryLaws(NamedTuple):
+    """Of the stationary process: `symbol` (E,), the law of a symbol; `following` (E, E), of the one after each.
+
+    A symbol that the stationary process never shows is followed by zeros.
+    """
+
+    symbol: Float[Tensor, "E"]
+    following: Float[Tensor, "E E"]
+
+
+def process_unigram(tokens: Int[Tensor, "B T"], laws: StationaryLaws) -> Float[Tensor, "B T+1 E"]:
+    """The stationary law of the symbols, whatever the context."""
+    return laws.symbol.expand(tokens.shape[0], tokens.shape[1] + 1, -1)
+
+
+def process_bigram(tokens: Int[Tensor, "B T"], laws: StationaryLaws) -> Float[Tensor, "B T+1 E"]:
+    """`P(next symbol | last symbol)` in the stationary process; the stationary law before the first."""
+    return torch.cat([laws.symbol.expand(tokens.shape[0], 1, -1), laws.following[tokens]], dim=1)
+
+
+def predictors_of(
+    source: "HMM | Family", device: torch.device | str | None = None, *, order: int = 2
+) -> dict[str, Predictor]:
+    """The ladder a language model climbs on the sequences of an HMM, or of a family of them, by name.
+
+    `uniform`; `unigram` and `bigram`, in context, and `3-gram` and so on up to `order`; of an HMM `process_unigram`
+    and `process_bigram`, which know the process and count nothing; `bayes`, of a family only where its law is exact.
+    What depends on the HMM alone is computed once, here.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> laws = predictors_of(processes.mess3())
+    >>> tuple(laws["bayes"](torch.tensor([[0, 1, 2]])).shape)
+    (1, 4, 3)
+
+    ```
+    """
+    symbols = source.num_symbols
+
+    def checked(law: Callable[[Tensor], Tensor]) -> Predictor:
+        return lambda tokens: law(as_tokens(tokens, symbols)[0])
+
+    ladder = {
+        "uniform": checked(lambda tokens: uniform(tokens, symbols)),
+        "unigram": checked(lambda tokens: unigram(tokens, symbols)),
+        "bigram": checked(lambda tokens: bigram(tokens, symbols)),
+        **{f"{n}-gram": checked(partial(ngram, num_symbols=symbols, order=n)) for n in range(3, order + 1)},
+    }
+    if isinstance(source, HMM):
+        parameters = source.parameters(device=device)
+        stationary = stationary_laws(source, device)
+        ladder["process_unigram"] = checked(lambda tokens: process_unigram(tokens, stationary))
+        ladder["process_bigram"] = checked(lambda tokens: process_bigram(tokens, stationary))
+        ladder["bayes"] = checked(lambda tokens: bayes(tokens, parameters))
+    elif source.has_exact_law:
+        ladder["bayes"] = checked(source.next_token_probs)
+    return ladder
+
+
+def stationary_laws(hmm: HMM, device: torch.device | str | None = None) -> StationaryLaws:
+    """What [`process_unigram`] and [`process_bigram`] need of an HMM, by one step of its filter."""
+    parameters = hmm.parameters(device=device)
+    steady = torch.tensor(hmm.stationary(), device=device)
+    symbols = torch.arange(hmm.num_symbols, device=device).unsqueeze(1)
+    after = inference.forward_filter(parameters, symbols, initial=steady.expand(len(symbols), -1)).beliefs[:, 1]
+    return StationaryLaws(steady @ parameters.emission, inference.next_token_probs(parameters, after))
+
+
+class Batch(NamedTuple):
+    """Consecutive sequences, and what a predictor gives them: `tokens` (B, T) and `laws` (B, T+1, E)."""
+
+    tokens: Int[Tensor, "B T"]
+    laws: Float[Tensor, "B T+1 E"]
+
+
+class CrossEntropy(NamedTuple):
+    """Of a predictor at every position: the mean of `-log law(token)` in nats, and its standard error; both `(T,)`."""
+
+    nats: Float[np.ndarray, "T"]
+    standard_error: Float[np.ndarray, "T"]
+
+
+def stream(
+    predictor: Predictor,
+    tokens: Int[Any, "N T"],
+    *,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> Iterator[Batch]:
+    """A predictor's laws for many sequences, a batch at a time.
+
+    Args:
+        predictor: turns tokens `(B, T)` into laws `(B, T+1, E)`, such as those of [`predictors_of`].
+        tokens (array of shape `(N, T)`): symbols of any integer type; an array in memory or mapped from a file.
+        batch_size (`int`, *optional*): `B`; by default as many as keep the laws within 64 MiB. What the predictor
+            needs for itself comes on top: `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
+        device (*optional*): where the predictor computes; the CPU by default.
+        progress (`bool`, *optional*, defaults to `True`): show a progress bar after two seconds.
+
+    Yields:
+        [`Batch`]: in order; every sequence once.
+    """
+    from tqdm.auto import tqdm
+
+    tokens = tokens if isinstance(tokens, torch.Tensor) else np.asarray(tokens)
+    if tokens.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (N, T)")
+    count, length = tokens.shape
+    if batch_size is None:
+        symbols = predictor(_on(tokens[:1], device)).shape[-1] if count > 0 else 1
+        batch_size = max(1, _BATCH_BYTES // (8 * (length + 1) * symbols))
+    with tqdm(total=count, unit=" sequences", delay=2, disable=None if progress else True) as bar:
+        for first in range(0, count, integer("batch_size", batch_size, 1, 63)):
+            batch = _on(tokens[first : first + batch_size], device)
+            yield Batch(batch, predictor(batch))
+            bar.update(len(batch))
+
+
+def cross_entropy(predictor: Predictor, tokens: Int[Any, "N T"], **settings: Any) -> CrossEntropy:
+    """What a predictor loses at every position, over many sequences, in memory that does not grow with them.
+
+    Args:
+        predictor, tokens, settings: those of [`stream`].
+
+    Returns:
+        [`CrossEntropy`]: both infinite where a token had probability 0; the error is over sequences.
+
+    Raises:
+        `InputError`: fewer than 2 sequences, which have no standard error.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> hmm = processes.mess3()
+    >>> round(float(cross_entropy(predictors_of(hmm)["bayes"], hmm.sample(1000, 8)).nats[0]), 4)
+    1.0986
+
+    ```
+    """
+    count, mean, squares, impossible = 0, 0.0, 0.0, 0.0
+    for batch, laws in stream(predictor, tokens, **settings):
+        loss = -laws[:, :-1].gather(-1, batch.unsqueeze(-1)).squeeze(-1).log().double()
+        # Kept apart: infinity less infinity is NaN.
+        impossible = torch.where(loss.isinf().any(0), torch.inf, impossible)
+        loss = loss.masked_fill(loss.isinf(), 0.0)
+        # Chan's update of mean and sum of squared deviations: a plain sum of squares loses its digits.
+        here, size = loss.mean(0), len(loss)
+        change = here - mean
+        squares = squares + (loss - here).square().sum(0) + change.square() * (count * size / (count + size))
+        count += size
+        mean = mean + change * (size / count)
+    if count < 2:
+        raise InputError(f"tokens hold {count} sequences; expected 2 or more")
+    error = (squares / (count - 1) / count).sqrt()
+    return CrossEntropy((mean + impossible).cpu().numpy(), (error + impossible).cpu().numpy())
+
+
+def _on(tokens: Any, device: torch.device | str | None) -> Tensor:
+    tokens = tokens if isinstance(tokens, torch.Tensor) else torch.from_numpy(tokens.astype(np.int64))
+    return tokens.to(device).long()
+
+
+def _one_hot(tokens: Tensor, num_symbols: int) -> Tensor:
+    return torch.nn.functional.one_hot(tokens, num_symbols).to(torch.float64)

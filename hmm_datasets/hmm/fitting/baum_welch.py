@@ -1,0 +1,248 @@
+"""The two halves of a Baum-Welch step: expected counts summed over batches, and the tables they give.
+
+The counts of a batch come from [`expected_counts`]; here batches go to threads and ranks.
+A batch is computed whole by one thread, with one thread inside its matrix products, and every rank adds the counts
+of all batches in float64 in the order of the batches. So the sum does not depend on the number of threads or
+processes, to the last bit, where these run on processors of one kind. On a CPU this is also the fastest way at these
+sizes: nothing waits for another thread between two steps in time.
+
+Communication is one gather of `H + H^2 + HE` numbers a batch, against `6 H^2` operations a token: nothing.
+
+The tables are the mode of each row under a Dirichlet law of concentration `1 + pseudocount` (Baum, Petrie, Soules and
+Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and Lee, IEEE Trans. Speech Audio
+Process. 2, 1994), so that a step never lowers log-likelihood plus [`log_prior`] but by rounding.
+"""
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...errors import InputError
+from ..inference import forward_backward as inference
+from ..model import HMM
+
+# Beliefs of one step should stay in a core's cache; a GPU wants rows by the thousand. Bytes of the (T, B, H) table.
+_CACHED_ENTRIES = 1 << 16
+_FEWEST_ROWS, _MOST_ROWS = 64, 512  # fewer make products slow, more do not make them faster
+_TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Checked tokens, with the number of those that count."""
+
+    tokens: Int[Tensor, "N L"]
+    lengths: Int[Tensor, "N"] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens.numel() if self.lengths is None else int(self.lengths.sum())
+
+    def rows(self, index: Int[np.ndarray, "B"], device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """The tokens (B, T) and lengths (B,) of some rows."""
+        index = torch.from_numpy(index)
+        lengths = None if self.lengths is None else self.lengths[index].to(device)
+        return self.tokens[index].to(device), lengths
+
+
+@dataclass
+class Statistics:
+    """Expected counts of some sequences in float64, and their log-likelihood in nats."""
+
+    start: Float[np.ndarray, "H"]
+    transition: Float[np.ndarray, "H H"]
+    emission: Float[np.ndarray, "H E"]
+    log_likelihood: float = 0.0
+    num_sequences: int = 0
+
+    @classmethod
+    def zeros(cls, num_states: int, num_symbols: int) -> "Statistics":
+        return cls(np.zeros(num_states), np.zeros((num_states, num_states)), np.zeros((num_states, num_symbols)))
+
+    def tables(self) -> dict[str, Float[np.ndarray, "..."]]:
+        """The three tables of counts by name."""
+        return {"start": self.start, "transition": self.transition, "emission": self.emission}
+
+    def move_towards(self, counts: "Statistics", step_size: float, num_sequences: int) -> None:
+        """Online EM: `S <- S + step_size (S' - S)`, with S' the counts scaled up to `num_sequences`."""
+        for name, table in self.tables().items():
+            table += step_size * (counts.tables()[name] * (num_sequences / counts.num_sequences) - table)
+
+
+class Workers:
+    """Threads of this process, and the processes of this launch, that work through batches.
+
+    Args:
+        device: where the work is done; on the CPU by as many threads as `torch.get_num_threads()` says.
+
+    Raises:
+        `InputError`: there is no such device.
+    """
+
+    def __init__(self, device: torch.device | str | None):
+        try:
+            self.device = torch.zeros(0, device=device or "cpu").device
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device is {str(device)!r}, and cannot be used: {str(error).splitlines()[0]}") from None
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.rank = torch.distributed.get_rank() if distributed else 0
+        self.num_ranks = torch.distributed.get_world_size() if distributed else 1
+
+    def __enter__(self) -> "Workers":
+        self._threads = torch.get_num_threads()
+        count = self._threads if self.device.type == "cpu" else 1
+        self._ahead = count + 1
+        # One thread inside each product: two would wait for each other at every step in time.
+        self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._threads)
+
+    def alone(self, function: Callable[[], Any]) -> Any:
+        """`function()` in one of the threads: its products have one thread inside, whatever the machine has."""
+        return self._pool.submit(function).result()
+
+    def in_order(
+        self, function: Callable[[Any], Tensor], batches: Sequence[Any], size: int
+    ) -> Iterator[Float[np.ndarray, "S"]]:
+        """`function(batch)`, a float64 vector of `size` numbers, for every batch in turn; the same on every rank."""
+        mine = iter(batches[self.rank :: self.num_ranks])
+        waiting = deque(self._pool.submit(function, batch) for batch in itertools.islice(mine, self._ahead))
+        for first in range(0, len(batches), self.num_ranks):
+            found = waiting.popleft().result() if waiting else self._nothing(size)
+            waiting.extend(self._pool.submit(function, batch) for batch in itertools.islice(mine, 1))
+            for vector in self._gather(found)[: len(batches) - first]:
+                yield vector.cpu().numpy()
+
+    def _nothing(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.float64, device=self.device)
+
+    def _gather(self, vector: Tensor) -> list[Tensor]:
+        if self.num_ranks == 1:
+            return [vector]
+        vectors = [torch.empty_like(vector) for _ in range(self.num_ranks)]
+        torch.distributed.all_gather(vectors, vector)
+        return vectors
+
+
+def batch_rows(shape: tuple[int, int], num_states: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Sequences a batch by default: what a core's cache holds of one step, or a GPU's memory of a table `(T, B, H)`.
+
+    Few sequences make four batches for threads to share. It does not depend on how many threads or processes there
+    are, so neither do the results.
+    """
+    num_rows, length = shape
+    memory = _TABLE_BYTES.get(device.type, _TABLE_BYTES["cuda"])
+    fitting = memory // (max(length, 1) * num_states * dtype.itemsize)
+    if device.type == "cpu":
+        shared = max(_CACHED_ENTRIES // num_states, _FEWEST_ROWS), max(num_rows // 4, _FEWEST_ROWS)
+        fitting = min(fitting, _MOST_ROWS, *shared)
+    return max(1, fitting)
+
+
+def even_batches(rows: Int[np.ndarray, "N"], batch_size: int) -> list[Int[np.ndarray, "B"]]:
+    """The rows in as few batches as hold at most `batch_size`, all of one size but for one row."""
+    return np.array_split(rows, max(1, math.ceil(len(rows) / batch_size)))
+
+
+def sum_counts(
+    hmm: HMM,
+    data: Sequences,
+    batches: Sequence[Int[np.ndarray, "B"]],
+    workers: Workers,
+    dtype: torch.dtype,
+    after_batch: Callable[[float, Int[np.ndarray, "B"]], None] = lambda log_likelihood, batch: None,
+) -> Statistics:
+    """The expected counts of all `batches` under `hmm`.
+
+    Args:
+        hmm ([`HMM`]): a state-emitting HMM.
+        data ([`Sequences`]): where the rows are.
+        batches (sequence of arrays): rows of each batch.
+        workers ([`Workers`]): who computes.
+        dtype (`torch.dtype`): type of the recursions.
+        after_batch (callable, *optional*): told the log-likelihood so far and the batch just added.
+
+    Raises:
+        `InputError`: a sequence has probability 0, or a count is not finite; it names batch and sequence or table.
+    """
+    parameters = hmm.parameters(dtype, workers.device)
+
+    def counts_of(batch: Int[np.ndarray, "B"]) -> Tensor:
+        counts = inference.expected_counts(parameters, *data.rows(batch, workers.device))
+        scores = counts.log_likelihood
+        impossible = (~torch.isfinite(scores)).to(torch.float64)
+        # Where the first impossible row of the batch is, or -1.
+        place = torch.where(impossible.any(), impossible.argmax(), -1)
+        parts = (scores.sum(), place, counts.start, counts.transition, counts.emission)
+        return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
+
+    total = Statistics.zeros(hmm.num_states, hmm.num_symbols)
+    size = 2 + sum(table.size for table in total.tables().values())
+    for number, vector in enumerate(workers.in_order(counts_of, batches, size)):
+        add_batch(total, vector, number, batches[number])
+        after_batch(total.log_likelihood, batches[number])
+    return total
+
+
+def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, rows: Int[np.ndarray, "B"]) -> None:
+    """Add what a batch sent (log-likelihood, place of an impossible row or -1, the tables) to `total`, if finite."""
+    (score, place), tables = vector[:2], vector[2:]
+    if place >= 0:
+        raise InputError(
+            f"batch {number}, sequence {rows[int(place)]}: the HMM gives it probability 0; fit with pseudocount > 0, "
+            "or start from an HMM that can emit it"
+        )
+    parts = np.split(tables, np.cumsum([table.size for table in total.tables().values()])[:-1])
+    for (name, table), part in zip(total.tables().items(), parts, strict=True):
+        if not np.isfinite(part).all():
+            raise InputError(
+                f"batch {number}: the expected counts of {name} are not finite; the tables were left as they were, "
+                "go on from the last checkpoint with dtype float64"
+            )
+        table += part.reshape(table.shape)
+    total.log_likelihood += float(score)
+    total.num_sequences += len(rows)
+
+
+def mean_log_likelihood(
+    hmm: HMM, data: Sequences, batches: Sequence[Int[np.ndarray, "B"]], workers: Workers, dtype: torch.dtype
+) -> float:
+    """Nats a token of `data` under `hmm`; -inf where a sequence is impossible."""
+    parameters = hmm.parameters(dtype, workers.device)
+
+    def score(batch: Int[np.ndarray, "B"]) -> Tensor:
+        scores = inference.log_likelihood(parameters, *data.rows(batch, workers.device))
+        return scores.to(torch.float64).sum().reshape(1)
+
+    return float(sum(workers.in_order(score, batches, 1))[0]) / data.num_tokens
+
+
+def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float]) -> HMM:
+    """The HMM whose rows are the expected counts plus pseudocounts, rescaled."""
+    tables = {}
+    for name, table in counts.tables().items():
+        table = table + pseudocounts[name]
+        totals = table.sum(-1, keepdims=True)
+        # A state nothing visits has no counts; without a prior its row stays what it was.
+        tables[name] = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), getattr(previous, name))
+    return HMM(**tables, vocabulary=previous.vocabulary)
+
+
+def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
+    """Logarithm of the Dirichlet laws' density at the tables of `hmm`, but for a constant; -inf at a zero."""
+    with np.errstate(divide="ignore"):
+        return float(
+            sum(pseudocounts[name] * np.log(table).sum() for name, table in hmm.tables().items() if pseudocounts[name])
+        )

@@ -1,0 +1,325 @@
+"""Learning an HMM by Baum-Welch: full batch or stochastic, with Dirichlet priors, on one process or many, resumable.
+
+Full batch, an epoch is one step of EM and never lowers the log-posterior that the history carries. With
+`update_every=k` the tables are updated after every `k` batches of a fresh order of the sequences, by online EM
+(Cappé and Moulines, J. R. Stat. Soc. B 71, 2009): with `c_t` the expected counts of the batches under the tables
+`θ_t`, scaled up to all sequences,
+
+    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = (t + step_offset)^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
+
+`t = 1, 2, ...`, and the first update takes its counts whole. With an exponent in (1/2, 1] the sum of the `γ_t` has no
+bound and that of their squares has one, which the convergence of stochastic approximation asks for (Robbins and Monro
+1951).
+
+The recursions run in float32 unless asked otherwise: beliefs are rescaled at every step, so rounding does not build up
+(the log-likelihood after 60 epochs at 50 states, and after 30 at 200, was that of float64 to 1e-9), and float32 is
+twice as fast. Take float64 for tables with probabilities below 1e-30, which can arise with pseudocount 0.
+
+An epoch costs `6 N L H^2` operations in matrix products; memory is `O(B L H)` for each batch in work. How batches are
+shared among threads and processes, and why the result does not depend on it: `hmm_datasets.hmm.fitting.baum_welch`.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from ...errors import InputError
+from ...exclusive_lock import exclusive_lock
+from ...files import append_jsonl, write_jsonl
+from ..checks import as_tokens
+from ..model import HMM
+from .baum_welch import (
+    Sequences,
+    Statistics,
+    Workers,
+    batch_rows,
+    even_batches,
+    log_prior,
+    maximize,
+    mean_log_likelihood,
+    sum_counts,
+)
+from .initial import guess_from_contexts, random_guess
+from .pomegranate_fit import check_pomegranate, pomegranate_epoch
+from .settings import FitSettings
+from .state import (
+    HISTORY_NAME,
+    FitResult,
+    FitState,
+    chosen_restart,
+    identity_of,
+    load_state,
+    newest_checkpoint,
+    save_state,
+)
+
+
+def fit_hmm(
+    tokens: Int[Any, "N L"],
+    settings: FitSettings,
+    *,
+    num_symbols: int | None = None,
+    lengths: Int[Any, "N"] | None = None,
+    test_tokens: Int[Any, "M K"] | None = None,
+    test_lengths: Int[Any, "M"] | None = None,
+    initial: HMM | None = None,
+    vocabulary: Any = None,
+    checkpoint_dir: str | os.PathLike | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> FitResult:
+    """Fit an HMM to sequences by Baum-Welch.
+
+    Call it on every rank of a launched program with the same arguments: each takes its share and all return the same.
+
+    Args:
+        tokens (array of shape `(N, L)`): symbols.
+        settings ([`FitSettings`]): how.
+        num_symbols (`int`, *optional*): `E`; one more than the largest token by default.
+        lengths (array of shape `(N,)`, *optional*): tokens that count in each row.
+        test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
+        initial ([`HMM`], *optional*): first guess, instead of `settings.init`.
+        vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
+        checkpoint_dir (path, *optional*): where `epoch-N/` checkpoints and `history.jsonl` go. If checkpoints of the
+            same settings and data are there, the fit goes on from the newest.
+        device (*optional*): where to compute; the CPU by default.
+        progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
+
+    Returns:
+        [`FitResult`].
+
+    Raises:
+        `InputError`: no tokens, tokens outside the alphabet, a checkpoint of another fit, a sequence that the HMM
+            cannot emit (with `pseudocount=0`), or counts that are not finite; it names the batch.
+
+    ```python
+    >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), progress=False)
+    >>> bool(result.train_log_likelihood > -0.3)
+    True
+
+    ```
+    """
+    if num_symbols is not None and num_symbols < 1:
+        raise InputError(f"num_symbols is {num_symbols}; expected 1 or more")
+    values, lengths = as_tokens(tokens, num_symbols or _count_symbols(tokens), lengths)
+    data = Sequences(values.cpu(), None if lengths is None else lengths.cpu())
+    if data.num_tokens == 0:
+        raise InputError("there is no token to fit an HMM to; give at least one sequence")
+    num_symbols = num_symbols or int(values.max()) + 1
+    held_out = None
+    if test_tokens is not None:
+        held_out = Sequences(*as_tokens(test_tokens, num_symbols, test_lengths))
+        if held_out.num_tokens == 0:
+            raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
+    if initial is not None:
+        _check_initial(initial, settings, num_symbols)
+    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+    with Workers(device) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
+        fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, progress)
+        state = fit.go_on_or_start()
+        fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
+        return fit.result(state)
+
+
+@dataclass
+class _Fit:
+    settings: FitSettings
+    data: Sequences
+    held_out: Sequences | None
+    num_symbols: int
+    initial: HMM | None
+    vocabulary: Any
+    folder: Path | None
+    workers: Workers
+    progress: bool
+
+    def __post_init__(self):
+        self.dtype = getattr(torch, self.settings.dtype)
+        self.batch_size = self.settings.batch_size or batch_rows(
+            self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device
+        )
+        if self.settings.backend == "pomegranate":
+            check_pomegranate(self.settings, self.folder, self.workers.num_ranks)
+        self.writes = self.folder is not None and self.workers.rank == 0
+        self.progress = self.progress and self.workers.rank == 0
+        self.identity = {}
+        if self.folder is not None:
+            self.identity = {"num_symbols": self.num_symbols} | identity_of(
+                self.settings, self.batch_size, self.data, self.held_out, self.initial
+            )
+
+    def go_on_or_start(self) -> FitState:
+        """The newest checkpoint; else the first guess, or the best of several after a short run of each."""
+        newest = None if self.folder is None else newest_checkpoint(self.folder)
+        if newest is not None:
+            state = load_state(newest, self.identity)
+            self._write_history(state.history)
+            return state
+        count = self.settings.num_restarts
+        if count == 1:
+            self._write_history([])
+            return FitState(self._first_guess(0))
+        states = [load_state(folder, self.identity) for folder in self._finished_restarts()]
+        self._write_history([row for state in states for row in state.history])
+        states += [self._short_run(restart) for restart in range(len(states), count)]
+        return chosen_restart(states)
+
+    def run(self, state: FitState, until: int, title: str, save_every: int | None = None) -> None:
+        """Epoch after epoch, until `until` of them are done or one gains too little; a checkpoint now and then."""
+        with self._progress_bar(title, (until - state.epoch) * self.data.num_tokens) as bar:
+            while state.epoch < until and not state.finished(self.settings):
+                row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
+                last = state.epoch == until or state.finished(self.settings)
+                if self.writes:
+                    append_jsonl(self.folder / HISTORY_NAME, row)
+                    if save_every is not None and (last or state.epoch % save_every == 0):
+                        save_state(self.folder / f"epoch-{state.epoch}", state, self.identity)
+
+    def result(self, state: FitState) -> FitResult:
+        """The last HMM, or the best on held-out data."""
+        hmm, epoch = state.hmm, state.epoch
+        test = None
+        if self.held_out is not None:
+            test = self._score(hmm, self.held_out)
+            if test < state.best_score:
+                hmm, epoch, test = state.best, state.best_epoch, state.best_score
+        return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history)
+
+    def _epoch(self, state: FitState, bar: Any, title: str) -> dict:
+        began = time.perf_counter()
+        row = {"epoch": state.epoch, "restart": state.restart, "seed": self.settings.seed + state.restart}
+        if self.held_out is not None:
+            row["test_log_likelihood"] = self._score(state.hmm, self.held_out)
+        seen = 0
+
+        def after_batch(log_likelihood: float, batch: np.ndarray) -> None:
+            nonlocal seen
+            count = self._num_tokens(batch)
+            seen += count
+            bar.set_postfix_str(f"{title}, {log_likelihood / max(seen, 1):.4f} nats/token", refresh=False)
+            bar.update(count)
+
+        if self.settings.backend == "pomegranate":
+            hmm, log_likelihood = pomegranate_epoch(state, self.data, self.settings, self.workers.device, after_batch)
+        else:
+            hmm, log_likelihood = self._baum_welch_epoch(state, after_batch)
+            if self.settings.update_every is None:
+                row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
+        row["train_log_likelihood"] = log_likelihood / self.data.num_tokens
+        state.observe(row)
+        state.hmm, state.epoch = hmm, state.epoch + 1
+        row["updates"] = state.updates
+        row["tokens_per_second"] = self.data.num_tokens / (time.perf_counter() - began)
+        return row
+
+    def _baum_welch_epoch(
+        self, state: FitState, after_batch: Callable[[float, np.ndarray], None]
+    ) -> tuple[HMM, float]:
+        hmm, before = state.hmm, 0.0
+        for batches in self._updates(state.epoch):
+            counts = sum_counts(
+                hmm,
+                self.data,
+                batches,
+                self.workers,
+                self.dtype,
+                lambda score, batch, before=before: after_batch(before + score, batch),
+            )
+            before += counts.log_likelihood
+            hmm = self._update(state, hmm, counts)
+        return hmm, before
+
+    def _updates(self, epoch: int) -> list[list[np.ndarray]]:
+        """The rows of every batch, for every update of an epoch."""
+        rows, every = np.arange(len(self.data.tokens)), self.settings.update_every
+        if every is None:
+            return [even_batches(rows, self.batch_size)]
+        rows = np.random.default_rng([self.settings.seed, epoch]).permutation(rows)
+        batches = even_batches(rows, self.batch_size)
+        parts = np.array_split(np.arange(len(batches)), -(-len(batches) // every))
+        return [[batches[number] for number in part] for part in parts]
+
+    def _update(self, state: FitState, hmm: HMM, counts: Statistics) -> HMM:
+        state.updates += 1
+        if self.settings.update_every is not None:
+            if state.statistics is None:
+                step_size, state.statistics = 1.0, Statistics.zeros(hmm.num_states, hmm.num_symbols)
+            else:
+                step_size = (state.updates + self.settings.step_offset) ** -self.settings.step_exponent
+            state.statistics.move_towards(counts, step_size, len(self.data.tokens))
+            counts = state.statistics
+        return maximize(counts, hmm, self.settings.pseudocounts)
+
+    def _finished_restarts(self) -> list[Path]:
+        folders = [] if self.folder is None else map(self._restart_folder, range(self.settings.num_restarts))
+        return list(itertools.takewhile(Path.exists, folders))
+
+    def _restart_folder(self, restart: int) -> Path:
+        return self.folder / f"restart-{restart}"
+
+    def _short_run(self, restart: int) -> FitState:
+        state = FitState(self._first_guess(restart), restart)
+        until = min(self.settings.restart_epochs, self.settings.max_epochs)
+        self.run(state, until, f"restart {restart + 1}/{self.settings.num_restarts}")
+        if self.writes:
+            save_state(self._restart_folder(restart), state, self.identity)
+        return state
+
+    def _first_guess(self, restart: int) -> HMM:
+        settings = self.settings
+        if self.initial is not None:
+            hmm = self.initial
+        elif settings.init == "contexts":
+            arguments = (self.data.tokens, self.data.lengths, settings.num_states, self.num_symbols)
+            hmm = self.workers.alone(lambda: guess_from_contexts(*arguments, seed=settings.seed + restart))
+        else:
+            hmm = random_guess(settings.num_states, self.num_symbols, seed=settings.seed + restart)
+        vocabulary = hmm.vocabulary if self.vocabulary is None else self.vocabulary
+        return HMM(**hmm.tables(), vocabulary=vocabulary)
+
+    def _score(self, hmm: HMM, data: Sequences) -> float:
+        batches = even_batches(np.arange(len(data.tokens)), self.batch_size)
+        return mean_log_likelihood(hmm, data, batches, self.workers, self.dtype)
+
+    def _num_tokens(self, batch: np.ndarray) -> int:
+        lengths = self.data.lengths
+        return (
+            len(batch) * self.data.tokens.shape[1] if lengths is None else int(lengths[torch.from_numpy(batch)].sum())
+        )
+
+    def _write_history(self, rows: list[dict]) -> None:
+        # Rows of epochs after the checkpoint are about to be written again.
+        if self.writes:
+            write_jsonl(self.folder / HISTORY_NAME, rows)
+
+    def _progress_bar(self, title: str, num_tokens: int):
+        from tqdm.auto import tqdm
+
+        return tqdm(total=num_tokens, desc=title, unit="token", unit_scale=True, disable=not self.progress)
+
+
+def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> None:
+    if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or initial.edges is not None:
+        raise InputError(
+            f"initial is {initial}; expected a state-emitting HMM of {settings.num_states} states and "
+            f"{num_symbols} symbols"
+        )
+    if settings.num_restarts > 1:
+        raise InputError(f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give one")
+
+
+def _count_symbols(tokens: Any) -> int:
+    try:
+        values = tokens if torch.is_tensor(tokens) else np.asarray(tokens)
+        return max(1, int(values.max()) + 1) if np.prod(values.shape) > 0 else 1
+    except (TypeError, ValueError, OverflowError):
+        return 1  # not integers: `as_tokens` says so

@@ -1,0 +1,157 @@
+"""First guesses for Baum-Welch: random tables, or tables counted along a clustering of the contexts of tokens.
+
+[`guess_from_contexts`] gives every token a state before any EM, by clustering, and counts. It is the first round of
+segmental k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with the clusters taken from bigram contexts:
+
+1. The kind of a token is the pair (symbol before it, symbol): what the recent past says about the state.
+2. The point of a kind is the square root of the law of the symbol that follows it, so that Euclidean distances are
+   Hellinger's, beside the symbol itself as a unit vector; beyond 64 symbols each half is projected onto 64 random
+   directions (Johnson and Lindenstrauss 1984), which keeps distances within some 20%.
+3. k-means with the kinds' counts as weights, seeded by k-means++ (Arthur and Vassilvitskii, SODA 2007), 20 rounds of
+   Lloyd's.
+4. A token's state is its kind's cluster. Starts, moves and symbols are counted along the data, and each row is mixed
+   with a random one, a tenth of it, which keeps every probability positive and states apart.
+
+Time is `O(N L)` for the counts and `O(K H D)` a round, `K <= E^2` kinds, `D <= 128` dimensions.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..model import HMM
+
+_DIRECTIONS = 64
+_ROUNDS = 20
+_RANDOM_SHARE = 0.1
+_CHUNK = 1 << 14  # kinds whose distances to all centres are held at once
+
+
+def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary: Any = None) -> HMM:
+    """A first guess: rows drawn uniformly from the simplex (Dirichlet laws of concentration 1).
+
+    Flatter guesses leave the states alike, and Baum-Welch spends its steps on a plateau.
+    """
+    generator = np.random.default_rng(seed)
+
+    def rows(count: int, width: int) -> np.ndarray:
+        return generator.dirichlet(np.ones(width), count)
+
+    return HMM(
+        start=rows(1, num_states)[0],
+        transition=rows(num_states, num_states),
+        emission=rows(num_states, num_symbols),
+        vocabulary=vocabulary,
+        normalize=True,
+    )
+
+
+def guess_from_contexts(
+    tokens: Int[Tensor, "N L"],
+    lengths: Int[Tensor, "N"] | None,
+    num_states: int,
+    num_symbols: int,
+    *,
+    seed: int = 0,
+) -> HMM:
+    """A first guess from k-means of the contexts of tokens; the module's docstring says how.
+
+    Args:
+        tokens (`torch.Tensor` of shape `(N, L)`): symbols.
+        lengths (`torch.Tensor` of shape `(N,)`, *optional*): tokens that count in each row.
+        num_states (`int`): `H`.
+        num_symbols (`int`): `E`.
+        seed (`int`, *optional*, defaults to 0): of the projection, the seeding and the random share.
+
+    Returns:
+        [`HMM`]: all probabilities positive.
+    """
+    generator = np.random.default_rng(seed)
+    symbols = tokens.cpu().numpy()
+    live = np.ones(symbols.shape, dtype=bool)
+    if lengths is not None:
+        live = np.arange(symbols.shape[1]) < lengths.cpu().numpy()[:, None]
+    before = np.full_like(symbols, num_symbols)  # nothing is before a first token
+    before[:, 1:] = symbols[:, :-1]
+    kinds, kind_of_live, counts = np.unique(
+        before[live] * num_symbols + symbols[live], return_inverse=True, return_counts=True
+    )
+    kind = np.zeros_like(symbols)
+    kind[live] = kind_of_live
+    followed = live[:, 1:]  # where there is a next token
+    points = np.hstack(
+        [
+            _successors(kind[:, :-1][followed], symbols[:, 1:][followed], len(kinds), num_symbols, generator),
+            _directions(num_symbols, generator)[kinds % num_symbols],
+        ]
+    )
+    state = _k_means(torch.from_numpy(points), torch.from_numpy(counts), num_states, generator)[kind]
+    random = random_guess(num_states, num_symbols, seed=int(generator.integers(1 << 32)))
+
+    def table(rows: np.ndarray, columns: np.ndarray, other: Float[np.ndarray, "H W"]) -> Float[np.ndarray, "H W"]:
+        width = other.shape[1]
+        count = np.bincount(rows * width + columns, minlength=other.size).reshape(other.shape)
+        total = count.sum(1, keepdims=True)
+        return np.where(total > 0, (1 - _RANDOM_SHARE) * count / np.maximum(total, 1) + _RANDOM_SHARE * other, other)
+
+    first = state[:, 0][live[:, 0]]
+    return HMM(
+        start=table(np.zeros_like(first), first, random.start[None])[0],
+        transition=table(state[:, :-1][followed], state[:, 1:][followed], random.transition),
+        emission=table(state[live], symbols[live], random.emission),
+        normalize=True,
+    )
+
+
+def _directions(num_symbols: int, generator: np.random.Generator) -> Float[np.ndarray, "E D"]:
+    """A vector of length about 1 for each symbol: unit vectors, or random ones where there are many symbols."""
+    if num_symbols <= _DIRECTIONS:
+        return np.eye(num_symbols)
+    return generator.standard_normal((num_symbols, _DIRECTIONS)) / np.sqrt(_DIRECTIONS)
+
+
+def _successors(
+    kind: Int[np.ndarray, "M"], following: Int[np.ndarray, "M"], num_kinds: int, num_symbols: int, generator
+) -> Float[np.ndarray, "K D"]:
+    """The square root of the law of what follows each kind, along the directions of the symbols."""
+    pairs, counts = np.unique(kind * num_symbols + following, return_counts=True)
+    kind, following = np.divmod(pairs, num_symbols)
+    root = np.sqrt(counts / np.bincount(kind, counts, num_kinds)[kind])
+    directions = _directions(num_symbols, generator)
+    # A column at a time: all pairs times all directions would not fit.
+    return np.stack([np.bincount(kind, root * column[following], num_kinds) for column in directions.T], axis=1)
+
+
+def _k_means(
+    points: Float[Tensor, "K D"], weights: Int[Tensor, "K"], num_clusters: int, generator: np.random.Generator
+) -> Int[np.ndarray, "K"]:
+    """The cluster of every point, by weighted k-means++ and Lloyd's rounds."""
+    weights = weights.double()
+    distance = torch.full_like(weights, torch.inf)
+    chosen: list[int] = []
+    for _ in range(min(num_clusters, len(points))):
+        odds = weights if not chosen else weights * distance
+        total = odds.cumsum(0)
+        if total[-1] == 0:
+            break  # every point is a centre already
+        chosen.append(min(int(torch.searchsorted(total, generator.random() * total[-1])), len(points) - 1))
+        distance = torch.minimum(distance, (points - points[chosen[-1]]).square().sum(1))
+    centres = points[chosen].clone()
+    for _ in range(_ROUNDS):
+        cluster = _nearest(points, centres)
+        mass = torch.zeros(len(centres), dtype=weights.dtype).index_add_(0, cluster, weights)
+        sums = torch.zeros_like(centres).index_add_(0, cluster, points * weights[:, None])
+        moved = torch.where(mass[:, None] > 0, sums / mass[:, None], centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return _nearest(points, centres).numpy()
+
+
+def _nearest(points: Float[Tensor, "K D"], centres: Float[Tensor, "C D"]) -> Int[Tensor, "K"]:
+    # |p - c|^2 = |p|^2 - 2 p c + |c|^2, and |p|^2 is the same for every centre.
+    norms = centres.square().sum(1)
+    return torch.cat([(norms - 2 * chunk @ centres.T).argmin(1) for chunk in points.split(_CHUNK)])

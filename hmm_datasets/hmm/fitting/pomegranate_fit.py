@@ -1,0 +1,93 @@
+"""An epoch of Baum-Welch by pomegranate (1.x), behind the settings and the result of `fit_hmm`.
+
+An epoch is pomegranate's `summarize` over batches and one `from_summaries`, the two halves its own `fit` is made of.
+It computes in float32, holds tables `(B, T, H, H)`, and learns end probabilities beside the three tables: a row of
+transitions and its end sum to one, and the length of a sequence has a law. The model keeps its ends from epoch to
+epoch; the HMM made of it leaves them out and rescales the rows ([`~hmm_datasets.hmm.convert.from_pomegranate`] with
+`ends="drop"`). So `train_log_likelihood` of the history is pomegranate's own, ends included, but for the first row,
+whose model has none; on held-out data and in the result it is that of the HMM.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from ...errors import InputError
+from ..convert import from_pomegranate, to_pomegranate
+from ..model import HMM
+from .baum_welch import Sequences, even_batches
+from .settings import FitSettings
+from .state import FitState
+
+_TABLE_BYTES = 1 << 28  # of one table (B, T, H, H) in float32; pomegranate holds a few
+
+
+def check_pomegranate(settings: FitSettings, checkpoint_dir: str | os.PathLike | None, num_ranks: int) -> None:
+    """Refuse what pomegranate cannot do.
+
+    Raises:
+        `InputError`: the first such setting, by name.
+    """
+    priors = [name for name in ("start", "transition") if settings.pseudocounts[name] > 0]
+    if priors:
+        name, value = f"{priors[0]}_pseudocount", settings.pseudocounts[priors[0]]
+        raise InputError(f"{name} is {value}, but pomegranate has a prior on emissions alone; set {name} to 0")
+    refused = (
+        ("update_every", settings.update_every, "has no stochastic EM"),
+        ("dtype", settings.dtype if settings.dtype == "float64" else None, "computes in float32"),
+        ("checkpoint_dir", checkpoint_dir, "cannot go on with a stopped fit here"),
+        ("the number of processes", num_ranks if num_ranks > 1 else None, "fits on one"),
+    )
+    for name, value, reason in refused:
+        if value is not None:
+            raise InputError(f"{name} is {value}, but pomegranate {reason}; leave it out, or use backend torch")
+
+
+def pomegranate_epoch(
+    state: FitState,
+    data: Sequences,
+    settings: FitSettings,
+    device: torch.device,
+    after_batch: Callable[[float, Int[np.ndarray, "B"]], None],
+) -> tuple[HMM, float]:
+    """One step of EM; returns the HMM after it, and pomegranate's log-likelihood (nats, all tokens) before it.
+
+    Raises:
+        `InputError`: a sequence of one token, an impossible one, or a table that is no longer finite.
+    """
+    if state.model is None:
+        state.model = to_pomegranate(state.hmm).to(device)
+        for node in state.model.distributions:
+            node.pseudocount = settings.pseudocounts["emission"]
+    total = 0.0
+    for number, (rows, length) in enumerate(_batches(data, settings)):
+        if length == 1:
+            raise InputError(f"sequence {rows[0]} is of 1 token, and pomegranate fits 2 or more; use backend torch")
+        tokens = data.tokens[torch.from_numpy(rows), :length].unsqueeze(-1).to(device)
+        scores = state.model.summarize(tokens)
+        if not torch.isfinite(scores).all():
+            row = rows[int((~torch.isfinite(scores)).int().argmax())]
+            raise InputError(f"batch {number}, sequence {row}: pomegranate gives it probability 0 or NaN")
+        total += float(scores.double().sum())
+        after_batch(total, rows)
+    state.model.from_summaries()
+    state.updates += 1
+    emission = torch.stack([node.probs for node in state.model.distributions])
+    tables = {"start": state.model.starts, "transition": state.model.edges, "ends": state.model.ends}
+    for name, table in ({name: values.exp() for name, values in tables.items()} | {"emission": emission}).items():
+        if not torch.isfinite(table).all():
+            raise InputError(f"epoch {state.epoch}: pomegranate's {name} table is not finite; use backend torch")
+    hmm = from_pomegranate(state.model, ends="drop")
+    return HMM(**hmm.tables(), vocabulary=state.hmm.vocabulary), total
+
+
+def _batches(data: Sequences, settings: FitSettings) -> Iterator[tuple[Int[np.ndarray, "B"], int]]:
+    """Rows of one length, and that length."""
+    lengths = np.full(len(data.tokens), data.tokens.shape[1]) if data.lengths is None else data.lengths.numpy()
+    for length in np.unique(lengths[lengths > 0]).tolist():
+        size = settings.batch_size or max(1, _TABLE_BYTES // (4 * length * settings.num_states**2))
+        for rows in even_batches(np.flatnonzero(lengths == length), size):
+            yield rows, length

@@ -1,0 +1,85 @@
+"""Settings of a fit, in a module of their own that imports nothing slow: the command line makes its flags of them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import InputError
+
+CHOICES = {
+    "init": ("random", "contexts"),
+    "dtype": ("float32", "float64"),
+    "backend": ("torch", "pomegranate"),
+}
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How to fit an HMM; each field's `help` says what it is, and recipes and the command line show the same.
+
+    Raises:
+        `InputError`: a value out of its range, or settings that contradict each other.
+
+    ```python
+    >>> FitSettings(num_states=50, emission_pseudocount=0.1).pseudocounts
+    {'start': 0.01, 'transition': 0.01, 'emission': 0.1}
+
+    ```
+    """
+
+    num_states: int = field(metadata={"help": "Hidden states."})
+    max_epochs: int = _setting(100, "Passes over the data at most.")
+    tolerance: float = _setting(1e-5, "Stop when an epoch gains less than this, in nats a token.")
+    patience: int = _setting(
+        5, "With held-out data: stop after so many epochs without a gain there, and keep the best HMM."
+    )
+    pseudocount: float = _setting(1e-2, "Added to every expected count: the mode under a Dirichlet law of 1 + this.")
+    start_pseudocount: float | None = _setting(None, "The same for the start table alone; pseudocount by default.")
+    transition_pseudocount: float | None = _setting(None, "The same for the transition table alone.")
+    emission_pseudocount: float | None = _setting(None, "The same for the emission table alone.")
+    update_every: int | None = _setting(
+        None, "Batches between updates of the tables (stochastic EM); by default all, one update an epoch."
+    )
+    step_exponent: float = _setting(
+        0.6, "With update_every: update t moves the statistics by (t + step_offset)**-step_exponent, in (0.5, 1]."
+    )
+    step_offset: float = _setting(0.0, "With update_every: see step_exponent.")
+    batch_size: int | None = _setting(None, "Sequences a thread or GPU takes at once; by default chosen by size.")
+    dtype: str = _setting("float32", "Type of the recursions; sums over batches are float64 whichever it is.")
+    init: str = _setting("random", "First guess: random, or contexts (k-means of the contexts of tokens).")
+    num_restarts: int = _setting(1, "First guesses tried, from seed on; the likeliest after restart_epochs goes on.")
+    restart_epochs: int = _setting(5, "With num_restarts: epochs each first guess is given.")
+    seed: int = _setting(0, "Of the first guess, and of the order of sequences where update_every is set.")
+    save_every: int = _setting(10, "Epochs between checkpoints.")
+    backend: str = _setting("torch", "What fits: torch (this package), or pomegranate.")
+
+    def __post_init__(self):
+        least = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
+        least |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise InputError(f"{name} is {value}; expected {bound} or more")
+        for name in ("tolerance", "step_offset", *(f"{kind}pseudocount" for kind in ("", *_TABLES))):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}; expected a finite number, 0 or more")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
+        # At 1/2 or less the noise of the batches does not die out, above 1 the steps end before the optimum.
+        if not 0.5 < self.step_exponent <= 1:
+            raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")
+
+    @property
+    def pseudocounts(self) -> dict[str, float]:
+        """The pseudocount of each table."""
+        own = {name.removesuffix("_"): getattr(self, f"{name}pseudocount") for name in _TABLES}
+        return {name: self.pseudocount if value is None else value for name, value in own.items()}
+
+
+_TABLES = ("start_", "transition_", "emission_")

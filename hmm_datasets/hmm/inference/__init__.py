@@ -1,0 +1,1 @@
+"""Exact inference in an HMM: filter, smoother, Viterbi paths, expected counts."""

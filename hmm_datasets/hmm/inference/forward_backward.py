@@ -1,0 +1,337 @@
+"""Exact inference in hidden Markov models: filter, smoother, expected counts.
+
+The forward and backward recursions are Rabiner's (Proceedings of the IEEE 77, 1989, section III), scaled at every
+step: the filter keeps a normalized belief and the logarithm of each normalizer, so no length underflows and no
+logarithm of a sum is taken. What is lost is a state whose belief falls below the smallest number of the type (5e-324
+in float64, 1e-45 in float32) and which later tokens would have brought back. Where symbols sit on states no belief
+falls below the least transition probability, so only chains with parts that hardly ever meet can lose one; the
+likelihood found is then that of the parts still alive, a lower bound. Viterbi, in logarithms, has no such limit.
+
+Both kinds of HMM share one recursion. With `T^(x)[i, j] = P(emit x, go to j | in i)`, a state-emitting HMM has
+`T^(x)[i, j] = emission[i, x] transition[i, j]`, an edge-emitting one keeps the `E` matrices `T^(x)` themselves. Time
+is `O(B T H^2)` by matrix products over the batch; memory is that of the result and `O(B H)` of work, never
+`(B, T, H, H)`. An edge-emitting step gathers `T^(x)` for a few rows at a time, in 64 MiB.
+
+Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) marks where ragged sequences end; what lies
+beyond is ignored. A sequence the HMM cannot emit has log-likelihood -inf, and laws of zeros after the token that made
+it impossible.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from . import fused_counts
+
+_WORK_BYTES = 1 << 26  # for the matrices gathered at one step
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The tables of an HMM as tensors of one type on one device.
+
+    Attributes:
+        start (`torch.Tensor` of shape `(H,)`): law of the first state.
+        transition (`torch.Tensor` of shape `(H, H)`): `P(next j | in i)`.
+        emission (`torch.Tensor` of shape `(H, E)`): `P(emit x | in i)`.
+        edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, of an edge-emitting HMM.
+    """
+
+    start: Float[Tensor, "H"]
+    transition: Float[Tensor, "H H"]
+    emission: Float[Tensor, "H E"]
+    edges: Float[Tensor, "E H H"] | None = None
+
+    def advance(self, weight_BH: Tensor, symbol_B: Tensor) -> Tensor:
+        """`weight @ T^(symbol)`: emit each row's symbol and move on."""
+        if self.edges is None:
+            return (weight_BH * self.emission.T[symbol_B]) @ self.transition
+        return self._by_rows(
+            lambda weight, edges: torch.bmm(weight.unsqueeze(1), edges).squeeze(1), weight_BH, symbol_B
+        )
+
+    def retreat(self, value_BH: Tensor, symbol_B: Tensor) -> Tensor:
+        """`T^(symbol) @ value`: the step back in time."""
+        if self.edges is None:
+            return self.emission.T[symbol_B] * (value_BH @ self.transition.T)
+        return self._by_rows(lambda row, edges: torch.bmm(edges, row.unsqueeze(2)).squeeze(2), value_BH, symbol_B)
+
+    def _by_rows(self, product, rows_BH: Tensor, symbol_B: Tensor) -> Tensor:
+        count = max(1, _WORK_BYTES // self.edges[0].nbytes)
+        if len(rows_BH) <= count:
+            return product(rows_BH, self.edges[symbol_B])
+        pieces = zip(rows_BH.split(count), symbol_B.split(count), strict=True)
+        return torch.cat([product(rows, self.edges[symbols]) for rows, symbols in pieces])
+
+
+class Filtered(NamedTuple):
+    """What the forward pass knows.
+
+    Attributes:
+        beliefs (`torch.Tensor` of shape `(B, T+1, H)`): `P(state before token t | tokens before t)`.
+        log_scale (`torch.Tensor` of shape `(B, T)`): `log P(token t | tokens before t)` in nats; 0 beyond the length.
+    """
+
+    beliefs: Float[Tensor, "B T+1 H"]
+    log_scale: Float[Tensor, "B T"]
+
+
+class ExpectedCounts(NamedTuple):
+    """How often each thing is expected to have happened, given the tokens; summed over the batch.
+
+    Attributes:
+        start (`torch.Tensor` of shape `(H,)`): sequences whose first state is `i`.
+        transition (`torch.Tensor` of shape `(H, H)`): moves from `i` to `j`. A state-emitting HMM moves between the
+            states that emit, so `T - 1` times; an edge-emitting one at every token.
+        emission (`torch.Tensor` of shape `(H, E)`): symbols `x` emitted in `i`.
+        log_likelihood (`torch.Tensor` of shape `(B,)`, float64): `log P(tokens)` of each row in nats. A row of -inf
+            is impossible and adds nothing to the counts.
+        edges (`torch.Tensor` of shape `(E, H, H)` or `None`): of an edge-emitting HMM, moves from `i` to `j` that emit
+            `x`; `transition` and `emission` are its sums.
+    """
+
+    start: Float[Tensor, "H"]
+    transition: Float[Tensor, "H H"]
+    emission: Float[Tensor, "H E"]
+    log_likelihood: Float[Tensor, "B"]
+    edges: Float[Tensor, "E H H"] | None = None
+
+
+def forward_filter(
+    hmm: Parameters,
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None = None,
+    initial: Float[Tensor, "B H"] | None = None,
+) -> Filtered:
+    """The filter: belief before every token and after the last, and the log-probability of every token.
+
+    Args:
+        hmm ([`Parameters`]): the tables.
+        tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
+        lengths (`torch.Tensor` of shape `(B,)`, *optional*): tokens that count in each row.
+        initial (`torch.Tensor` of shape `(B, H)`, *optional*): beliefs to start from instead of `start`.
+
+    Returns:
+        [`Filtered`].
+    """
+    batch, length = tokens.shape
+    initial = hmm.start.expand(batch, -1) if initial is None else initial
+    beliefs = initial.new_empty(batch, length + 1, initial.shape[1])
+    log_scale = initial.new_empty(batch, length)
+    beliefs[:, 0] = initial
+    for t, (belief_BH, log_scale_B) in enumerate(filter_steps(hmm, tokens, lengths, initial)):
+        beliefs[:, t + 1] = belief_BH
+        log_scale[:, t] = log_scale_B
+    return Filtered(beliefs, log_scale)
+
+
+def filter_steps(
+    hmm: Parameters,
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None,
+    belief_BH: Float[Tensor, "B H"],
+) -> Iterator[tuple[Float[Tensor, "B H"], Float[Tensor, "B"]]]:
+    """[`forward_filter`] place by place, in memory `(B, H)`: yields the belief after each token, and its log-scale."""
+    for t, symbol_B in enumerate(tokens.T):
+        weight_BH = hmm.advance(belief_BH, symbol_B)
+        scale_B = weight_BH.sum(-1)
+        next_BH, log_scale_B = weight_BH / _divisor(scale_B), scale_B.log()
+        if lengths is not None:
+            live_B = t < lengths
+            next_BH = torch.where(live_B.unsqueeze(-1), next_BH, belief_BH)
+            log_scale_B = torch.where(live_B, log_scale_B, 0.0)
+        belief_BH = next_BH
+        yield belief_BH, log_scale_B
+
+
+def log_likelihood(
+    hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
+) -> Float[Tensor, "B"]:
+    """`log P(tokens)` in nats, in memory `(B, H)`; the logarithms are summed in float64."""
+    belief_BH = hmm.start.expand(tokens.shape[0], -1)
+    total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
+    for _, log_scale_B in filter_steps(hmm, tokens, lengths, belief_BH):
+        total_B += log_scale_B
+    return total_B.to(hmm.start.dtype)
+
+
+def next_token_probs(hmm: Parameters, beliefs: Float[Tensor, "B T H"]) -> Float[Tensor, "B T E"]:
+    """`P(next token | belief)`: the beliefs times the emission table."""
+    return beliefs @ hmm.emission
+
+
+def backward_values(
+    hmm: Parameters,
+    tokens: Int[Tensor, "B T"],
+    filtered: Filtered,
+    lengths: Int[Tensor, "B"] | None = None,
+) -> Float[Tensor, "B T+1 H"]:
+    """Rabiner's scaled backward variable: entry `t` is `P(tokens from t on | state at t)` over its law given the past.
+
+    Scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`; 0 in states that
+    the past rules out.
+    """
+    batch, length = tokens.shape
+    value_BH = hmm.start.new_ones(batch, hmm.start.shape[0])
+    values = value_BH.new_empty(batch, length + 1, value_BH.shape[1])
+    values[:, length] = value_BH
+    scale = filtered.log_scale.exp()
+    # A state of belief p has a value of at most 1 / p. In one ruled out it has no bound, and infinity times 0 is NaN.
+    possible = filtered.beliefs >= torch.finfo(value_BH.dtype).tiny
+    for t in reversed(range(length)):
+        previous_BH = hmm.retreat(value_BH, tokens[:, t]) / _divisor(scale[:, t])
+        previous_BH = torch.where(possible[:, t], previous_BH, 0.0)
+        value_BH = previous_BH if lengths is None else torch.where((t < lengths).unsqueeze(-1), previous_BH, value_BH)
+        values[:, t] = value_BH
+    return values
+
+
+def posteriors(
+    hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
+) -> Float[Tensor, "B T H"]:
+    """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
+    filtered = forward_filter(hmm, tokens, lengths)
+    values = backward_values(hmm, tokens, filtered, lengths)
+    gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])
+    # The sums are 1 but for roundings of the scales, which pile up with the length.
+    gamma /= _divisor(gamma.sum(-1))
+    if lengths is not None:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        gamma *= (places < lengths.unsqueeze(-1)).unsqueeze(-1)
+    return gamma
+
+
+def expected_counts(
+    hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
+) -> ExpectedCounts:
+    """The sufficient statistics of Baum-Welch (Rabiner 1989, eqs. 38 and 40), summed over the batch.
+
+    Each step is three products of `(B, H)` and `(H, H)` and some passes over `(B, H)`; one table `(T, B, H)` is kept,
+    and rows that have ended cost nothing. Few states on a CPU go to [`fused_counts`].
+    Of an edge-emitting HMM two tables `(B, T, H)` are kept.
+
+    Args:
+        hmm ([`Parameters`]): the tables; their type is that of the computation and of the counts.
+        tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
+        lengths (`torch.Tensor` of shape `(B,)`, *optional*): tokens that count in each row.
+
+    Returns:
+        [`ExpectedCounts`].
+    """
+    if hmm.edges is not None:
+        return _expected_edge_counts(hmm, tokens, lengths)
+    if tokens.device.type == "cpu" and len(hmm.start) <= fused_counts.MOST_STATES:
+        tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
+        ends = None if lengths is None else lengths.numpy()
+        *sums, scores = fused_counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
+        return ExpectedCounts(
+            *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
+        )
+    batch, length = tokens.shape
+    order = None if lengths is None else lengths.argsort(descending=True, stable=True)
+    # Longest rows first: those still going at place t are the first `going[t]`.
+    going = [batch] * length if order is None else _going(lengths, length)
+    symbols_TB = (tokens if order is None else tokens[order]).T.contiguous()
+    filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, going)
+    sums = _smooth_by_time(hmm, symbols_TB, going, filtered_TBH, scale_TB)
+    scores = scale_TB.double().log_().sum(0)
+    return ExpectedCounts(*sums, scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores))
+
+
+def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, going: list[int]) -> tuple[Tensor, Tensor]:
+    # P(state at t | tokens up to and with t), and P(token t | tokens before it).
+    length, batch = symbols_TB.shape
+    emission_EH = hmm.emission.T.contiguous()
+    filtered_TBH = hmm.start.new_empty(length, batch, hmm.start.shape[0])
+    scale_TB = hmm.start.new_ones(length, batch)
+    work_BH = hmm.start.expand(batch, -1).clone()
+    limits = torch.finfo(scale_TB.dtype)
+    least = limits.tiny * limits.eps  # an impossible token has scale 0: zeros over this are zeros, not NaN
+    for rows, current_BH, symbol_B, scale_B in zip(going, filtered_TBH, symbols_TB, scale_TB, strict=True):
+        current_BH, scale_B = current_BH[:rows], scale_B[:rows]
+        torch.index_select(emission_EH, 0, symbol_B[:rows], out=current_BH)
+        current_BH *= work_BH[:rows]
+        torch.sum(current_BH, 1, out=scale_B)
+        current_BH /= scale_B.clamp(min=least).unsqueeze(1)
+        torch.mm(current_BH, hmm.transition, out=work_BH[:rows])
+    return filtered_TBH, scale_TB
+
+
+def _smooth_by_time(
+    hmm: Parameters, symbols_TB: Tensor, going: list[int], filtered_TBH: Tensor, scale_TB: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    # With value(i) = P(tokens after t | state i at t) / P(tokens after t | tokens up to t), the posterior is
+    # filtered * value, and the flow i -> j is filtered(i) transition(i, j) arriving(j), where
+    # arriving = emission * value / scale, all three of the next place. Overwrites filtered_TBH with the posterior.
+    length, batch = symbols_TB.shape
+    emission_EH, to_previous = hmm.emission.T.contiguous(), hmm.transition.T.contiguous()
+    most = torch.finfo(scale_TB.dtype).max  # the least numbers have no inverse, and infinity times 0 is NaN
+    inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=most), 0).unsqueeze(2)
+    flow_HH = torch.zeros_like(hmm.transition)
+    arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
+    value_BH = torch.ones_like(arriving_BH)
+    bound = _bound(hmm)
+    for t in reversed(range(length)):
+        rows = going[t]
+        value = value_BH[:rows]
+        filtered_TBH[t, :rows].mul_(value)
+        if t > 0:
+            arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
+            arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
+            flow_HH.addmm_(filtered_TBH[t - 1, :rows].T, arriving)
+            torch.mm(arriving, to_previous, out=value)
+    start = filtered_TBH[0, : going[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
+    return start, flow_HH.mul_(hmm.transition), _sum_by_symbol(filtered_TBH, symbols_TB, going, len(emission_EH))
+
+
+def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, going: list[int], num_symbols: int) -> Tensor:
+    # (H, E): the weights of the places where each symbol is, added in the order of the places, on a GPU too, where
+    # index_add_ would add them in any order.
+    live, states = sum(going), weight_TBH.shape[2]
+    if live == 0:
+        return weight_TBH.new_zeros(states, num_symbols)
+    if live < symbols_TB.numel():
+        ends = torch.tensor(going, device=symbols_TB.device).unsqueeze(1)
+        ended = torch.arange(symbols_TB.shape[1], device=symbols_TB.device) >= ends
+        symbols_TB = symbols_TB.masked_fill(ended, num_symbols)
+    symbols, places = symbols_TB.flatten().sort(stable=True)
+    firsts = torch.searchsorted(symbols, torch.arange(num_symbols, device=symbols.device))
+    places = places[:live]
+    return torch.nn.functional.embedding_bag(places, weight_TBH.view(-1, states), firsts, mode="sum").T.contiguous()
+
+
+def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
+    filtered = forward_filter(hmm, tokens, lengths)
+    values = backward_values(hmm, tokens, filtered, lengths)
+    live = torch.ones_like(tokens, dtype=torch.bool)
+    if lengths is not None:
+        live = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
+    live = live & (filtered.log_scale > -torch.inf)
+    edges = torch.zeros_like(hmm.edges)
+    for symbol, moves in enumerate(hmm.edges):
+        rows, places = ((tokens == symbol) & live).nonzero(as_tuple=True)
+        arriving = values[rows, places + 1] / filtered.log_scale[rows, places].exp().unsqueeze(1)
+        edges[symbol] = filtered.beliefs[rows, places].T @ arriving.clamp_(max=_bound(hmm)) * moves
+    start = (filtered.beliefs[:, 0] * values[:, 0]).sum(0)
+    scores = filtered.log_scale.double().sum(1)
+    return ExpectedCounts(start, edges.sum(0), edges.sum(2).T.contiguous(), scores, edges)
+
+
+def _going(lengths: Tensor, length: int) -> list[int]:
+    # How many rows have more than t tokens, for every place t.
+    return (len(lengths) - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
+
+
+def _bound(hmm: Parameters) -> float:
+    # A state of probability p has a backward value of at most 1 / p. In one the past rules out it has no bound, adds
+    # nothing whatever it is, and infinity times 0 is NaN.
+    return 1e290 if hmm.start.dtype == torch.float64 else 1e30
+
+
+def _divisor(scale_B: Tensor) -> Tensor:
+    # An impossible token has scale 0, and infinity makes zeros of its row rather than NaN.
+    return torch.where(scale_B > 0, scale_B, torch.inf).unsqueeze(-1)

@@ -1,0 +1,206 @@
+"""Sequences as a pure function of `(tables, seed, index)`, on every machine and in any order.
+
+Random numbers come from Philox4x32-10, a counter-based generator (Salmon, Moraes, Dror and Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011, table 2), which passes BigCrush in all the ways of keying and counting tried
+there. The key is the seed; the counter of token `t` of sequence `i` is `(i, t, stream)`: under one key the generator
+is a bijection of counters, so no two tokens share a block, sequences never overlap, and any token's randomness is had
+without the ones before it. One block of 128 bits serves one token: 64 bits for the symbol, 64 for the next state.
+
+Categories are drawn from alias tables (Walker 1977; construction of Vose 1991) held in integers: probabilities are
+rounded to multiples of 2^-32 so that each row sums to one exactly, hence no rounding mode or vector unit can change
+a draw. A probability of zero stays zero. One token costs one Philox block and two table look-ups, whatever the number
+of states; a row of `n` categories takes 8 bytes times the next power of two, and as much again once drawn from.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt
+
+from ...errors import InputError
+from ..checks import integer
+from .kernels import (
+    draw_sequences,
+    fill_alias_rows,
+    fill_blocks,
+    share_rest,
+)
+
+
+@dataclass(frozen=True)
+class AliasTable:
+    """Alias tables of `R` categorical laws over `n` categories, padded to `2**bits` columns.
+
+    Attributes:
+        threshold (`np.ndarray` of shape `(R, 2**bits)`, uint32): a column keeps its own category when the low 32 bits
+            of the draw lie below it.
+        alias (`np.ndarray` of shape `(R, 2**bits)`, uint32): the category taken otherwise.
+        bits (`int`): the high bits of the draw that choose the column.
+    """
+
+    threshold: UInt[np.ndarray, "R C"]
+    alias: UInt[np.ndarray, "R C"]
+    bits: int
+
+    @classmethod
+    def from_probabilities(cls, probabilities: Float[np.ndarray, "R n"]) -> "AliasTable":
+        """Build the tables of the rows of `probabilities`, each a distribution."""
+        weights = integer_weights(probabilities).astype(np.int64)
+        bits = max(int(weights.shape[1] - 1).bit_length(), 0)
+        threshold = np.empty((weights.shape[0], 1 << bits), dtype=np.uint32)
+        alias = np.empty((weights.shape[0], 1 << bits), dtype=np.uint32)
+        fill_alias_rows(weights, bits, threshold, alias)
+        return cls(threshold, alias, bits)
+
+    @cached_property
+    def entries(self) -> UInt[np.ndarray, "R C"]:
+        """`alias` in the high half and `threshold` in the low half of a uint64: one load from memory a draw."""
+        return self.alias.astype(np.uint64) << np.uint64(32) | self.threshold
+
+
+def integer_weights(probabilities: Float[np.ndarray, "R n"]) -> UInt[np.ndarray, "R n"]:
+    """Round each row to integers that sum to 2^32: round down, then give the rest to the largest entries.
+
+    Every operation is exact in float64 or in integers, so the result is the same on every machine. An entry moves by
+    less than `(n + 1) 2^-32`, a zero stays zero.
+    """
+    weights = np.floor(np.asarray(probabilities, dtype=np.float64) * 2.0**32).astype(np.int64)
+    share_rest(weights, np.argsort(-weights, axis=1, kind="stable"))
+    return weights.astype(np.uint64)
+
+
+def sample_tokens(
+    start: AliasTable,
+    symbol: AliasTable,
+    transition: AliasTable | None,
+    num_symbols: int,
+    seed: int,
+    first: int,
+    step: int,
+    out: UInt[np.ndarray, "N L"],
+    num_threads: int | None = None,
+    group: int | None = None,
+    rows: Int[np.ndarray, "M"] | None = None,
+) -> None:
+    """Fill `out` with sequences `first`, `first + step`, ... of the HMM whose tables these are.
+
+    Args:
+        start ([`AliasTable`]): one law over the `H` states.
+        symbol ([`AliasTable`]): `H` laws over the `E` symbols; or, with `transition=None`, over the `H * E` pairs
+            `next_state * E + symbol` of an edge-emitting HMM.
+        transition ([`AliasTable`], *optional*): `H` laws over the next state.
+        num_symbols (`int`): `E`.
+        seed (`int`): the key, in `[0, 2**64)`.
+        first, step (`int`): index of the first sequence, and from one to the next; taken modulo `2**64`.
+        out (`np.ndarray` of shape `(N, L)`): uint8, uint16 or uint32, written in place.
+        num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
+        group (`int`, *optional*): shuffle the rows of `symbol` among the states, anew for every `group` sequences
+            (see [`~hmm_datasets.hmm.families.PermutedEmissions`]).
+        rows (`np.ndarray` of shape `(M,)`, *optional*): fill these rows alone, in one thread.
+    """
+    tables = [start.entries[0], start.bits, symbol.entries, symbol.bits]
+    tables += [None, None] if transition is None else [transition.entries, transition.bits]
+    tables += [np.uint64(num_symbols), None if group is None else np.uint64(group), np.uint64(seed)]
+
+    def fill(origin: int, part: np.ndarray) -> None:
+        draw_sequences(*tables, np.uint64(origin), np.uint64(step), rows, part)
+
+    fill_in_parallel(fill, first, step, out, num_threads if rows is None else 1)
+
+
+def fill_in_parallel(
+    fill: Callable[[int, np.ndarray], None], first: int, step: int, out: np.ndarray, num_threads: int | None = None
+) -> None:
+    """Call `fill(index of the first row, rows)` on parts of `out`, each in a thread of its own.
+
+    Args:
+        fill (`Callable`): writes its rows in place; kernels that release the GIL run side by side.
+        first, step (`int`): index of row 0, and from one row to the next; taken modulo `2**64`.
+        out (`np.ndarray` of shape `(N, L)`): what is cut by rows.
+        num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
+    """
+    if num_threads is None:
+        num_threads = _usable_cores() if out.size > 1 << 18 else 1
+    num_threads = max(1, min(num_threads, len(out)))
+    bounds = [len(out) * part // num_threads for part in range(num_threads + 1)]
+
+    def run(part: int) -> None:
+        fill((first + step * bounds[part]) % (1 << 64), out[bounds[part] : bounds[part + 1]])
+
+    if num_threads == 1:
+        run(0)
+        return
+    # Python threads over a kernel without the GIL: numba's own pools do not survive the fork of a DataLoader worker.
+    with ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(run, range(num_threads)))
+
+
+def checked_draw(
+    num_symbols: int,
+    num_sequences: Any,
+    length: Any,
+    seed: Any,
+    first: Any,
+    step: Any = 1,
+    out: UInt[Any, "N L"] | None = None,
+) -> tuple[int, int, int, UInt[Any, "N L"]]:
+    """Check what was asked of a sampler; return `seed`, `first` and `step` as Python's integers, and `out`.
+
+    Raises:
+        `InputError`: naming the argument out of range, or what `out` must be.
+    """
+    # Python's integers, since NumPy's wrap or refuse where sums pass 2**63.
+    num_sequences, length, seed, first, step = (
+        integer(name, value, least, exponent)
+        for name, value, least, exponent in (
+            ("num_sequences", num_sequences, 0, 63),
+            ("length", length, 0, 32),
+            ("seed", seed, 0, 64),
+            ("first", first, 0, 64),
+            ("step", step, 1, 64),
+        )
+    )
+    dtype = smallest_unsigned(num_symbols)
+    if out is None:
+        out = np.empty((num_sequences, length), dtype=dtype)
+        return seed, first, step, out
+    kind = str(out.dtype).removeprefix("torch.")
+    wide = kind in ("uint8", "uint16", "uint32", "uint64") and np.dtype(kind).itemsize >= dtype.itemsize
+    if tuple(out.shape) != (num_sequences, length) or not wide:
+        raise InputError(
+            f"out is {out.dtype} of shape {tuple(out.shape)}; expected unsigned, at least {dtype}, "
+            f"of shape {(num_sequences, length)}"
+        )
+    if not isinstance(out, np.ndarray) and out.device.type not in ("cpu", "cuda"):
+        raise InputError(f"out is on {out.device}; expected the CPU or a CUDA device")
+    return seed, first, step, out
+
+
+def _usable_cores() -> int:
+    # Of this process, where the system tells (Linux): a container may have fewer than the machine.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def smallest_unsigned(num_values: int) -> np.dtype:
+    """The smallest unsigned integer type that holds `0 .. num_values - 1`.
+
+    ```python
+    >>> smallest_unsigned(256), smallest_unsigned(257)
+    (dtype('uint8'), dtype('uint16'))
+
+    ```
+    """
+    return np.min_scalar_type(max(num_values - 1, 0))
+
+
+def philox(counter: UInt[np.ndarray, "M 4"], key: UInt[np.ndarray, "M 2"]) -> UInt[np.ndarray, "M 4"]:
+    """Philox4x32-10 of many 128-bit counters under 64-bit keys, as 32-bit words, lowest first."""
+    counter, key = np.asarray(counter, dtype=np.uint64), np.asarray(key, dtype=np.uint64)
+    out = np.empty(counter.shape, dtype=np.uint32)
+    fill_blocks(counter, key, out)
+    return out

@@ -1,0 +1,1 @@
+"""Documents and conversations: corpora by name, local files, filters, held-out splits."""

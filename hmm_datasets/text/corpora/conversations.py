@@ -1,0 +1,303 @@
+"""Formats of conversations and preferences: which columns a data set names, and how they become messages.
+
+| format | columns | becomes |
+|---|---|---|
+| messages | `messages` | as it is: `{role, content}`, or strings that are the user's and the assistant's in turn |
+| ShareGPT | `conversations` | `{from, value}` (human, gpt, system, tool and others, see `ROLE_NAMES`); else as above |
+| Alpaca | `instruction`, `output`, perhaps `input` | the input follows the instruction after a blank line |
+| prompt and completion | `prompt`, `completion` | strings are the user's and the assistant's; lists are messages |
+| question and answer | `question`, `answer` | the user's and the assistant's |
+| preferences | `chosen`, `rejected`, perhaps one of the prompts above | TRL's conversational form |
+
+Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, which TRL's DPOTrainer takes. Where both
+answers are lists that begin with the same messages, these are the prompt (TRL: an implicit prompt); answers that are
+strings without a prompt share what they both begin with.
+
+A message keeps its role and its text alone. Text in parts (`[{"type": "text", "text": ...}]`) is joined. Calls of
+tools (`tool_calls`) become text behind the assistant's words, `<tool_call>`, a JSON object with `name` and
+`arguments`, and `</tool_call>`, each on a line of its own, as Hermes and Qwen write them. Declarations
+of tools (a column `tools`) are not read: where a model has to see them, write them into the system message.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from ...errors import InputError
+from .local_files import check_text, normalize_text, shorten
+
+Kind = Literal["text", "conversations", "preferences"]
+Messages = list[dict[str, str]]
+
+ROLES = ("system", "user", "assistant", "tool")
+"""The roles of messages, as this package and its chat template call them."""
+
+ROLE_NAMES = {role: role for role in ROLES} | {
+    **dict.fromkeys(("human",), "user"),
+    **dict.fromkeys(("gpt", "model", "chatgpt", "function_call"), "assistant"),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+    "developer": "system",
+}
+"""What data sets call the roles."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the rows of a data set are read.
+
+    Attributes:
+        name (`str`): what it is called.
+        kind (`str`): what its rows become: `"text"`, `"conversations"` or `"preferences"`.
+        columns (`tuple[str, ...]`): columns that a data set has to have.
+        read (callable): takes a row and the opening words of an error; returns the row as its kind has it.
+        optional (`tuple[str, ...]`): columns that are read where they are.
+        remark (`str`): how columns become one message.
+        holds (callable): whether the first row is of this format, where the names of columns do not tell.
+    """
+
+    name: str
+    kind: Kind
+    columns: tuple[str, ...]
+    read: Callable[[Mapping[str, Any], str], dict[str, Any]]
+    optional: tuple[str, ...] = ()
+    remark: str = ""
+    holds: Callable[[Mapping[str, Any]], bool] = bool
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a data set with this first row is of this format."""
+        return set(self.columns) <= set(row) and self.holds(row)
+
+    def describe(self, row: Mapping[str, Any]) -> str:
+        """The name of the format and the columns it reads, for one line."""
+        columns = [name for name in (*self.columns[:1], *self.optional, *self.columns[1:]) if name in row]
+        remark = self.remark if set(self.optional) & set(columns) else ""
+        return f"{self.name} ({', '.join(columns)}){remark}"
+
+
+def normalize_messages(messages: Any, where: str = "messages") -> Messages:
+    """Return a conversation as a list of `{role, content}`, other keys left out.
+
+    Args:
+        messages (list):
+            Dictionaries with `role` and `content`, or `from` and `value`; or strings, which are the user's and the
+            assistant's in turn.
+        where (`str`, *optional*):
+            Opening words of an error.
+
+    Raises:
+        `InputError`: where the list is empty, a role is unknown, or a content is no text.
+
+    ```python
+    >>> normalize_messages(["Hello", "Hi"])
+    [{'role': 'user', 'content': 'Hello'}, {'role': 'assistant', 'content': 'Hi'}]
+
+    ```
+    """
+    if not isinstance(messages, list | tuple) or not messages:
+        raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
+    if all(isinstance(message, str) for message in messages):
+        roles = ("user", "assistant")
+        messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(messages)]
+    return [_message(message, f"{where}: message {number}") for number, message in enumerate(messages)]
+
+
+def recognize(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
+    """The first format of `FORMATS` that fits a data set's first row and is of this kind, if one is asked for."""
+    return next((one for one in FORMATS if kind in (None, one.kind) and one.fits(row)), None)
+
+
+def column_format(column: str, kind: Kind) -> Format:
+    """The format of a data set whose text, or whose list of messages, stands in one column."""
+    name, read = ("text", _read_text) if kind == "text" else ("messages", _read_messages)
+    return Format(name, kind, (column,), partial(read, column))
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """All that a row says, as one string; two rows are the same document where it has the same words."""
+    if "text" in document:
+        return document["text"]
+    return "\n".join(f"{message['role']}: {message['content']}" for message in _all_messages(document))
+
+
+def as_prompt(document: Mapping[str, Any]) -> str:
+    """What decides the split of a row: all it says, or of a preference its prompt, so that no prompt is in both."""
+    return as_text({"messages": document["prompt"]} if "prompt" in document else document)
+
+
+def num_characters(document: Mapping[str, Any]) -> int:
+    """The length of a row's text, or of all its messages together."""
+    if "text" in document:
+        return len(document["text"])
+    return sum(len(message["content"]) for message in _all_messages(document))
+
+
+def _all_messages(document: Mapping[str, Any]) -> Messages:
+    # A computed corpus has other columns too.
+    return [message for messages in document.values() if isinstance(messages, list) for message in messages]
+
+
+def _message(message: Any, where: str) -> dict[str, str]:
+    if isinstance(message, Mapping) and {"role", "content"} <= set(message):
+        name, content = message["role"], message["content"]
+    elif isinstance(message, Mapping) and {"from", "value"} <= set(message):
+        name, content = message["from"], message["value"]
+    else:
+        raise InputError(f"{where} needs role and content, or from and value, found {shorten(message)}")
+    role = ROLE_NAMES.get(name) if isinstance(name, str) else None
+    if role is None:
+        raise InputError(f"{where} has role {name!r}, expected one of {', '.join(ROLES)}")
+    calls = message.get("tool_calls")
+    if not calls:
+        return {"role": role, "content": check_text(_joined_parts(content, where), where)}
+    if role != "assistant" or not isinstance(calls, list | tuple):
+        raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, of an assistant")
+    words = [] if content in (None, "", []) else [_joined_parts(content, where)]
+    return {"role": role, "content": check_text("\n".join(words + [_call(call, where) for call in calls]), where)}
+
+
+def _joined_parts(content: Any, where: str) -> Any:
+    """Content in parts as one string; any other content as it is."""
+    if not isinstance(content, list | tuple) or not all(isinstance(part, Mapping) for part in content):
+        return content
+    for part in content:
+        if part.get("type") != "text":
+            raise InputError(f"{where}: a part of type {part.get('type')!r}, expected text alone; drop the row")
+    return "".join(check_text(part.get("text"), where) for part in content)
+
+
+def _call(call: Any, where: str) -> str:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InputError(f"{where}: a call of a tool needs a name and arguments, found {shorten(call)}")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: arguments of {function['name']} are not JSON ({error.msg})") from None
+    written = json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{written}\n</tool_call>"
+
+
+def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {"text": normalize_text(row[column], where)}
+
+
+def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {"messages": normalize_messages(row[column], where)}
+
+
+def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Two columns: what is asked, and what is answered."""
+    return {"messages": [*_asked(ask, row, where), *_side(row[answer], "assistant", f"{where}: {answer}")]}
+
+
+def _read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    turns = (("user", "question"), ("assistant", "answer"))
+    return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
+
+
+def _asked(column: str, row: Mapping[str, Any], where: str) -> Messages:
+    """The messages before an answer."""
+    if column == "instruction":
+        texts = [check_text(row[column], f"{where}: {column}")]
+        if row.get("input") is not None:
+            texts.append(check_text(row["input"], f"{where}: input"))
+        return [{"role": "user", "content": "\n\n".join(text for text in texts if text.strip())}]
+    return _side(row[column], "user", f"{where}: {column}")
+
+
+def _side(value: Any, role: str, where: str) -> Messages:
+    """A string as a message of `role`; a list of messages as they are."""
+    if isinstance(value, str):
+        return [{"role": role, "content": check_text(value, where)}]
+    if not isinstance(value, list | tuple) or not value:
+        raise InputError(f"{where}: expected text or a list of messages, found {shorten(value)}")
+    return normalize_messages(value, where)
+
+
+def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    answers = [row["chosen"], row["rejected"]]
+    if ask is None and all(isinstance(answer, str) for answer in answers):
+        return _implicit(*answers, where)
+    chosen, rejected = (_side(row[name], "assistant", f"{where}: {name}") for name in ("chosen", "rejected"))
+    prompt = [] if ask is None else _asked(ask, row, where)
+    if ask is not None and chosen[: len(prompt)] == rejected[: len(prompt)] == prompt:
+        prompt = []  # the answers repeat it
+    if not prompt or (isinstance(row[ask], str) and not isinstance(row["chosen"], str)):
+        # The last message of either side is its answer, even where both give the same.
+        shared = _num_alike(chosen[:-1], rejected[:-1])
+        prompt = chosen[:shared] or prompt
+        chosen, rejected = chosen[shared:], rejected[shared:]
+    if not prompt:
+        raise InputError(f"{where}: no prompt, and chosen and rejected do not begin with the same messages")
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
+    """Answers that begin alike; the space before the difference belongs to the answers, as in TRL."""
+    prompt = chosen[: _num_alike(check_text(chosen, where), check_text(rejected, where))].removesuffix(" ")
+    if not prompt.strip() or chosen == rejected:
+        raise InputError(f"{where}: no prompt, and chosen and rejected do not begin alike and then differ")
+    sides = {"prompt": ("user", prompt), "chosen": ("assistant", chosen), "rejected": ("assistant", rejected)}
+    return {
+        name: [{"role": role, "content": text if name == "prompt" else text[len(prompt) :]}]
+        for name, (role, text) in sides.items()
+    }
+
+
+def _num_alike(one: Sequence, other: Sequence) -> int:
+    """How many first items two sequences share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _says_from_and_value(row: Mapping[str, Any]) -> bool:
+    messages = row["conversations"]
+    first = messages[0] if isinstance(messages, list | tuple) and messages else None
+    return isinstance(first, Mapping) and "from" in first
+
+
+_BLANK_LINE = ", the input after the instruction and a blank line"
+
+FORMATS = (
+    Format("preferences", "preferences", ("prompt", "chosen", "rejected"), partial(_read_preference, "prompt")),
+    Format(
+        "preferences",
+        "preferences",
+        ("instruction", "chosen", "rejected"),
+        partial(_read_preference, "instruction"),
+        optional=("input",),
+        remark=_BLANK_LINE,
+    ),
+    Format("preferences", "preferences", ("question", "chosen", "rejected"), partial(_read_preference, "question")),
+    Format("preferences", "preferences", ("chosen", "rejected"), partial(_read_preference, None)),
+    column_format("messages", "conversations"),
+    Format(
+        "ShareGPT",
+        "conversations",
+        ("conversations",),
+        partial(_read_messages, "conversations"),
+        holds=_says_from_and_value,
+    ),
+    column_format("conversations", "conversations"),
+    Format(
+        "Alpaca",
+        "conversations",
+        ("instruction", "output"),
+        partial(_read_turns, "instruction", "output"),
+        optional=("input",),
+        remark=_BLANK_LINE,
+    ),
+    Format(
+        "prompt and completion",
+        "conversations",
+        ("prompt", "completion"),
+        partial(_read_turns, "prompt", "completion"),
+    ),
+    Format("question and answer", "conversations", ("question", "answer"), _read_question),
+    column_format("text", "text"),
+)
+"""Formats in the order in which they are tried."""

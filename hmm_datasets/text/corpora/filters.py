@@ -1,0 +1,107 @@
+"""Which documents of a corpus are kept: by their length, by other columns, and each only once.
+
+A document is told from another by the BLAKE2b digest (RFC 7693), 8 bytes of it, of its words. That is a fixed function
+of the words, whatever the white space between them, so it also decides what is held out. Among `n` distinct documents
+two share a digest with probability `n**2 / 2**65`: 0.003 among a hundred million.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import InputError
+from .local_files import shorten
+
+
+@dataclass(frozen=True)
+class DocumentFilter:
+    """What a document has to be, to be kept.
+
+    Attributes:
+        min_characters (`int`), max_characters (`int`, *optional*): bounds on its length, both included; of a
+            conversation, that of all its messages together.
+        equal (mapping of `str` to a value): columns that have to hold this value, such as `{"language": "en"}`.
+        at_least (mapping of `str` to `float`): columns that have to hold this number or more, such as `{"score": 3}`;
+            no number is none.
+        unique (`bool`): whether a document that was there before is left out; see [`FirstSeen`] for the memory.
+
+    ```python
+    >>> kept = DocumentFilter(min_characters=3, at_least={"score": 3})
+    >>> kept.keeps_row({"score": 3.5}, "row 0"), kept.keeps_length(2)
+    (True, False)
+
+    ```
+    """
+
+    min_characters: int = 0
+    max_characters: int | None = None
+    equal: Mapping[str, Any] = field(default_factory=dict)
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    unique: bool = False
+
+    def __post_init__(self):
+        if self.min_characters < 0 or (self.max_characters is not None and self.max_characters < self.min_characters):
+            raise InputError(
+                f"min_characters={self.min_characters}, max_characters={self.max_characters}: expected a span of 0 up"
+            )
+        for name in ("equal", "at_least"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InputError(f"{name}={getattr(self, name)!r}: expected column names and values, {{'score': 3}}")
+
+    def keeps_row(self, row: Mapping[str, Any], where: str) -> bool:
+        """Whether the other columns of a row are as asked; raises [`InputError`], with `where`, if one is missing."""
+        if not self.equal and not self.at_least:
+            return True
+        for column in (*self.equal, *self.at_least):
+            if column not in row:
+                raise InputError(f"{where}: no column {column!r} to filter by, found {', '.join(row)}")
+        return all(row[column] == value for column, value in self.equal.items()) and all(
+            _reaches(row[column], value, f"{where}: {column}") for column, value in self.at_least.items()
+        )
+
+    def keeps_length(self, characters: int) -> bool:
+        """Whether a document of this length is kept."""
+        return self.min_characters <= characters and (self.max_characters is None or characters <= self.max_characters)
+
+
+class FirstSeen:
+    """Says of each text whether its words were not there before: `filter(FirstSeen(), sentences)`.
+
+    Memory is about 100 bytes a distinct text, whatever its length: 1 GB for ten million.
+
+    ```python
+    >>> list(filter(FirstSeen(), ["A cat.", "A  cat.", "A dog."]))
+    ['A cat.', 'A dog.']
+
+    ```
+    """
+
+    def __init__(self):
+        self._digests: set[int] = set()
+
+    def __call__(self, text: str) -> bool:
+        before = len(self._digests)
+        self._digests.add(document_digest(text))
+        return len(self._digests) > before
+
+
+def document_digest(text: str) -> int:
+    """The first 64 bits of the BLAKE2b digest of a text's words.
+
+    ```python
+    >>> document_digest("A cat  sat.") == document_digest("A cat sat.\\n")
+    True
+
+    ```
+    """
+    words = " ".join(text.split()).encode("utf-8")
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+
+
+def _reaches(found: Any, least: float, where: str) -> bool:
+    if found is None:
+        return False
+    if not isinstance(found, int | float):
+        raise InputError(f"{where}: expected a number to filter by, found {shorten(found)}")
+    return found >= least

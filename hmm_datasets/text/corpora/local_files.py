@@ -1,0 +1,155 @@
+"""Rows of local files: text, JSON Lines, JSON and Parquet, one row in memory at a time (of `.json`, all)."""
+
+import contextlib
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ...errors import InputError
+
+SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
+
+DOCUMENT_SEPARATOR = "<|endoftext|>"
+"""What parts the documents of a `.txt` file."""
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row of a file with its place, for errors.
+
+    Args:
+        path (`Path`):
+            A `.txt` (documents parted by `<|endoftext|>`, or one), `.jsonl`, `.json` or `.parquet` file, the first
+            three also as `.gz`.
+
+    Returns:
+        Iterator of `tuple[str, dict]`: `path:line` or `path: row number`, and the columns.
+
+    Raises:
+        `InputError`: for another kind of file, and for one that cannot be read, with the line where it breaks off.
+
+    A row of JSON that is a list, not an object, is a conversation: it is the column `messages`.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compressed = suffixes[-1:] == [".gz"]
+    suffix = (suffixes[:-1] if compressed else suffixes)[-1:]
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".json": _read_json}
+    opened = gzip.open if compressed else open
+    try:
+        if suffix == [".parquet"] and not compressed:
+            yield from _read_parquet(path)
+        elif suffix and suffix[0] in readers:
+            with opened(path, "rt", encoding="utf-8") as file:
+                yield from readers[suffix[0]](path, file)
+        else:
+            raise InputError(
+                f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or .gz after one but the last"
+            )
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}, {error.reason}"
+        place = f"{path}:{_breaking_line(opened, path)}"
+        raise InputError(f"{place}: cannot be read as UTF-8 text ({byte}); convert it, by iconv say") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        place = f"{path}:{_breaking_line(opened, path)}"
+        raise InputError(f"{place}: cannot be read as gzip ({error}); copy or download it again") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def shorten(value: Any) -> str:
+    """What a value is, in at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def normalize_text(text: Any, where: str = "text") -> str:
+    """Return `text` without the white space around it; raise [`InputError`] if it is no string.
+
+    ```python
+    >>> normalize_text(" Once upon a time. ")
+    'Once upon a time.'
+
+    ```
+    """
+    return check_text(text, where).strip()
+
+
+def check_text(text: Any, where: str) -> str:
+    """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can hold."""
+    if not isinstance(text, str):
+        raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: half a surrogate pair at character {error.start}, which is no text") from None
+    return text
+
+
+def _breaking_line(opened, path: Path) -> int:
+    """The line at which a file that failed as text fails as bytes, counted from 1: a second reading."""
+    number = 1
+    with contextlib.suppress(UnicodeDecodeError, EOFError, OSError, zlib.error), opened(path, "rb") as file:
+        for line in file:
+            line.decode("utf-8")
+            number += 1
+    return number
+
+
+def _read_txt(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    number, lines = 0, []
+    for line in file:
+        *ended, rest = line.split(DOCUMENT_SEPARATOR)
+        for piece in ended:
+            lines.append(piece)
+            yield f"{path}: document {number}", {"text": "".join(lines)}
+            number, lines = number + 1, []
+        lines.append(rest)
+    if "".join(lines).strip():
+        yield f"{path}: document {number}", {"text": "".join(lines)}
+
+
+def _read_jsonl(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}:{number}: not JSON ({error.msg})") from None
+            yield _json_row(row, f"{path}:{number}")
+
+
+def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        rows = json.load(file)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); rows one a line are .jsonl") from None
+    if not isinstance(rows, list):
+        raise InputError(f"{path}: expected a list of rows, found {shorten(rows)}")
+    for number, row in enumerate(rows):
+        yield _json_row(row, f"{path}: row {number}")
+
+
+def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(row, list):
+        return where, {"messages": row}
+    if not isinstance(row, dict):
+        raise InputError(
+            f"{where}: expected an object with named columns, found {shorten(row)}; a list would be a conversation"
+        )
+    return where, row
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
+            for row in batch.to_pylist():
+                yield f"{path}: row {number}", row
+                number += 1
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path}: row {number}: not Parquet ({error}); copy or download it again") from None

@@ -1,0 +1,39 @@
+"""Token streams on disk: documents end to end in memory-mapped shards.
+
+A folder holds shards in datatrove's layout, `00000.ds` and `00000.ds.index`, `00001.ds` and so on, and `index.json`,
+which says where they are from and what they hold (see `token_index`). Every document ends in EOS, once; a shard ends
+with the first document that brings it to `shard_tokens` tokens. The same documents give the same bytes.
+"""
+
+from .datatrove_shards import adopt_datatrove
+from .index import (
+    FORMAT_VERSION,
+    INDEX_NAME,
+    Shard,
+    TokenIndex,
+)
+from .reader import TokenStream
+from .resume import check_replaceable
+from .tokenization import (
+    lay_out_splits,
+    tokenize_corpus,
+    tokenize_splits,
+    tokenizer_hash,
+)
+from .writer import SHARD_TOKENS, write_tokens
+
+__all__ = [
+    "FORMAT_VERSION",
+    "INDEX_NAME",
+    "SHARD_TOKENS",
+    "Shard",
+    "TokenIndex",
+    "TokenStream",
+    "adopt_datatrove",
+    "check_replaceable",
+    "lay_out_splits",
+    "tokenize_corpus",
+    "tokenize_splits",
+    "tokenizer_hash",
+    "write_tokens",
+]

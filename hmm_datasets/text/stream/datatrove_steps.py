@@ -1,0 +1,122 @@
+"""Steps of a datatrove pipeline that tokenizes a corpus as [`~hmm_datasets.text.stream.tokenize_corpus`] does.
+
+    LocalPipelineExecutor([CorpusReader("fineweb-edu"), PlainTextTokenizer(folder, "tokenizer/tokenizer.json", ...)])
+
+A task reads its share of the corpus and writes one shard; when all have ended, [`IndexWriter`] makes their folder a
+token stream. Any executor of datatrove runs them: local, Slurm, Ray. Needs the extra `datatrove`.
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datatrove.data import Document, DocumentsPipeline
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.tokens import DocumentTokenizer
+
+from ..corpora.loading import load_corpus
+from .datatrove_shards import adopt_datatrove
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+
+class CorpusReader(PipelineStep):
+    """Reads a split of a corpus: task `r` of `W` every `W`-th document from number `r`, or whole files of its own.
+
+    Args:
+        corpus (`str`): what [`~hmm_datasets.text.corpora.loading.load_corpus`] takes.
+        split (`str`, *optional*, defaults to `"train"`), test_fraction (`float`, *optional*): likewise.
+        max_documents (`int`, *optional*): likewise; of the source, before it is divided into splits.
+    """
+
+    name = "Corpus"
+    type = "📖 - READER"
+
+    def __init__(
+        self,
+        corpus: str,
+        split: str = "train",
+        test_fraction: float | None = None,
+        max_documents: int | None = None,
+    ):
+        super().__init__()
+        self.corpus, self.split, self.test_fraction = corpus, split, test_fraction
+        self.max_documents = max_documents
+
+    def open(self) -> "IterableDataset":
+        """The rows of all tasks together.
+
+        Raises:
+            `InputError`: what [`~hmm_datasets.text.corpora.loading.load_corpus`] refuses, conversations among it.
+        """
+        return load_corpus(
+            self.corpus,
+            split=self.split,
+            kind="text",
+            test_fraction=self.test_fraction,
+            max_documents=self.max_documents,
+        )
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
+        """Yield what the steps before yield, then the documents of this task."""
+        from datasets.distributed import split_dataset_by_node
+
+        if data:
+            yield from data
+        rows = self.open()
+        for number, row in enumerate(split_dataset_by_node(rows, rank=rank, world_size=world_size)):
+            document = Document(text=row["text"], id=f"{self.corpus}/{rank}/{number}")
+            self.update_doc_stats(document)
+            yield document
+
+
+class PlainTextTokenizer(DocumentTokenizer):
+    """datatrove's `DocumentTokenizer`, which reads the names of special tokens in a text as text.
+
+    So a document can neither end early nor speak out of turn. Documents keep their order: the trainer's windows are
+    shuffled when they are read.
+
+    Args:
+        output_folder (`str`): where the shards go.
+        tokenizer_name_or_path (`str`): a `tokenizer.json`, or an id on the Hub.
+        eos_token (`str`): ends every document.
+    """
+
+    def __init__(self, output_folder: str, tokenizer_name_or_path: str, eos_token: str):
+        super().__init__(output_folder, tokenizer_name_or_path, eos_token=eos_token, shuffle_documents=False)
+
+    @cached_property
+    def tokenizer(self):
+        """The tokenizer, set to read text."""
+        tokenizer = super().tokenizer
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+
+class IndexWriter(PipelineStep):
+    """Calls [`~hmm_datasets.text.stream.adopt_datatrove`]; to be run as one task, after those that write.
+
+    Args:
+        folder (`str`): of the shards.
+        tokenizer (`str`): folder of the tokenizer, or its id on the Hub.
+        corpus (`str`): name of the text.
+    """
+
+    name = "Index"
+    type = "🔢 - TOKENIZER"
+
+    def __init__(self, folder: str | os.PathLike, tokenizer: str | os.PathLike, corpus: str):
+        super().__init__()
+        self.folder, self.tokenizer, self.corpus = Path(folder), str(tokenizer), corpus
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
+        """Write the index and pass on what the steps before yield."""
+        from transformers import AutoTokenizer
+
+        adopt_datatrove(self.folder, AutoTokenizer.from_pretrained(self.tokenizer), self.corpus)
+        if data:
+            yield from data

@@ -1,0 +1,320 @@
+"""Corpora to token streams: documents are read by one thread while the others encode those before.
+
+[`tokenize_corpus`] writes one stream. [`tokenize_splits`] and [`lay_out_splits`] write several in one pass over the
+source, such as the train and the test split of a corpus that is divided by hash: texts, and conversations as the chat
+template lays them out. Killed and started again they read the source from its beginning, and encode only what no whole
+shard holds.
+"""
+
+import hashlib
+import json
+import operator
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from ...errors import InputError
+from ..corpora.conversations import Messages, num_characters
+from ..corpora.local_files import check_text
+from ..tokenizers.bpe import is_byte_level, token_bytes
+from ..tokenizers.chat_template import lay_out
+from .index import (
+    INDEX_NAME,
+    TokenIndex,
+    blank_index,
+    read_index,
+)
+from .writer import (
+    SHARD_TOKENS,
+    ShardWriter,
+    Source,
+    TokenBatch,
+    documents_from,
+    write_batches,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_BATCH_BYTES = 1 << 20
+_DELAY = 2  # seconds
+
+
+def tokenize_corpus(
+    documents: Source[str],
+    tokenizer: "PreTrainedTokenizerFast",
+    folder: str | os.PathLike,
+    corpus: str,
+    *,
+    batch_size: int = 4096,
+    shard_tokens: int = SHARD_TOKENS,
+    num_documents: int | None = None,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> TokenIndex:
+    """Tokenize documents into a token stream. Killed and started again with the same arguments, it goes on.
+
+    The names of special tokens in a text are read as text, so that a document can neither end early nor speak out of
+    turn. `RAYON_NUM_THREADS` limits the threads, `TOKENIZERS_PARALLELISM=false` leaves one.
+
+    Args:
+        documents (iterable of `str`, or a callable):
+            The texts, such as `load_corpus(...)["text"]`. A callable takes the number of documents to skip and
+            returns the others, which saves a resumed run from reading what it has:
+            `lambda first: rows.skip(first)["text"]`.
+        tokenizer (`transformers.PreTrainedTokenizerFast`):
+            A tokenizer with an EOS token.
+        folder (`str` or `os.PathLike`), shard_tokens (`int`), overwrite (`bool`):
+            See [`write_tokens`].
+        corpus (`str`):
+            Name of the text, for the index.
+        batch_size (`int`, *optional*, defaults to 4096):
+            Documents encoded at once, fewer where they come to 1 MB.
+        num_documents (`int`, *optional*):
+            How many documents there are, for the time left, where `len(documents)` does not say.
+        show_progress (`bool`, *optional*, defaults to `True`):
+            Show a progress bar, on rank 0.
+
+    Returns:
+        `TokenIndex`: the index written.
+
+    Raises:
+        `InputError`: for a tokenizer without EOS, a document that is no text, and as [`write_tokens`].
+    """
+    from ..tokenizers.encoding import Encoder
+
+    blank = tokenizer_index(tokenizer, corpus, shard_tokens)
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: expected at least 1")
+    encoder = Encoder(tokenizer)
+    total = num_documents or operator.length_hint(documents) or None
+
+    def batches(first: int) -> Generator[TokenBatch]:
+        remaining = enumerate(documents_from(documents, first), start=first)
+        with _progress(corpus, first, total, show_progress) as bar:
+            num_tokens = 0
+            for read in _read_ahead(remaining, _num_bytes, batch_size):
+                tokens, lengths = encoder.encode_batch(read.documents)
+                yield TokenBatch(tokens, lengths, np.array(read.sizes, dtype=np.int64))
+                num_tokens += len(tokens)
+                _advance(bar, len(read.documents), num_tokens)
+
+    return write_batches(batches, folder, blank, overwrite=overwrite)
+
+
+def tokenize_splits(
+    documents: Iterable[tuple[str, str]],
+    tokenizer: "PreTrainedTokenizerFast",
+    folders: Mapping[str, str | os.PathLike],
+    corpus: str,
+    *,
+    batch_size: int = 4096,
+    shard_tokens: int = SHARD_TOKENS,
+    num_documents: int | None = None,
+    show_progress: bool = True,
+) -> dict[str, TokenIndex]:
+    """Tokenize texts into a token stream for each split, in one pass; each as [`tokenize_corpus`] would write it.
+
+    Args:
+        documents (iterable of `tuple[str, str]`):
+            The split and the text of each document, such as [`read_splits`] gives them; in
+            the same order whenever it is started again.
+        tokenizer (`transformers.PreTrainedTokenizerFast`), corpus (`str`), batch_size (`int`), shard_tokens (`int`):
+            See [`tokenize_corpus`].
+        folders (mapping of `str` to path):
+            Of each split the folder of its stream. Streams that are there already stay as they are.
+        num_documents (`int`, *optional*), show_progress (`bool`, *optional*, defaults to `True`):
+            As [`tokenize_corpus`]; of all splits together.
+
+    Returns:
+        `dict[str, TokenIndex]`: of each split the index.
+
+    Raises:
+        `InputError`: as [`tokenize_corpus`].
+    """
+    from ..tokenizers.encoding import Encoder
+
+    encoder = Encoder(tokenizer)
+
+    def encode(read: _Read) -> TokenBatch:
+        return TokenBatch(*encoder.encode_batch(read.documents), np.array(read.sizes, dtype=np.int64))
+
+    passes = _Pass(documents, encode, _num_bytes, batch_size, num_documents, show_progress)
+    return passes.write(folders, tokenizer_index(tokenizer, corpus, shard_tokens))
+
+
+def lay_out_splits(
+    documents: Iterable[tuple[str, Messages]],
+    tokenizer: "PreTrainedTokenizerFast",
+    folders: Mapping[str, str | os.PathLike],
+    corpus: str,
+    *,
+    batch_size: int = 1024,
+    shard_tokens: int = SHARD_TOKENS,
+    num_documents: int | None = None,
+    show_progress: bool = True,
+) -> dict[str, TokenIndex]:
+    """Write conversations as [`tokenize_splits`] writes texts: laid out by the chat template, a document each.
+
+    Args:
+        documents (iterable of `tuple[str, list[dict]]`):
+            The split and the messages of each conversation.
+        tokenizer (`transformers.PreTrainedTokenizerFast`):
+            Has a chat template that writes EOS at most at the end. The index counts bytes if it is byte-level.
+        folders, corpus, batch_size, shard_tokens, num_documents, show_progress:
+            See [`tokenize_splits`].
+    """
+    blank = tokenizer_index(tokenizer, corpus, shard_tokens)
+    sizes = token_bytes(tokenizer) if is_byte_level(tokenizer) else None
+
+    def encode(read: _Read) -> TokenBatch:
+        ids = [np.array(lay_out(tokenizer, messages), dtype=np.int64) for messages in read.documents]
+        return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
+
+    passes = _Pass(documents, encode, _num_characters, batch_size, num_documents, show_progress)
+    return passes.write(folders, blank, sizes)
+
+
+def tokenizer_index(tokenizer: "PreTrainedTokenizerFast", corpus: str, shard_tokens: int | None) -> TokenIndex:
+    """The index of a stream of this tokenizer's ids that holds nothing yet; refuses one without EOS."""
+    if tokenizer.eos_token_id is None:
+        raise InputError("the tokenizer has no EOS token, which ends each document; set tokenizer.eos_token")
+    return blank_index(corpus, tokenizer_hash(tokenizer), len(tokenizer), tokenizer.eos_token_id, shard_tokens)
+
+
+def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """SHA-256 of what turns text into tokens: vocabulary, merges, normalizer, pre-tokenizer, added tokens.
+
+    Padding, truncation and the chat template leave it as it is.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for name in ("version", "truncation", "padding", "post_processor"):
+        state.pop(name, None)
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Documents read together: of each its split or its number, itself, and its size."""
+
+    keys: list
+    documents: list
+    sizes: list[int]
+
+
+def _read_ahead(
+    documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int
+) -> Iterator[_Read]:
+    """Documents with their keys, in batches; a thread reads the next one while one is in use."""
+    with ThreadPoolExecutor(1) as reader:
+        pending = reader.submit(_read, documents, size, batch_size)
+        while (read := pending.result()).documents:
+            pending = reader.submit(_read, documents, size, batch_size)
+            yield read
+
+
+def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int) -> _Read:
+    read, total = _Read([], [], []), 0
+    for key, document in documents:
+        read.keys.append(key)
+        read.documents.append(document)
+        read.sizes.append(size(key, document))
+        total += read.sizes[-1]
+        if len(read.documents) == batch_size or total >= _BATCH_BYTES:
+            break
+    return read
+
+
+def _num_bytes(key: Any, text: str) -> int:
+    # Of ASCII a byte a character, which Python knows without looking.
+    ascii_only = isinstance(text, str) and text.isascii()
+    return len(text) if ascii_only else len(check_text(text, f"document {key}").encode())
+
+
+def _num_characters(_key: Any, messages: Messages) -> int:
+    return num_characters({"messages": messages})
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over documents of several splits, and how they become tokens."""
+
+    documents: Iterable[tuple[str, Any]]
+    encode: Callable[[_Read], TokenBatch]
+    size: Callable[[Any, Any], int]
+    batch_size: int
+    num_documents: int | None
+    show_progress: bool
+
+    def write(
+        self, folders: Mapping[str, str | os.PathLike], blank: TokenIndex, sizes: np.ndarray | None = None
+    ) -> dict[str, TokenIndex]:
+        """Write every stream that is not there."""
+        folders = {split: Path(folder) for split, folder in folders.items()}
+        missing = {split: folder for split, folder in folders.items() if not (folder / INDEX_NAME).is_file()}
+        with ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(writing(folder, blank, token_bytes=sizes))
+                for split, folder in missing.items()
+            }
+            if writers:
+                self._write(writers, blank.corpus)
+        return {split: read_index(folder) for split, folder in folders.items()}
+
+    def _write(self, writers: Mapping[str, ShardWriter], corpus: str) -> None:
+        first = {split: writer.num_read for split, writer in writers.items()}
+        with _progress(corpus, sum(first.values()), self.num_documents, self.show_progress) as bar:
+            num_tokens = 0
+            for read in _read_ahead(_after(self.documents, first), self.size, self.batch_size):
+                batch, splits = self.encode(read), np.array(read.keys)
+                for split, writer in writers.items():
+                    writer.write(_part(batch, splits == split))
+                num_tokens += len(batch.tokens)
+                _advance(bar, len(read.documents), num_tokens)
+
+
+def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """The documents of the splits in `first`, without the first so many of each."""
+    passed = Counter()
+    for split, document in documents:
+        if split in first:
+            passed[split] += 1
+            if passed[split] > first[split]:
+                yield split, document
+
+
+def _part(batch: TokenBatch, chosen: Bool[np.ndarray, "B"]) -> TokenBatch:
+    """Some documents of a batch."""
+    num_bytes = None if batch.num_bytes is None else batch.num_bytes[chosen]
+    return TokenBatch(batch.tokens[np.repeat(chosen, batch.lengths)], batch.lengths[chosen], num_bytes)
+
+
+def _progress(corpus: str, first: int, total: int | None, show_progress: bool):
+    from tqdm.auto import tqdm
+
+    quiet = not show_progress or os.environ.get("RANK", "0") != "0"
+    return tqdm(
+        desc=f"tokenizing {corpus}",
+        unit=" documents",
+        unit_scale=True,
+        delay=_DELAY,
+        initial=first,
+        total=total,
+        disable=quiet,
+    )
+
+
+def _advance(bar, num_documents: int, num_tokens: int) -> None:
+    if not bar.disable:
+        rate = num_tokens / max(bar.format_dict["elapsed"], 1e-9)
+        bar.set_postfix_str(f"{bar.format_sizeof(rate)} tokens/s", refresh=False)
+        bar.update(num_documents)

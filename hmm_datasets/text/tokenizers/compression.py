@@ -1,0 +1,271 @@
+"""How well tokenizers compress texts, how sure a difference is, and which tokens came from a test text.
+
+Bytes a token and tokens a word (fertility) are ratios of sums over documents. A difference of two tokenizers is taken
+on the same documents, and its interval is the paired bootstrap's over documents (see `bootstrap`). Documents without a
+word are left out. Encoding is linear in the text; memory is 48 bytes a document, and the bootstrap takes `resamples`
+passes over these.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int64
+
+from ...errors import InputError
+from ...statistics import (
+    Difference,
+    check_bootstrap,
+    interval,
+    resampled_sums,
+)
+from .bpe import token_bytes
+from .encoding import Encoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What a tokenizer makes of some documents.
+
+    Attributes:
+        documents (`int`), bytes (`int`), words (`int`): of the text; a word is what white space surrounds.
+        tokens (`int`): that the tokenizer makes of it, none added.
+        single_byte_tokens (`int`): those among them that stand for one byte.
+    """
+
+    documents: int
+    bytes: int
+    words: int
+    tokens: int
+    single_byte_tokens: int
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.bytes / self.tokens
+
+    @property
+    def fertility(self) -> float:
+        """Tokens a word."""
+        return self.tokens / self.words
+
+    @property
+    def tokens_per_document(self) -> float:
+        return self.tokens / self.documents
+
+    @property
+    def single_byte_share(self) -> float:
+        """Share of the tokens that stand for one byte."""
+        return self.single_byte_tokens / self.tokens
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two tokenizers on the same documents.
+
+    Attributes:
+        first ([`Compression`]), second ([`Compression`]): each by itself.
+        bytes_per_token ([`Difference`]), fertility ([`Difference`]), tokens_per_document ([`Difference`]),
+        single_byte_share ([`Difference`]): the second less the first.
+        level (`float`): of the intervals, such as 0.95.
+    """
+
+    first: Compression
+    second: Compression
+    bytes_per_token: Difference
+    fertility: Difference
+    tokens_per_document: Difference
+    single_byte_share: Difference
+    level: float
+
+
+@dataclass(frozen=True)
+class TokenFromTest:
+    """A token that stands in the test text more often than in the train text.
+
+    Attributes:
+        token_id (`int`), text (`str`): the token; bytes that are no UTF-8 are written `�`.
+        in_test (`int`), in_train (`int`): how often it occurs.
+        rate_in_test (`float`), rate_in_train (`float`): how often in a million bytes.
+    """
+
+    token_id: int
+    text: str
+    in_test: int
+    in_train: int
+    rate_in_test: float
+    rate_in_train: float
+
+
+@dataclass(frozen=True)
+class TokensFromTest:
+    """What a tokenizer has that another has not, and where it came from.
+
+    Attributes:
+        new (`int`): tokens of the second tokenizer that the first does not have.
+        used (`int`): those of them that occur in the test text.
+        from_test (`tuple` of [`TokenFromTest`]): those of these that are rarer in the train text, or not in it,
+            by falling count in the test text.
+    """
+
+    new: int
+    used: int
+    from_test: tuple[TokenFromTest, ...]
+
+
+def measure(tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str]) -> Compression:
+    """Measure a byte-level tokenizer on texts.
+
+    Args:
+        tokenizer (`transformers.PreTrainedTokenizerFast`):
+            Of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`], or of that kind.
+        texts (iterable of `str`):
+            The documents, read once.
+
+    Returns:
+        [`Compression`].
+
+    Raises:
+        `InputError`: for a tokenizer that is not byte-level, or texts without a word.
+
+    ```python
+    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+    >>> measure(tokenizer, ["low low"]).bytes_per_token
+    3.5
+
+    ```
+    """
+    return _total(_counts([tokenizer], texts), 0)
+
+
+def compare(
+    first: "PreTrainedTokenizerFast",
+    second: "PreTrainedTokenizerFast",
+    texts: Iterable[str],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two byte-level tokenizers on the same texts.
+
+    Args:
+        first, second (`transformers.PreTrainedTokenizerFast`), texts (iterable of `str`):
+            See [`measure`].
+        resamples (`int`, *optional*, defaults to 1000), level (`float`, *optional*, defaults to 0.95),
+        seed (`int`, *optional*, defaults to 0):
+            Of the bootstrap.
+
+    Returns:
+        [`Comparison`].
+
+    Raises:
+        `InputError`: as [`measure`], and for settings that cannot be.
+    """
+    check_bootstrap(resamples, level)
+    counts = _counts([first, second], texts)
+    sums = resampled_sums(counts, resamples, seed)
+    figures = {"bytes_per_token": (0, 2), "fertility": (2, 1), "tokens_per_document": (2, None)}
+    figures["single_byte_share"] = (3, 2)
+    differences = {}
+    for name, (above, below) in figures.items():
+        both = [
+            sums[:, _column(above, which)] / (len(counts) if below is None else sums[:, _column(below, which)])
+            for which in (0, 1)
+        ]
+        value = getattr(_total(counts, 1), name) - getattr(_total(counts, 0), name)
+        differences[name] = Difference(float(value), *interval(both[1] - both[0], level))
+    return Comparison(_total(counts, 0), _total(counts, 1), **differences, level=level)
+
+
+def tokens_from_test(
+    clean: "PreTrainedTokenizerFast",
+    leaky: "PreTrainedTokenizerFast",
+    train_texts: Iterable[str],
+    test_texts: Iterable[str],
+) -> TokensFromTest:
+    """Find the tokens that `leaky`, trained on train and test text, owes to the test text.
+
+    Args:
+        clean (`transformers.PreTrainedTokenizerFast`), leaky (`transformers.PreTrainedTokenizerFast`):
+            Byte-level tokenizers, one trained on train text alone, one with test text in it.
+        train_texts (iterable of `str`), test_texts (iterable of `str`):
+            What they were trained on; each read once, encoded by `leaky`.
+
+    Returns:
+        [`TokensFromTest`].
+    """
+    from tokenizers import decoders
+
+    known, vocabulary = clean.get_vocab(), leaky.get_vocab()
+    new = {number: token for token, number in vocabulary.items() if token not in known}
+    encoder, decoder = Encoder(leaky), decoders.ByteLevel()
+    in_train, train_bytes = _occurrences(encoder, train_texts, len(leaky))
+    in_test, test_bytes = _occurrences(encoder, test_texts, len(leaky))
+    if not train_bytes or not test_bytes:
+        raise InputError("no train text or no test text: there is nothing to find tokens in")
+    found = [
+        TokenFromTest(
+            token_id=number,
+            text=decoder.decode([token]),
+            in_test=int(in_test[number]),
+            in_train=int(in_train[number]),
+            rate_in_test=float(1e6 * in_test[number] / test_bytes),
+            rate_in_train=float(1e6 * in_train[number] / train_bytes),
+        )
+        for number, token in new.items()
+        if in_test[number] * train_bytes > in_train[number] * test_bytes
+    ]
+    found.sort(key=lambda token: (-token.in_test, token.token_id))
+    return TokensFromTest(len(new), sum(bool(in_test[number]) for number in new), tuple(found))
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(texts)
+    while batch := list(islice(remaining, _BATCH)):
+        yield batch
+
+
+def _counts(tokenizers: list["PreTrainedTokenizerFast"], texts: Iterable[str]) -> Int64[np.ndarray, "D C"]:
+    """Bytes and words of each document, then of each tokenizer its tokens and those of one byte."""
+    encoders = [(Encoder(tokenizer), token_bytes(tokenizer) == 1) for tokenizer in tokenizers]
+    rows = [np.zeros((0, 2 + 2 * len(encoders)), np.int64)]
+    for batch in _batches(texts):
+        columns = [[len(text.encode()) for text in batch], [len(text.split()) for text in batch]]
+        for encoder, is_single in encoders:
+            tokens, lengths = encoder.encode_batch(batch)
+            before = np.concatenate([[0], np.cumsum(is_single[tokens])])
+            ends = np.cumsum(lengths)
+            columns += [lengths, before[ends] - before[ends - lengths]]
+        rows.append(np.array(columns, np.int64).T)
+    counts = np.concatenate(rows)
+    with_words = counts[counts[:, 1] > 0]
+    if not len(with_words):
+        raise InputError(f"no word in {len(counts)} documents: there is nothing to measure")
+    return with_words
+
+
+def _column(figure: int, which: int) -> int:
+    """Where a figure (bytes, words, tokens, single bytes) of a tokenizer stands in the counts."""
+    return figure if figure < 2 else figure + 2 * which
+
+
+def _total(counts: np.ndarray, which: int) -> Compression:
+    sums = counts.sum(axis=0).tolist()
+    return Compression(len(counts), *(sums[_column(figure, which)] for figure in range(4)))
+
+
+def _occurrences(encoder: Encoder, texts: Iterable[str], vocab_size: int) -> tuple[Int64[np.ndarray, "V"], int]:
+    """How often each token occurs in texts, and the bytes of these."""
+    occurrences, num_bytes = np.zeros(vocab_size, np.int64), 0
+    for batch in _batches(texts):
+        num_bytes += sum(len(text.encode()) for text in batch)
+        occurrences += np.bincount(encoder.encode_batch(batch)[0], minlength=vocab_size)
+    return occurrences, num_bytes

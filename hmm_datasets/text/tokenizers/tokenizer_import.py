@@ -1,0 +1,192 @@
+"""Tokenizers brought along: GPT-2's `vocab.json` and `merges.txt`, and tiktoken's rank files.
+
+Both become byte-level BPE of the `tokenizers` library with the ids they had; special tokens that are missing come
+after, then the chat template of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
+
+tiktoken merges the neighbours whose union has the lowest rank, whichever two they are; `tokenizers` wants pairs. The
+pair of a token is the last two parts when its own bytes are merged by rank. No other can meet: what happens to the
+bytes of a token inside a text, as long as nothing is merged across its ends, is what happens to them alone. So the two
+agree on every text, for any ranks. A token that its own bytes do not reach is only ever a whole piece
+(`ignore_merges`). Linear in the tokens, quadratic in the length of each: seconds for 200,000.
+"""
+
+import base64
+import binascii
+import math
+import os
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ...files import read_json
+from .bpe import SPECIAL_TOKENS, byte_level_pieces, chat_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def import_gpt2(
+    vocab_path: str | os.PathLike,
+    merges_path: str | os.PathLike,
+    *,
+    split_pattern: str = "gpt2",
+    model_max_length: int = 1024,
+) -> "PreTrainedTokenizerFast":
+    """Read a tokenizer of GPT-2's kind.
+
+    Args:
+        vocab_path (`str` or `os.PathLike`):
+            JSON object of tokens, their bytes written as GPT-2 writes them, and ids.
+        merges_path (`str` or `os.PathLike`):
+            Two tokens a line, parted by a space, the first merge first.
+        split_pattern (`str`, *optional*, defaults to `"gpt2"`):
+            See [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
+        model_max_length (`int`, *optional*, defaults to 1024):
+            Tokens the model takes.
+
+    Returns:
+        `transformers.PreTrainedTokenizerFast` with the chat template; the ids of the file kept.
+
+    Raises:
+        `InputError`: for files that cannot be read, or do not fit each other, with the line.
+    """
+    vocabulary = read_json(vocab_path)
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    if not ids or not all(isinstance(number, int) and number >= 0 for number in ids) or len(set(ids)) < len(ids):
+        raise InputError(f"{vocab_path}: expected a JSON object of tokens and their ids, each id once")
+    merges = []
+    for number, line in enumerate(_lines(merges_path), start=1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        pair = tuple(line.split(" "))
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
+            raise InputError(f"{merges_path}:{number}: expected two tokens of {vocab_path}, their union in it too")
+        merges.append(pair)
+    special = {token: vocabulary.pop(token) for token in SPECIAL_TOKENS if token in vocabulary}
+    return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(vocab_path))
+
+
+def import_tiktoken(
+    path: str | os.PathLike,
+    split_pattern: str,
+    *,
+    special_tokens: Mapping[str, int] | None = None,
+    model_max_length: int = 2048,
+) -> "PreTrainedTokenizerFast":
+    """Read a rank file of tiktoken.
+
+    Args:
+        path (`str` or `os.PathLike`):
+            A token in base64 and its rank a line (`.tiktoken`); the rank is the id.
+        split_pattern (`str`):
+            `"gpt2"` for `r50k_base`, `"gpt4"` for `cl100k_base`, or a regular expression (Oniguruma syntax).
+        special_tokens (mapping of `str` to `int`, *optional*):
+            Ids of the special tokens that belong to the ranks, such as `{"<|endoftext|>": 100257}`. Ids between that
+            nothing has become `<|unused_ID|>`.
+        model_max_length (`int`, *optional*, defaults to 2048):
+            Tokens the model takes.
+
+    Returns:
+        `transformers.PreTrainedTokenizerFast` with the chat template.
+
+    Raises:
+        `InputError`: for a file that is none, with the line, and for a split pattern that the two libraries read
+            differently.
+    """
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    if re.search(r"\}\+", split_pattern):
+        raise InputError(
+            f"split_pattern={split_pattern!r}: {{n,m}}+ is possessive for tiktoken, but here it repeats; "
+            "write {n,m}, or pass split_pattern='gpt4' for that of cl100k_base"
+        )
+    ranks = _read_ranks(path)
+    special = dict(special_tokens or {})
+    taken = set(ranks.values()) & set(special.values())
+    if taken or len(set(special.values())) < len(special):
+        raise InputError(f"special_tokens={special}: expected ids of their own, found {sorted(taken)} in {path} too")
+    characters = bytes_to_unicode()
+
+    def written(token: bytes) -> str:
+        return "".join(characters[byte] for byte in token)
+
+    pairs = {token: _last_pair(token, ranks) for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1}
+    merges = [tuple(map(written, pair)) for pair in pairs.values() if pair]
+    vocabulary = {written(token): rank for token, rank in ranks.items()}
+    whole = None in pairs.values()
+    return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(path), ignore_merges=whole)
+
+
+def _lines(path: str | os.PathLike) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def _read_ranks(path: str | os.PathLike) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            encoded, rank = line.split()
+            token = base64.b64decode(encoded, validate=True)
+            if not token or token in ranks or int(rank) < 0:
+                raise ValueError
+            ranks[token] = int(rank)
+        except (ValueError, binascii.Error):
+            raise InputError(f"{path}:{number}: expected a token in base64 and its rank, each token once") from None
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing:
+        raise InputError(f"{path}: no rank for the bytes {missing}; byte-level BPE needs all 256")
+    if len(set(ranks.values())) < len(ranks):
+        raise InputError(f"{path}: two tokens have the same rank")
+    return ranks
+
+
+def _last_pair(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | None:
+    """The two parts that become `token` when its bytes are merged by rank; None if they never do."""
+    parts = [bytes([byte]) for byte in token]
+    while len(parts) > 2:
+        unions = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
+        lowest = min(unions)
+        if lowest == math.inf:
+            return None
+        place = unions.index(lowest)
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts[0], parts[1]
+
+
+def _assemble(
+    vocabulary: dict[str, int],
+    merges: list[tuple[str, str]],
+    special: dict[str, int],
+    split_pattern: str,
+    model_max_length: int,
+    origin: str,
+    ignore_merges: bool = False,
+) -> "PreTrainedTokenizerFast":
+    """Put a tokenizer together; ids that nothing has are given to placeholders, so that ids end where tokens do."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    used = {**vocabulary, **special}
+    names = {number: token for token, number in used.items()}
+    top = max(names)
+    if top >= 2 * len(names) + 1000:
+        raise InputError(f"{origin}: ids reach {top}, but there are only {len(names)} tokens")
+    names |= {number: f"<|unused_{number}|>" for number in range(top) if number not in names}
+    missing = [token for token in SPECIAL_TOKENS if token not in used]
+    names |= dict(enumerate(missing, start=top + 1))
+    # Ids up to the last token of the model belong to the model, those above to what is added to it.
+    size = max(vocabulary.values()) + 1
+    model = models.BPE({names[number]: number for number in range(size)}, merges, ignore_merges=ignore_merges)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = byte_level_pieces(split_pattern)
+    tokenizer.decoder = decoders.ByteLevel()
+    ordered = [names[number] for number in sorted(names) if number >= size or names[number] in special]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ordered])
+    return chat_tokenizer(tokenizer, model_max_length)

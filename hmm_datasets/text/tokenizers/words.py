@@ -1,0 +1,360 @@
+"""The word-level pipeline: real sentences over a small vocabulary, for HMMs to be fitted on.
+
+A document is lower-cased and cut into sentences at `.`, `!` or `?` before white space, and at blank lines. A word is
+letters and digits, with apostrophes inside; the full stop is a word too; any other mark is not. Kept are the sentences
+made only of the `k` commonest words, the full stop last and nowhere else. So `"3.5 m."`, `"Mr. Fox ran."` (cut after
+`Mr.`) and anything with a comma or quotation marks falls out, and what stays is simple and complete.
+
+One pass over the documents, linear in their length; memory is 4 bytes a word of the sentences without other marks.
+"""
+
+import os
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Int64, UInt16
+
+from ...errors import InputError
+from ...files import atomic_folder, read_json, write_json
+from ...shuffle import epoch_order
+from ..corpora.splits import held_out
+from ..stream import check_replaceable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+FORMAT_VERSION = 1
+"""Changes whenever an older folder would be read wrongly, or the same documents give other sentences."""
+
+FULL_STOP = "."
+
+SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<unk>")
+"""What [`word_tokenizer`] adds after the words, in this order."""
+
+INDEX_NAME = "words.json"
+ARRAYS_NAME = "sentences.safetensors"
+
+_PARTS = ("train", "test", "unique")
+_SAVED = ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction")
+_WORD = r"[^\W_]+(?:'[^\W_]+)*"
+_TOKEN = re.compile(rf"{_WORD}|\S")
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_SENTENCE_END = re.compile(r"""([.!?]+)(["'”)\]]*)(?=\s|$)""")
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """Sentences as symbols, end to end: a sequence of `uint16` arrays.
+
+    Attributes:
+        tokens (`np.ndarray` of shape `(T,)`, uint16): the symbols.
+        offsets (`np.ndarray` of shape `(N + 1,)`, int64): sentence `n` is `tokens[offsets[n]:offsets[n + 1]]`.
+    """
+
+    tokens: UInt16[np.ndarray, "T"]
+    offsets: Int64[np.ndarray, "N_plus_1"]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> UInt16[np.ndarray, "L"]:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sentence {number} of {len(self)}")
+        number %= len(self)
+        return self.tokens[self.offsets[number] : self.offsets[number + 1]]
+
+    def __iter__(self) -> Iterator[UInt16[np.ndarray, "L"]]:
+        return (self[number] for number in range(len(self)))
+
+    @classmethod
+    def from_list(cls, sentences: Sequence[np.ndarray]) -> "Sentences":
+        """Lay arrays end to end."""
+        offsets = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+        tokens = np.concatenate(sentences) if sentences else np.zeros(0)
+        return cls(tokens.astype(np.uint16), offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class WordCorpus:
+    """Sentences over the `k` commonest words, and what they were taken from.
+
+    Attributes:
+        vocabulary (`tuple[str, ...]`): the words by falling count, ties in alphabetical order; word `i` is symbol `i`.
+        word_counts (`tuple[int, ...]`): how often each stands in all documents; of the full stop, how many sentences
+            end in it.
+        train ([`Sentences`]), test ([`Sentences`]): in the order of the documents. A sentence, however often it
+            occurs, is wholly in one of them.
+        unique ([`Sentences`]): each distinct sentence of `train` once, in the order of first occurrence.
+        num_documents (`int`), num_sentences (`int`), num_words (`int`): of all that was read, kept or not.
+        test_fraction (`float`): expected share of the distinct sentences that are in `test`.
+    """
+
+    vocabulary: tuple[str, ...]
+    word_counts: tuple[int, ...]
+    train: Sentences
+    test: Sentences
+    unique: Sentences
+    num_documents: int
+    num_sentences: int
+    num_words: int
+    test_fraction: float
+
+    def as_windows(
+        self, which: Literal["train", "test", "unique"], length: int, seed: int = 0
+    ) -> UInt16[np.ndarray, "N L"]:
+        """Concatenate the sentences in a seeded order and cut them into windows; what remains at the end is dropped.
+
+        Args:
+            which (`str`):
+                `"train"`, `"test"` or `"unique"`.
+            length (`int`):
+                Symbols a window.
+            seed (`int`, *optional*, defaults to 0):
+                Seed of the order, which is the same on every machine.
+
+        Returns:
+            `np.ndarray` of shape `(N, length)`, uint16.
+
+        Raises:
+            `InputError`: for another `which`, or sentences that do not fill one window.
+        """
+        if which not in _PARTS:
+            raise InputError(f"which={which!r}: expected 'train', 'test' or 'unique'")
+        sentences: Sentences = getattr(self, which)
+        if not 1 <= length <= len(sentences.tokens):
+            raise InputError(f"length={length}: expected 1 to {len(sentences.tokens)}, the symbols in {which}")
+        order = epoch_order(np.arange(len(sentences)), len(sentences), seed)
+        tokens = np.concatenate([sentences[number] for number in order.tolist()])
+        return tokens[: len(tokens) // length * length].reshape(-1, length)
+
+    def save(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Write `words.json` and `sentences.safetensors`, the whole folder or nothing.
+
+        Raises:
+            `InputError`: where the folder holds something else, or a corpus and not `overwrite`.
+        """
+        from safetensors.numpy import save_file
+
+        check_replaceable(folder, INDEX_NAME, overwrite)
+        arrays = {}
+        for which in _PARTS:
+            sentences: Sentences = getattr(self, which)
+            arrays |= {f"{which}.tokens": sentences.tokens, f"{which}.offsets": sentences.offsets}
+        with atomic_folder(folder) as temporary:
+            save_file(arrays, temporary / ARRAYS_NAME)
+            index = {"format_version": FORMAT_VERSION} | {name: getattr(self, name) for name in _SAVED}
+            index["sizes"] = {name: len(values) for name, values in arrays.items()}
+            write_json(temporary / INDEX_NAME, index)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "WordCorpus":
+        """Read what [`WordCorpus.save`] wrote.
+
+        Raises:
+            `InputError`: for a missing file, another version, or arrays that are not what `words.json` says.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        index_path, arrays_path = Path(folder) / INDEX_NAME, Path(folder) / ARRAYS_NAME
+        index = read_json(index_path)
+        version = index.pop("format_version", None) if isinstance(index, dict) else None
+        if version != FORMAT_VERSION:
+            raise InputError(f"{index_path}: format_version is {version}, expected {FORMAT_VERSION}; build it again")
+        if set(index) != {*_SAVED, "sizes"}:
+            raise InputError(f"{index_path}: expected the fields {', '.join(_SAVED)}, found {', '.join(index)}")
+        try:
+            arrays = load_file(arrays_path)
+        except (SafetensorError, FileNotFoundError) as error:
+            raise InputError(f"{arrays_path}: cannot be read ({error}); build the corpus again") from None
+        if {name: len(values) for name, values in arrays.items()} != index.pop("sizes"):
+            raise InputError(f"{arrays_path}: sizes are not those in {INDEX_NAME}; build the corpus again")
+        index |= {name: tuple(index[name]) for name in ("vocabulary", "word_counts")}
+        for which in _PARTS:
+            index[which] = Sentences(arrays[f"{which}.tokens"], arrays[f"{which}.offsets"])
+        return cls(**index)
+
+
+def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: float = 0.1) -> WordCorpus:
+    """Keep the sentences made only of the `k` commonest words.
+
+    Args:
+        documents (iterable of `str`):
+            The texts, such as `load_corpus("tinystories", ...)["text"]`; read once.
+        k (`int`, *optional*, defaults to 100):
+            Words in the vocabulary, the full stop among them.
+        test_fraction (`float`, *optional*, defaults to 0.1):
+            Share of the distinct sentences, by their hash, that goes to `test`. The vocabulary is counted on all.
+
+    Returns:
+        [`WordCorpus`].
+
+    Raises:
+        `InputError`: for `k` below 2 or above the number of distinct words, no documents, or no sentence kept.
+
+    ```python
+    >>> corpus = build_word_corpus(["The cat sat. The cat ran. The cat sat. A dog!"], k=4, test_fraction=0.0)
+    >>> corpus.vocabulary, corpus.train[0].tolist(), len(corpus.train), len(corpus.unique)
+    (('.', 'cat', 'the', 'sat'), [2, 1, 3, 0], 2, 1)
+
+    ```
+    """
+    if not 2 <= k <= 1 << 16:
+        raise InputError(f"k={k}: expected 2 to 65536 words, the full stop among them")
+    if not 0 <= test_fraction < 1:
+        raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
+    counts: Counter[str] = Counter()
+    first_seen: dict[str, int] = {}
+    candidates, lengths = array("I"), array("q")
+    num_documents = num_sentences = 0
+    for document in documents:
+        num_documents += 1
+        for words, complete in split_sentences(document):
+            num_sentences += 1
+            counts.update(word for word in words if word[0].isalnum())
+            counts[FULL_STOP] += words[-1:] == [FULL_STOP]
+            if complete:
+                candidates.extend(first_seen.setdefault(word, len(first_seen)) for word in words)
+                lengths.append(len(words))
+    if not num_sentences:
+        raise InputError(f"no sentence in {num_documents} documents")
+    vocabulary = _commonest(counts, k)
+    sentences = _in_vocabulary(candidates, lengths, list(first_seen), vocabulary)
+    train, test, unique = _split(sentences, vocabulary, test_fraction)
+    if not train:
+        raise InputError(
+            f"no sentence to train on: of {num_sentences}, {len(lengths)} end in a full stop and hold no other mark, "
+            f"{len(sentences)} of these hold only the {k} commonest words, {len(test)} of these are held out; "
+            "pass a larger k or more text"
+        )
+    return WordCorpus(
+        vocabulary=vocabulary,
+        word_counts=tuple(counts[word] for word in vocabulary),
+        train=Sentences.from_list(train),
+        test=Sentences.from_list(test),
+        unique=Sentences.from_list(unique),
+        num_documents=num_documents,
+        num_sentences=num_sentences,
+        num_words=counts.total(),
+        test_fraction=test_fraction,
+    )
+
+
+def split_sentences(document: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield each sentence as words and marks, and whether it is words and one full stop at the end.
+
+    ```python
+    >>> list(split_sentences("The cat sat. It's late!"))
+    [(['the', 'cat', 'sat', '.'], True), (["it's", 'late', '!'], False)]
+
+    ```
+    """
+    for paragraph in _PARAGRAPH.split(_fold(document)):
+        start = 0
+        for end in _SENTENCE_END.finditer(paragraph):
+            words = _TOKEN.findall(paragraph[start : end.end()])
+            start = end.end()
+            marks = [word for word in words if not word[0].isalnum()]
+            yield words, marks == [FULL_STOP] and words[-1] == FULL_STOP and len(words) > 1
+        rest = _TOKEN.findall(paragraph[start:])
+        if rest:
+            yield rest, False
+
+
+def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
+    """A tokenizer whose ids are the symbols of an HMM over `vocabulary`.
+
+    It cuts text into words as [`build_word_corpus`] does. Word `i` has id `i`; then come `<bos>`, `<eos>`, `<pad>` and
+    `<unk>`, which encoding adds nowhere. Decoding puts one space between words.
+
+    Args:
+        vocabulary (sequence of `str`):
+            Such as [`WordCorpus.vocabulary`].
+
+    Raises:
+        `InputError`: for a word that occurs twice, or that the pipeline would cut or change.
+
+    ```python
+    >>> tokenizer = word_tokenizer((".", "cat", "the", "sat"))
+    >>> tokenizer("The cat sat.")["input_ids"], tokenizer.decode([2, 1, 3, 0])
+    ([2, 1, 3, 0], 'the cat sat .')
+
+    ```
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    if len(ids) < len(vocabulary):
+        twice = next(word for number, word in enumerate(vocabulary) if ids[word] != number)
+        raise InputError(f"vocabulary: {twice!r} occurs twice")
+    for word in vocabulary:
+        if _TOKEN.findall(_fold(word)) != [word]:
+            raise InputError(f"vocabulary: {word!r} is not one lower-case word or mark; build it by build_word_corpus")
+    ids |= {token: len(vocabulary) + number for number, token in enumerate(SPECIAL_TOKENS)}
+    bos, eos, pad, unk = SPECIAL_TOKENS
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unk))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace("’", "'")])
+    # [\p{L}\p{N}] is what Python's re calls [^\W_]; the \w of the tokenizers library holds combining marks besides.
+    word_pattern = _WORD.replace(r"[^\W_]", r"[\p{L}\p{N}]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{word_pattern}|\S"), "removed", invert=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+        unk_token=unk,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _fold(text: str) -> str:
+    # The capital sigma apart, since str.lower looks at its neighbours and the tokenizers library does not.
+    return text.replace("Σ", "σ").lower().replace("’", "'")
+
+
+def _commonest(counts: Counter[str], k: int) -> tuple[str, ...]:
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    if len(ranked) < k:
+        raise InputError(f"k={k}, but the documents hold only {len(ranked)} distinct words; pass k={len(ranked)}")
+    chosen = ranked[:k]
+    if FULL_STOP not in chosen:  # rarer than k words; without it no sentence could be kept
+        chosen[-1] = FULL_STOP
+    return tuple(chosen)
+
+
+def _in_vocabulary(
+    candidates: array, lengths: array, words: list[str], vocabulary: tuple[str, ...]
+) -> list[np.ndarray]:
+    """Return the candidate sentences that hold no other word, as symbols."""
+    if not lengths:
+        return []
+    symbol_of = {word: symbol for symbol, word in enumerate(vocabulary)}
+    symbols = np.array([symbol_of.get(word, len(vocabulary)) for word in words])[np.array(candidates)]
+    ends = np.cumsum(lengths)
+    kept = np.maximum.reduceat(symbols, ends - np.array(lengths)) < len(vocabulary)
+    return [part.astype(np.uint16) for part, keep in zip(np.split(symbols, ends[:-1]), kept, strict=True) if keep]
+
+
+def _split(
+    sentences: list[np.ndarray], vocabulary: tuple[str, ...], test_fraction: float
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Divide sentences into train and test by their words' hash; list each of train once."""
+    train, test, unique = [], [], []
+    in_test: dict[bytes, bool] = {}
+    for sentence in sentences:
+        key = sentence.tobytes()
+        new = key not in in_test
+        if new:
+            in_test[key] = held_out(" ".join(vocabulary[symbol] for symbol in sentence), test_fraction)
+        (test if in_test[key] else train).append(sentence)
+        if new and not in_test[key]:
+            unique.append(sentence)
+    return train, test, unique

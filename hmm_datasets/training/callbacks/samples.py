@@ -1,0 +1,109 @@
+"""What the model says in the middle of its training: continuations of chosen prompts, at every evaluation.
+
+They are written to `samples.jsonl`, a row a prompt, and shown above the progress bar. Nothing of the training moves:
+the state of the random numbers and the mode of the model are as they were. Where every rank holds the whole model,
+rank 0 writes alone and the others wait for it at their next exchange; under ZeRO-3 and FSDP2 all ranks take part, for
+each lends its part of the weights. A prompt costs `sample_tokens` forward passes of one row.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import SFTConfig
+
+from ...errors import InputError
+from ...files import append_jsonl
+from ..record import forget_after
+
+SAMPLES_NAME = "samples.jsonl"
+
+
+def check_samples(prompts: list[str], tokens: int, temperature: float) -> None:
+    """Check the settings of [`Samples`].
+
+    Raises:
+        `InputError`: an empty prompt, no tokens, or a temperature below zero.
+    """
+    if not all(prompts):
+        raise InputError(f"sample_prompts has an empty one, number {prompts.index('') + 1}; write some words there")
+    if tokens < 1:
+        raise InputError(f"sample_tokens is {tokens}; expected 1 or more")
+    if not temperature >= 0:
+        raise InputError(f"sample_temperature is {temperature}; expected 0 (greedy) or more")
+
+
+class Samples(TrainerCallback):
+    """Continues the prompts of the settings (`sample_prompts`, `sample_tokens`, `sample_temperature`).
+
+    A trainer for conversations gives them to the model as a user's messages.
+
+    Args:
+        trainer ([`~transformers.Trainer`]): whose model writes; it has `say`, and a tokenizer.
+
+    Raises:
+        `InputError`: it has no tokenizer, as on sequences of an HMM.
+    """
+
+    def __init__(self, trainer):
+        if trainer.processing_class is None:
+            raise InputError(
+                "sample_prompts: symbols of an HMM have no words; leave it out, or train on text (tokens, tokenizer)"
+            )
+        self.trainer = trainer
+        self.path = Path(trainer.args.output_dir) / SAMPLES_NAME
+        self._done_at: int | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Forget the rows after the checkpoint the run goes on from."""
+        if state.is_world_process_zero:
+            forget_after(self.path, state.global_step)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """Continue every prompt, once a step."""
+        if self._done_at == state.global_step:
+            return
+        self._done_at = state.global_step
+        is_sharded = self.trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()
+        if not (state.is_world_process_zero or is_sharded):
+            return
+        for prompt, text in zip(args.sample_prompts, self._write(args), strict=True):
+            if not state.is_world_process_zero:
+                continue
+            row = {"step": state.global_step, "tokens": state.num_input_tokens_seen, "time": time.time()}
+            append_jsonl(self.path, row | {"prompt": prompt, "text": text})
+            self.trainer.say(f"step {state.global_step:>6,}  {prompt!r} -> {text!r}")
+
+    def _write(self, args) -> list[str]:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        was_training = model.training
+        model.eval()
+        devices = [args.device] if args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(args.seed)  # the same on all ranks, whose parts of a model must agree on each token
+            texts = [self._continue(model, prompt, args) for prompt in args.sample_prompts]
+        model.train(was_training)
+        return texts
+
+    def _continue(self, model, prompt: str, args) -> str:
+        tokenizer = self.trainer.processing_class
+        if isinstance(args, SFTConfig):
+            message = [{"role": "user", "content": prompt}]
+            inputs = tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+        else:
+            inputs = tokenizer(prompt, return_tensors="pt")
+        how = {"do_sample": args.sample_temperature > 0}
+        if how["do_sample"]:
+            how["temperature"] = args.sample_temperature
+        output = model.generate(
+            **{name: inputs[name].to(args.device) for name in ("input_ids", "attention_mask")},
+            max_new_tokens=args.sample_tokens,
+            use_cache=True,  # training turns it off
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            **how,
+        )
+        return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)

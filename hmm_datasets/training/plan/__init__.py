@@ -1,0 +1,1 @@
+"""What a run consumes and asks of a machine, known before it starts."""

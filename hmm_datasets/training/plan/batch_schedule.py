@@ -1,0 +1,143 @@
+"""A global batch that grows in steps: rows before a step, and steps that rows pay for.
+
+Step `t` (from 0) trains on rows `[S_t, S_{t+1})`, `S` the cumulative sum of the global batches, for every world size,
+micro-batch and accumulation that multiply out to them. Without stages all steps have the same global batch `G` and
+`S_t = t G`. A run whose global batch was changed at a checkpoint goes on at the row it had reached: `S` is then moved
+by the difference. All in `O(stages)` (McCandlish et al., "An empirical model of large-batch training", 2018, on why a
+batch may grow as the loss falls).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...errors import InputError
+
+
+@dataclass(frozen=True)
+class BatchRamp:
+    """Global batches of the steps of a run.
+
+    Args:
+        stages (sequence of `(int, int)`): pairs of a global batch and the number of steps that take it, in order;
+            after the last one all steps take `global_batch_size`.
+        global_batch_size (`int`): `G`, rows a step after the ramp.
+        offset (`int`, *optional*, defaults to 0): rows consumed beyond those of these global batches, since earlier
+            steps had others.
+
+    Raises:
+        `InputError`: a stage without rows or steps, or with more rows than `global_batch_size`.
+
+    ```python
+    >>> ramp = BatchRamp(((16, 100), (32, 300)), global_batch_size=64)
+    >>> ramp.size(99), ramp.size(100), ramp.size(400)
+    (16, 32, 64)
+    >>> ramp.rows_before(401)
+    11264
+    >>> ramp.steps_for_rows(11264)
+    401
+
+    ```
+    """
+
+    stages: tuple[tuple[int, int], ...]
+    global_batch_size: int
+    offset: int = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "stages", tuple(map(tuple, self.stages)))
+        for rows, steps in self.stages:
+            if not 1 <= rows <= self.global_batch_size or steps < 1:
+                raise InputError(
+                    f"batch_ramp: {rows}:{steps} asks for {rows} rows in each of {steps} steps; expected 1 to "
+                    f"global_batch_size {self.global_batch_size} rows, and 1 step or more"
+                )
+
+    @classmethod
+    def parse(cls, stages: Sequence[str], global_batch_size: int) -> "BatchRamp":
+        """Read stages written `ROWS:STEPS`.
+
+        ```python
+        >>> BatchRamp.parse(["16:100", "32:300"], 64).stages
+        ((16, 100), (32, 300))
+
+        ```
+        """
+        for stage in stages:
+            if not re.fullmatch(r"\d+:\d+", str(stage)):
+                raise InputError(
+                    f"batch_ramp: {stage!r} is no stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows "
+                    "(in YAML within quotation marks)"
+                )
+        return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
+
+    def reaching(self, rows: int, step: int) -> "BatchRamp":
+        """The same global batches for a run that has consumed `rows` rows in its first `step` steps.
+
+        ```python
+        >>> BatchRamp((), 64).reaching(rows=320, step=10).rows_before(11)
+        384
+
+        ```
+        """
+        return replace(self, offset=rows - replace(self, offset=0).rows_before(step))
+
+    def size(self, step: int) -> int:
+        """Rows of a step, counted from 0."""
+        for rows, steps in self.stages:
+            if step < steps:
+                return rows
+            step -= steps
+        return self.global_batch_size
+
+    def rows_before(self, step: int) -> int:
+        """Rows of all steps before `step`: the index of the first row it trains on.
+
+        ```python
+        >>> BatchRamp((), 64).rows_before(10)
+        640
+
+        ```
+        """
+        total = self.offset
+        for rows, steps in self.stages:
+            taken = min(step, steps)
+            total += taken * rows
+            step -= taken
+        return total + step * self.global_batch_size
+
+    def steps_for_rows(self, rows: int) -> int:
+        """Steps that train on at least so many rows.
+
+        ```python
+        >>> BatchRamp(((16, 100),), 64).steps_for_rows(1601)
+        101
+
+        ```
+        """
+        before, rows = 0, rows - self.offset
+        for size, steps in self.stages:
+            if rows <= size * steps:
+                return before - (-rows // size)
+            rows -= size * steps
+            before += steps
+        return before - (-rows // self.global_batch_size)
+
+    def check_divides(self, rows: int, step: int = 0) -> None:
+        """Refuse a stage still to come whose global batch is no multiple of `rows`, a micro-batch on every rank.
+
+        Args:
+            rows (`int`): world size x per_device_train_batch_size.
+            step (`int`, *optional*, defaults to 0): steps that are done.
+
+        Raises:
+            `InputError`: it names the stage.
+        """
+        end = 0
+        for size, steps in self.stages:
+            end += steps
+            if end > step and size % rows != 0:
+                raise InputError(
+                    f"batch_ramp: {size}:{steps} does not divide by world size x per_device_train_batch_size {rows}; "
+                    "take a multiple of it, or a smaller micro-batch"
+                )

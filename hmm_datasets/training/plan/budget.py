@@ -1,0 +1,166 @@
+"""How many steps a budget buys, and how a global batch is cut over processes.
+
+Tokens are model inputs, padding apart: what goes into a step of global batch `G` and row length `T` is `G T` tokens,
+whatever the world size, micro-batch and accumulation that multiply out to `G`.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from ...errors import InputError
+from .batch_schedule import BatchRamp
+
+CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
+"""Tokens a parameter that spend a fixed amount of arithmetic best, near enough (Hoffmann et al., "Training
+compute-optimal large language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 for 10)."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend, by one of these; where none is given, 20 tokens a parameter.
+
+    Steps, tokens and FLOPs are reached: the last step may go beyond them. Epochs, hours and money are kept within.
+
+    Args:
+        max_steps (`int`, *optional*): optimizer steps.
+        train_tokens (`int`, *optional*): tokens.
+        tokens_per_parameter (`float`, *optional*): tokens for each parameter of the model, embeddings included.
+        train_flops (`float`, *optional*): FLOPs of the model, by [`flops_per_token`].
+        num_train_epochs (`float`, *optional*): passes over the corpus.
+        train_hours (`float`, *optional*): hours, at the rate assumed.
+        train_money (`float`, *optional*): money, at the rate and the price assumed.
+
+    Raises:
+        `InputError`: two of them, or one that is not positive.
+    """
+
+    max_steps: int | None = None
+    train_tokens: int | None = None
+    tokens_per_parameter: float | None = None
+    train_flops: float | None = None
+    num_train_epochs: float | None = None
+    train_hours: float | None = None
+    train_money: float | None = None
+
+    def __post_init__(self):
+        given = self.given
+        if len(given) > 1:
+            named = " and ".join(f"{name} {value:g}" for name, value in given.items())
+            raise InputError(f"{named} are both budgets; expected one of them")
+        for name, value in given.items():
+            if not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name} is {value}; expected a number above 0")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The budgets that are set, by name."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+
+    @property
+    def name(self) -> str:
+        """Of the budget that decides."""
+        return next(iter(self.given), "tokens_per_parameter")
+
+    @property
+    def amount(self) -> float:
+        """Of the budget that decides."""
+        return self.given.get(self.name, CHINCHILLA_TOKENS_PER_PARAMETER)
+
+    def steps(
+        self,
+        ramp: BatchRamp,
+        *,
+        tokens_per_row: float,
+        parameters: int,
+        flops_per_token: int,
+        rows_an_epoch: int | None = None,
+        tokens_per_second: float | None = None,
+        money_per_second: float | None = None,
+    ) -> int:
+        """Optimizer steps it buys.
+
+        Args:
+            ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows a step.
+            tokens_per_row (`float`): on average, padding apart.
+            parameters (`int`): of the model, in all.
+            flops_per_token (`int`): of the model.
+            rows_an_epoch (`int`, *optional*): where the corpus has an end.
+            tokens_per_second (`float`, *optional*): rate assumed, over all devices.
+            money_per_second (`float`, *optional*): price assumed, of all devices.
+
+        Raises:
+            `InputError`: not one step, or something it needs is missing.
+
+        ```python
+        >>> kwargs = dict(tokens_per_row=65.0, parameters=10_000, flops_per_token=60_000)
+        >>> Budget(train_tokens=1_000_000).steps(BatchRamp((), 64), **kwargs)
+        241
+        >>> Budget().steps(BatchRamp((), 64), **kwargs)
+        49
+
+        ```
+        """
+        name, amount = self.name, self.amount
+        if name == "max_steps":
+            return int(amount)
+        if name == "num_train_epochs":
+            if rows_an_epoch is None:
+                raise InputError(f"num_train_epochs is {amount:g}, but these rows have no end; set train_tokens")
+            return self._within(ramp, math.floor(amount * rows_an_epoch + 1e-9))
+        if name in ("train_hours", "train_money"):
+            if tokens_per_second is None:
+                raise InputError(
+                    f"{name} is {amount:g}, but no rate is known; set assumed_tokens_per_second, assumed_run, or "
+                    "assumed_device and assumed_mfu"
+                )
+            seconds = amount * 3600
+            if name == "train_money":
+                if money_per_second is None:
+                    raise InputError(f"train_money is {amount:g}, but price_per_hour is not set")
+                seconds = amount / money_per_second
+            return self._within(ramp, math.floor(seconds * tokens_per_second / tokens_per_row))
+        return ramp.steps_for_rows(math.ceil(self.tokens(parameters, flops_per_token) / tokens_per_row))
+
+    def tokens(self, parameters: int, flops_per_token: int) -> float:
+        """Tokens that have to be reached; 0 where the budget says nothing of the kind."""
+        return {
+            "train_tokens": self.amount,
+            "tokens_per_parameter": self.amount * parameters,
+            "train_flops": self.amount / flops_per_token,
+        }.get(self.name, 0.0)
+
+    def _within(self, ramp: BatchRamp, rows: int) -> int:
+        steps = ramp.steps_for_rows(rows)
+        steps -= ramp.rows_before(steps) > rows
+        if steps < 1:
+            raise InputError(
+                f"{self.name} {self.amount:g} buys {rows:,} rows, and the first step takes {ramp.size(0):,}; raise it "
+                "or lower the global batch"
+            )
+        return steps
+
+
+def accumulation_steps(global_batch_size: int, world_size: int, micro_batch_size: int) -> int:
+    """Micro-batches a rank runs before each optimizer step: `G / (world size * micro-batch)`.
+
+    Raises:
+        `InputError`: the three do not multiply out.
+
+    ```python
+    >>> accumulation_steps(64, world_size=2, micro_batch_size=8)
+    4
+
+    ```
+    """
+    if min(global_batch_size, world_size, micro_batch_size) < 1:
+        raise InputError(
+            f"global_batch_size {global_batch_size}, world size {world_size}, per_device_train_batch_size "
+            f"{micro_batch_size}; expected all positive"
+        )
+    steps, rest = divmod(global_batch_size, world_size * micro_batch_size)
+    if rest != 0 or steps == 0:
+        raise InputError(
+            f"global_batch_size {global_batch_size} does not divide by world size {world_size} x "
+            f"per_device_train_batch_size {micro_batch_size}; change one of the three"
+        )
+    return steps

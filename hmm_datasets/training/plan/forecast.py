@@ -1,0 +1,249 @@
+"""What a planned run asks of a machine: memory a rank under every way of sharding, time and money at a rate.
+
+Memory a rank, in bytes a parameter, for AdamW (two moments in float32), `W` ranks, Rajbhandari et al., "ZeRO: memory
+optimizations toward training trillion parameter models", 2020, section 3, with what accelerate, DeepSpeed and torch
+keep in fact:
+
+| | weights | gradients | optimizer |
+|---|---|---|---|
+| ddp | 4 | 4, and 4 in buckets for `W > 1` | 8 |
+| fsdp2 | 4/W | 4/W | 8/W |
+| zero1 | c | c | 12/W |
+| zero2 | c | c/W | 12/W |
+| zero3 | c/W | c/W | 12/W |
+
+`c` is 2 where DeepSpeed computes in bfloat16 or float16, else 4; its optimizer keeps weights of its own in float32.
+Sharded weights are whole for one layer at a time, which is counted with activations. Activations are those of the
+forward and backward pass of one micro-batch at their peak, the loss and its logits among them: torch's memory tracker
+follows the model's own code on fake tensors, at one and at two layers, and what a layer adds is added for each.
+Attention is taken to be fused (memory linear in the length) unless it is `eager`. What the allocator wastes, CUDA's
+context (about half a GiB) and buffers of communication come on top. Of a recurrent model, such as Mamba, it is the
+reference code in Python that is followed; the kernels of its packages keep less.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ...files import read_jsonl
+from .devices import find_device, peak_flops
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_LONGEST_SCAN = 32  # tokens a row over which the code of a recurrent model is followed
+
+STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast a run is taken to be.
+
+    Args:
+        total (`float`, *optional*): tokens a second over all devices.
+        flops_per_device (`float`, *optional*): FLOPs of the model a second on each.
+        source (`str`): where it comes from, for the reader.
+    """
+
+    total: float | None = None
+    flops_per_device: float | None = None
+    source: str = ""
+
+    def tokens_per_second(self, flops_per_token: int, world_size: int) -> float:
+        """Tokens a second over all devices."""
+        return self.total if self.total is not None else self.flops_per_device * world_size / flops_per_token
+
+
+def assumed_rate(
+    *,
+    tokens_per_second: float | None = None,
+    run: str | None = None,
+    device: str | None = None,
+    mfu: float = 0.4,
+    precision: str = "bf16",
+) -> Rate | None:
+    """The rate that settings name: as it is, of an earlier run, or of a device; None where they name none.
+
+    Args:
+        tokens_per_second (`float`, *optional*): over all devices.
+        run (`str`, *optional*): folder of a run; the model FLOPs a second a device that its history shows.
+        device (`str`, *optional*): a name of [`~hmm_datasets.training.plan.devices.find_device`].
+        mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
+        precision (`str`, *optional*, defaults to `"bf16"`): of the peak.
+
+    Raises:
+        `InputError`: an unknown device, a run without a history, several of them.
+    """
+    given = [value for value in (tokens_per_second, run, device) if value is not None]
+    if len(given) > 1:
+        raise InputError(
+            f"assumed_tokens_per_second {tokens_per_second}, assumed_run {run}, assumed_device {device}: expected one"
+        )
+    if tokens_per_second is not None:
+        if not (tokens_per_second > 0 and math.isfinite(tokens_per_second)):
+            raise InputError(f"assumed_tokens_per_second is {tokens_per_second}; expected a number above 0")
+        return Rate(total=tokens_per_second, source="as given")
+    if run is not None:
+        return _rate_of_run(Path(run))
+    if device is None:
+        return None
+    if not 0 < mfu <= 1:
+        raise InputError(f"assumed_mfu is {mfu}; expected a share above 0 and up to 1")
+    peak = peak_flops(device, precision)
+    if peak is None:
+        what = "is unknown" if find_device(device) is None else f"has no peak in {precision}"
+        raise InputError(
+            f"assumed_device {device!r} {what}; expected a name such as H200, H100 SXM, A100 or RTX 4090, or set "
+            "assumed_run"
+        )
+    return Rate(flops_per_device=mfu * peak, source=f"{find_device(device).name} at {mfu:.0%} MFU")
+
+
+def _rate_of_run(run: Path) -> Rate:
+    path = run / "history.jsonl"
+    if not path.exists():
+        raise InputError(f"assumed_run {run}: it has no history.jsonl; name the folder of a run of these recipes")
+    rows = [row for row in read_jsonl(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
+    if not rows:
+        raise InputError(f"{path}: no row tells tokens_per_second_per_device; name a run that logged its rate")
+    # The first rows also hold what happens once: compiling, filling caches.
+    rows = rows[1:] or rows
+    rates = [row["tokens_per_second_per_device"] * row["flops"] / row["tokens"] for row in rows]
+    return Rate(flops_per_device=statistics.median(rates), source=f"measured in {run}")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on a rank.
+
+    Attributes:
+        weights (`int`), gradients (`int`), optimizer (`int`): kept from step to step.
+        activations (`int`): at their peak, with the layer that is whole.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def memory_per_rank(
+    strategy: str,
+    *,
+    parameters: int,
+    world_size: int,
+    activations: int,
+    largest_layer: int = 0,
+    low_precision: bool = False,
+    moments: float = 2,
+) -> Memory:
+    """Memory under a way of sharding, by the table of this module.
+
+    Args:
+        strategy (`str`): one of `ddp`, `fsdp2`, `zero1`, `zero2`, `zero3`.
+        parameters (`int`): of the whole model.
+        world_size (`int`): `W`.
+        activations (`int`): bytes, from [`peak_activations`].
+        largest_layer (`int`, *optional*): parameters that are gathered at once.
+        low_precision (`bool`, *optional*): computes in bfloat16 or float16.
+        moments (`float`, *optional*, defaults to 2): floats a parameter that the optimizer keeps.
+
+    ```python
+    >>> memory_per_rank("zero2", parameters=1000, world_size=4, activations=0, low_precision=True)
+    Memory(weights=2000, gradients=500, optimizer=3000, activations=0)
+
+    ```
+    """
+    n, shard = parameters, -(-parameters // world_size)
+    low = 2 if low_precision else 4
+    if strategy == "ddp":
+        return Memory(4 * n, (8 if world_size > 1 else 4) * n, round(4 * moments * n), activations)
+    if strategy == "fsdp2":
+        return Memory(4 * shard, 4 * shard, round(4 * moments * shard), activations + 2 * low * largest_layer)
+    master = round(4 * (1 + moments) * shard)
+    if strategy == "zero1":
+        return Memory(low * n, low * n, master, activations)
+    if strategy == "zero2":
+        return Memory(low * n, low * shard, master, activations)
+    if strategy == "zero3":
+        return Memory(low * shard, low * shard, master, activations + 2 * low * largest_layer)
+    raise InputError(f"strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
+
+
+def peak_activations(
+    config: "PretrainedConfig",
+    *,
+    micro_batch_size: int,
+    length: int,
+    low_precision: bool = False,
+    checkpointing: bool = False,
+) -> int:
+    """Bytes of activations of a micro-batch at their peak, from the model's own code on fake tensors.
+
+    Args:
+        config ([`~transformers.PretrainedConfig`]): of a decoder, of `num_hidden_layers` alike.
+        micro_batch_size (`int`): rows.
+        length (`int`): tokens a row.
+        low_precision (`bool`, *optional*): autocast to bfloat16, as accelerate does.
+        checkpointing (`bool`, *optional*): layers are recomputed in the backward pass.
+    """
+    from ..models import is_recurrent
+
+    layers = config.get_text_config().num_hidden_layers
+
+    def peak(length: int) -> int:
+        peaks = [
+            _tracked_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
+            for count in sorted({min(layers, 1), min(layers, 2)})
+        ]
+        return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
+
+    if length <= _LONGEST_SCAN or not is_recurrent(config):
+        return peak(length)
+    # Its code on a CPU goes place by place, and would be followed for minutes; each place adds as much.
+    half, whole = peak(_LONGEST_SCAN // 2), peak(_LONGEST_SCAN)
+    return whole + (whole - half) * (length - _LONGEST_SCAN) // (_LONGEST_SCAN - _LONGEST_SCAN // 2)
+
+
+def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:
+    import copy
+    import warnings
+
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from ..models import new_model, set_attention
+
+    config = copy.deepcopy(config)
+    config.get_text_config().num_hidden_layers = layers
+    config.use_cache = False
+    if config._attn_implementation != "eager":
+        set_attention(config, "sdpa")  # fused, as flash and flex attention are, and to be had everywhere
+    with FakeTensorMode():
+        model = new_model(config)
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
+        tracker = MemTracker()
+        tracker.track_external(model)
+        with tracker, warnings.catch_warnings():
+            # The tracker's own, of modules that the model's code calls by a function.
+            warnings.filterwarnings("ignore", "Module is None", UserWarning)
+            with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+                loss = model(input_ids=rows, labels=rows).loss
+            loss.backward()
+        (peak,) = tracker.get_tracker_snapshot("peak").values()
+    return sum(size for kind, size in peak.items() if getattr(kind, "name", "") in ("ACT", "TEMP"))

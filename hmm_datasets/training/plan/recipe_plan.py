@@ -1,0 +1,150 @@
+"""The plan of a recipe before it runs, from its settings file and flags: `hmm-datasets plan`."""
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from ...errors import InputError
+from ..models import ModelSettings, load_pretrained, new_model
+from ..settings import PretrainSettings, parse_settings, read_yaml
+from ..sources import DataSettings, MixtureSettings
+from .forecast import (
+    STRATEGIES,
+    Rate,
+    memory_per_rank,
+    peak_activations,
+)
+from .plan import Plan
+
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+
+
+def plan_recipe(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    num_processes: int | None = None,
+    launch_config: str | os.PathLike | None = None,
+) -> dict[str, Any]:
+    """Plan the run that a settings file of `recipes/pretrain.py` or `recipes/midtrain.py` describes.
+
+    Args:
+        path (path): the YAML file.
+        flags (sequence of `str`): that override it, as the recipe takes them.
+        num_processes (`int`, *optional*): ranks; by default those of `launch_config`, or one.
+        launch_config (path, *optional*): a file of `accelerate_configs/`, for its processes and precision.
+
+    Returns:
+        `dict`: see [`forecast`].
+
+    Raises:
+        `InputError`: what the recipe would refuse, too.
+    """
+    launch = {} if launch_config is None else read_yaml(Path(launch_config))
+    world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
+    if world_size < 1:
+        raise InputError(f"num_processes is {world_size}; expected 1 or more")
+    content = read_yaml(Path(path))
+    if "conversations" in content:
+        raise InputError(f"{path}: of recipes/sft.py, whose rows have lengths of their own; plans are for pretraining")
+    kinds = (MixtureSettings,) if "streams" in content else (DataSettings, ModelSettings)
+    with _launched_in(str(launch.get("mixed_precision", "no"))):
+        *chosen, settings = parse_settings(*kinds, PretrainSettings, arguments=["--config", str(path), *flags])
+    data = chosen[0].load()
+    config = load_pretrained(AutoConfig, chosen[0].model) if "streams" in content else chosen[1].config(data)
+    with torch.device("meta"):
+        model = new_model(config)
+    plan = settings.plan(data, model, world_size)
+    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now())
+
+
+@contextlib.contextmanager
+def _launched_in(precision: str) -> Iterator[None]:
+    """What the launcher tells the recipe of precision, for as long as settings are read."""
+    before = os.environ.get(_PRECISION)
+    os.environ[_PRECISION] = precision
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PRECISION]
+        else:
+            os.environ[_PRECISION] = before
+
+
+def forecast(
+    plan: Plan,
+    settings: PretrainSettings,
+    config: PretrainedConfig,
+    *,
+    world_size: int,
+    now: datetime.datetime,
+) -> dict[str, Any]:
+    """Everything that is known of a run before it starts.
+
+    Args:
+        plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
+        settings ([`~hmm_datasets.training.settings.PretrainSettings`]): its settings.
+        config ([`~transformers.PretrainedConfig`]): of its model.
+        world_size (`int`): processes.
+        now (`datetime.datetime`): when it would start.
+
+    Returns:
+        `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
+        mapping from ways of sharding to bytes a rank; `time`, where a rate is assumed.
+    """
+    micro = settings.per_device_train_batch_size
+    low = settings.mixed_precision in ("bf16", "fp16")
+    activations = peak_activations(
+        config,
+        micro_batch_size=micro,
+        length=plan.data.row_length,
+        low_precision=low,
+        checkpointing=settings.gradient_checkpointing,
+    )
+    layers = config.get_text_config().num_hidden_layers
+    # Muon keeps one float a weight of the matrices.
+    muon = settings.matrix_optimizer == "muon"
+    moments = 2 - (plan.parameters["body"] / plan.parameters["total"] if muon else 0)
+    memory = {}
+    for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
+        found = memory_per_rank(
+            strategy,
+            parameters=plan.parameters["total"],
+            world_size=world_size,
+            activations=activations,
+            largest_layer=plan.parameters["body"] // layers,
+            low_precision=low,
+            moments=moments,
+        )
+        memory[strategy] = {**asdict(found), "total": found.total}
+    result = plan.to_dict() | {
+        "micro_batch_size": micro,
+        "world_size": world_size,
+        "gradient_accumulation_steps": plan.ramp.global_batch_size // (micro * world_size),
+        "precision": settings.mixed_precision if low else "fp32",
+        "memory": memory,
+    }
+    if settings.rate is not None:
+        result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
+    return result
+
+
+def _time(plan: Plan, rate: Rate, world_size: int, price: float | None, now: datetime.datetime) -> dict[str, Any]:
+    tokens_per_second = rate.tokens_per_second(plan.flops_per_token, world_size)
+    seconds = plan.tokens / tokens_per_second
+    found = {
+        "rate": rate.source,
+        "tokens_per_second": tokens_per_second,
+        "seconds": seconds,
+        "device_hours": seconds / 3600 * world_size,
+        "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
+    }
+    return found if price is None else found | {"cost": found["device_hours"] * price}

@@ -1,0 +1,127 @@
+"""A plain `Trainer` with no argument but model, settings and data trains on every data set the README shows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import load_dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
+from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.interleaving import Mixture
+from hmm_datasets.data.packing import PackedWindows
+from hmm_datasets.data.windows import TokenWindows
+from hmm_datasets.hmm import processes
+from hmm_datasets.text.stream import TokenStream, write_tokens
+
+HMM = processes.random(3, 16, alpha=0.1, seed=1)  # a few of its symbols are frequent, which is soon learned
+LENGTH, STEPS, BATCH = 32, 16, 8
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    HMM.save_pretrained(folder / "hmm")
+    lengths = np.random.default_rng(0).integers(20, 60, 400)
+    documents = [HMM.sample(1, length, first=number)[0] + 1 for number, length in enumerate(lengths.tolist())]
+    write_tokens(documents, folder / "tokens", vocab_size=17, eos_id=0, tokenizer_hash="", corpus="symbols")
+    return folder
+
+
+def windows(folders, kind=TokenWindows):
+    return kind(TokenStream(folders / "tokens"), LENGTH, seed=0)
+
+
+def stream(folders, name="hmm", **settings):
+    source = "hmm" if name == "hmm" else "tokens"
+    settings = {"data_dir": str(folders / source), "length": LENGTH, "split": "train", **settings}
+    return load_dataset(name, cache_dir=str(folders / "cache"), **settings)
+
+
+DATA = {
+    "HMMSequences": lambda folders: HMMSequences(HMM, LENGTH),
+    "HMMSequences that end": lambda folders: HMMSequences(HMM, LENGTH, num_sequences=1000),
+    "HMM stream": lambda folders: stream(folders, streaming=True),
+    "HMM stream in torch format": lambda folders: stream(folders, streaming=True).with_format("torch"),
+    "prepared table": lambda folders: stream(folders, num_sequences=500),
+    "token_shards stream": lambda folders: stream(folders, "token_shards", streaming=True),
+    "TokenWindows": windows,
+    "PackedWindows": lambda folders: windows(folders, PackedWindows),
+    "Mixture": lambda folders: Mixture([windows(folders), windows(folders, PackedWindows)], [0.3, 0.7], by="tokens"),
+    "Mixture with an endless part": lambda folders: Mixture([windows(folders), HMMSequences(HMM, LENGTH - 1)], [1, 1]),
+}
+
+
+def tiny_llama():
+    """A model, and the list to which every row it sees is added."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model, rows = LlamaForCausalLM(LlamaConfig(vocab_size=17, max_position_embeddings=64, **sizes)), []
+    model.register_forward_pre_hook(lambda _, __, inputs: rows.extend(inputs["input_ids"].tolist()), with_kwargs=True)
+    return model, rows
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_plain_trainer_learns_from_rows_that_all_differ(data, folders, tmp_path):
+    model, rows = tiny_llama()
+    settings = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=STEPS, logging_steps=1, learning_rate=1e-2, report_to="none"
+    )
+    trainer = Trainer(model, settings, train_dataset=DATA[data](folders))
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == STEPS
+    assert np.mean(losses[-4:]) < 0.9 * losses[0]
+    assert len(rows) == STEPS * BATCH == len(set(map(tuple, rows)))
+
+
+@pytest.mark.parametrize("data", ["HMMSequences", "HMM stream", "HMM stream in torch format"])
+def test_a_plain_trainer_that_goes_on_reads_the_rows_after_those_it_saw(data, folders, tmp_path):
+    seen = []
+    for steps, resume in ((3, None), (6, True)):
+        model, rows = tiny_llama()
+        settings = TrainingArguments(output_dir=str(tmp_path), max_steps=steps, save_steps=3, report_to="none")
+        Trainer(model, settings, train_dataset=DATA[data](folders)).train(resume_from_checkpoint=resume)
+        seen += rows
+    symbols = [row[1:] if data == "HMMSequences" else row for row in seen]
+    assert symbols == HMM.sample(6 * BATCH, LENGTH).tolist()
+
+
+# Trains by a plain Trainer on two processes, and writes down what each was given.
+PROGRAM = """
+import json, os, sys
+import numpy as np, torch
+from datasets import load_dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from hmm_datasets import HMM, HMMSequences
+
+folder, rank = sys.argv[1], os.environ["RANK"]
+hmm = HMM.from_pretrained(folder + "/hmm")
+stream = load_dataset("hmm", data_dir=folder + "/hmm", length=32, split="train", streaming=True)
+data = {"view": HMMSequences(hmm, 32, bos=False), "stream": stream, "torch": stream.with_format("torch")}
+for name, rows in data.items():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model, seen = LlamaForCausalLM(LlamaConfig(vocab_size=17, **sizes)), []
+    model.register_forward_pre_hook(lambda _, __, inputs: seen.append(inputs["input_ids"].tolist()), with_kwargs=True)
+    settings = TrainingArguments(output_dir=folder + "/run", max_steps=4, report_to="none", use_cpu=True)
+    trainer = Trainer(model, settings, train_dataset=rows)
+    assert trainer.args.world_size == 2
+    trainer.train()
+    with open(f"{folder}/{name}-{rank}.json", "w") as file:
+        json.dump(seen, file)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+def test_a_plain_trainer_gives_each_of_two_processes_its_own_half_of_every_step(folders, launch, tmp_path):
+    HMM.save_pretrained(tmp_path / "hmm")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    result = launch("torch.distributed.run", "--standalone", "--nproc_per_node=2", tmp_path / "program.py", tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    expected = HMM.sample(4 * 2 * BATCH, LENGTH).tolist()
+    for name in ("view", "stream", "torch"):
+        first, second = (json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(2))
+        assert [row for step in zip(first, second, strict=True) for batch in step for row in batch] == expected

@@ -1,0 +1,350 @@
+"""CORE against its definition, item by item; its control; what it does not depend on; what it refuses."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from core_by_the_page import answers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.modeling_outputs import CausalLMOutput
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.core.items import score_core
+from hmm_datasets.evaluation.core.prompts import Questions
+from hmm_datasets.evaluation.core.tasks import CORE_TASKS
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+
+DATA = os.environ.get("HMM_DATASETS_CORE_DATA")
+SENTENCE = "red green blue one two three cat dog bird is was has the a of in old new sun moon sea hill"
+WORDS = SENTENCE.split()
+RANDOM = random.Random(0)
+
+
+def words(count: int) -> str:
+    return " ".join(RANDOM.choice(WORDS) for _ in range(count))
+
+
+def choice_row(most: int = 4) -> dict:
+    return {"query": words(6), "choices": [words(RANDOM.randint(1, 4)) for _ in range(most)], "gold": 1, "id": "x"}
+
+
+def schema_row() -> dict:
+    return {"context_options": [words(4), words(5)], "continuation": words(3), "gold": RANDOM.randint(0, 1)}
+
+
+def text_row() -> dict:
+    return {"context": f" {words(7)} ", "continuation": words(2)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A task of each type, with and without solved examples; some in a folder below."""
+    root = tmp_path_factory.mktemp("core")
+    rows = {
+        "world/arc_easy": [choice_row() for _ in range(14)],
+        "copa": [choice_row(2) for _ in range(9)],
+        "winograd_wsc": [schema_row() for _ in range(9)],
+        "bigbench_operators": [text_row() for _ in range(13)],
+        "lambada_openai": [text_row() for _ in range(7)],
+    }
+    rows["copa"][2] = {"query": "the sun", "choices": ["is", "is old", "is"], "gold": 0}
+    rows["world/arc_easy"][3] = {"query": "the sun", "choices": ["old", "old"], "gold": 0}
+    (root / "world").mkdir()
+    for name, of in rows.items():
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+    return root
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    # "1" and the punctuation of the delimiters are met as bytes.
+    return train_bpe([" ".join(WORDS)] * 9, 300, min_frequency=1, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.5,
+    )
+    return LlamaForCausalLM(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
+def compare(found: dict, model, tokenizer, folder: Path, tolerance: float, **settings) -> None:
+    """Every item of `found` with the definition's."""
+    for label, task in found["tasks"].items():
+        of = CORE_TASKS[label]
+        expected = answers(
+            *(model, tokenizer, next(Path(folder).rglob(of.file)), of.type, of.shots, of.delimiter), **settings
+        )
+        items = [item for item in found["items"] if item["task"] == label]
+        assert [item["item"] for item in items] == list(range(len(expected)))
+        for item, (correct, losses) in zip(items, expected, strict=True):
+            assert item["losses"] == pytest.approx(losses, abs=tolerance), (label, item)
+            assert item["correct"] == correct, (label, item)
+        assert task["accuracy"] == sum(correct for correct, _ in expected) / len(expected)
+
+
+def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder, accelerator):
+    found = score_core(model, tokenizer, folder, accelerator, batch_size=5)
+    assert sorted(found["tasks"]) == sorted(["arc_easy", "copa", "winograd", "bigbench_operators", "lambada_openai"])
+    assert found["beginning"] == "BOS"
+    compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id])
+    assert len({item["correct"] for item in found["items"]}) == 2, "else the comparison proves little"
+
+
+@pytest.mark.parametrize("limit", [11, 40])
+def test_long_prompts_lose_tokens_at_the_left(model, tokenizer, folder, accelerator, limit):
+    found = score_core(model, tokenizer, folder, accelerator, max_length=limit, corrupted=False)
+    compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=limit)
+
+
+def test_the_limit_is_what_the_model_takes(tokenizer, folder, accelerator):
+    """GPT-2 learns its places, and has none beyond them; short beginnings are padded beside long ones."""
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2))
+    model = model.double().eval()
+    found = score_core(model, tokenizer, folder, accelerator)
+    assert found["max_length"] == 64
+    compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=64)
+
+
+def test_a_cut_keeps_the_first_of_the_shuffled_items_and_asks_behind_these(model, tokenizer, folder, accelerator):
+    found = score_core(model, tokenizer, folder, accelerator, max_per_task=11)
+    assert found["tasks"]["arc_easy"]["items"] == 11
+    assert found["name"] == "CORE subset (5 of 22 tasks), at most 11 items a task"
+    compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], cap=11)
+
+
+@pytest.mark.parametrize("kind", ["EOS", None])
+def test_without_bos_eos_goes_before_a_prompt_and_without_either_nothing(model, tokenizer, folder, accelerator, kind):
+    special = {} if kind is None else {"eos_token": "<|endoftext|>"}
+    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **special)
+    found = score_core(model, other, folder, accelerator, tasks=["arc_easy", "winograd", "copa"])
+    assert found["beginning"] == kind
+    beginning = [] if kind is None else [other.eos_token_id]
+    compare(found, model, other, folder, 1e-9, beginning=beginning)
+
+
+@pytest.mark.skipif(DATA is None, reason="HMM_DATASETS_CORE_DATA names no folder with CORE's questions")
+def test_the_true_questions_are_answered_as_the_definition_says(accelerator):
+    texts = [json.loads(line) for path in Path(DATA).rglob("*.jsonl") for line in path.open(encoding="utf-8")]
+    tokenizer = train_bpe(map(json.dumps, texts[::9]), 1000, show_progress=False)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.1, max_position_embeddings=800, **shape)
+    model = LlamaForCausalLM(config).eval()
+    found = score_core(model, tokenizer, DATA, accelerator, max_per_task=15, corrupted=False)
+    compare(found, model, tokenizer, DATA, 1e-5, beginning=[tokenizer.bos_token_id], limit=800, cap=15)
+
+
+@pytest.mark.skipif(DATA is None, reason="HMM_DATASETS_CORE_DATA names no folder with CORE's questions")
+def test_the_table_of_tasks_is_dclms():
+    told = {task["label"]: task for task in json.loads((Path(DATA) / "core_tasks.json").read_text())["tasks"]}
+    assert list(told) == list(CORE_TASKS)
+    for version in ("v1", "v2"):
+        table = Path(DATA) / ("eval_meta_data.csv" if version == "v2" else "eval_meta_data_v1.csv")
+        rows = [line.split(",") for line in table.read_text().splitlines()]
+        baselines = {row[0]: float(row[5]) for row in rows[1:] if row[0] in told}
+        assert {label: getattr(task, version) for label, task in CORE_TASKS.items()} == baselines
+    for label, task in CORE_TASKS.items():
+        row = told[label]
+        assert (task.type, task.shots, task.delimiter) == (
+            row["task_type"], row["num_fewshot"], row["continuation_delimiter"]
+        )  # fmt: skip
+        assert task.file == Path(row["dataset_uri"]).name
+
+
+# What results do not depend on
+
+
+def test_items_do_not_depend_on_the_batch_size(model, tokenizer, folder, accelerator):
+    one, many = (score_core(model, tokenizer, folder, accelerator, batch_size=size) for size in (1, 64))
+    for first, second in zip(one["items"], many["items"], strict=True):
+        assert first["losses"] == pytest.approx(second["losses"], abs=1e-9)
+        assert first["corrupted"]["losses"] == pytest.approx(second["corrupted"]["losses"], abs=1e-9)
+        assert first["correct"] == second["correct"]
+    assert one["score"] == many["score"]
+
+
+def test_options_that_are_the_same_tie_and_the_first_counts(model, tokenizer, folder, accelerator):
+    found = score_core(model, tokenizer, folder, accelerator, tasks=["arc_easy"])
+    same = [item for item in found["items"] if len(item["losses"]) == 2]
+    assert len(same) == 1
+    assert same[0]["losses"][0] == same[0]["losses"][1]
+    assert same[0]["predicted"] == 0
+
+
+PROGRAM = """
+import sys
+from accelerate import Accelerator
+from transformers import AutoTokenizer, LlamaForCausalLM
+from hmm_datasets.files import write_json
+from hmm_datasets.evaluation.core.items import score_core
+from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+saved, questions, to = sys.argv[1:]
+model, tokenizer = LlamaForCausalLM.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)
+accelerator = Accelerator(cpu=True)
+windows = DocumentWindows(["the red cat", "a dog is in the sea of old " * 9, "moon"], tokenizer, 9, 4)
+found = [score_core(model, tokenizer, questions, accelerator, batch_size=5),
+         measure_text(model, tokenizer, windows, accelerator, batch_size=2)]
+if accelerator.is_main_process:
+    write_json(to, found)
+else:
+    assert found == [{}, {}]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+def test_figures_do_not_depend_on_the_number_of_processes(model, tokenizer, folder, tmp_path, launch):
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    found = []
+    for count in (1, 2, 3):
+        to = tmp_path / f"{count}.json"
+        done = launch(
+            "torch.distributed.run", "--nproc_per_node", count, "--master_port", 29_617 + count,
+            *(tmp_path / "program.py", tmp_path / "model", folder, to),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(to.read_text()))
+    assert found[0] == found[1] == found[2]
+
+
+# The control
+
+
+class CountingModel(PreTrainedModel):
+    """Thinks that what was said will be said again: a token's odds grow with its count in the prompt."""
+
+    config_class = LlamaConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.weight = torch.nn.Parameter(torch.tensor(3.0))
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, use_cache=None):
+        seen = torch.nn.functional.one_hot(input_ids, self.config.vocab_size)
+        return CausalLMOutput(logits=self.weight * seen.cumsum(dim=1).clamp(max=1))
+
+
+def test_with_the_questions_swapped_accuracy_falls_to_chance(tmp_path, tokenizer, accelerator):
+    """A model that picks what the question named is right always; asked another's question, as often as a coin."""
+    rows = []
+    for number in range(400):
+        said, other = RANDOM.sample([word for word in WORDS if len(word) > 2], 2)
+        choices = [f"{said}", f"{other}"][:: RANDOM.choice((1, -1))]
+        rows.append({"query": f"# {said} {number} #", "choices": choices, "gold": choices.index(said)})
+    (tmp_path / "copa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = CountingModel(LlamaConfig(vocab_size=len(tokenizer)))
+    found = score_core(model, tokenizer, tmp_path, accelerator)["tasks"]["copa"]
+    assert found["accuracy"] == 1
+    # Four standard deviations of 400 coins.
+    assert abs(found["corrupted_accuracy"] - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("label", ["arc_easy", "winograd", "lambada_openai"])
+def test_the_control_asks_each_item_what_another_asks(label):
+    task = CORE_TASKS[label]
+    make = {"arc_easy": choice_row, "winograd": schema_row, "lambada_openai": text_row}[label]
+    rows = [make() for _ in range(30)]
+    swapped = Questions(task, rows, "").corrupted()
+    field = {"arc_easy": "query", "winograd": "continuation", "lambada_openai": "context"}[label]
+    assert sorted(row[field] for row in swapped) == sorted(row[field] for row in rows)
+    assert all(new[field] != old[field] for new, old in zip(swapped, rows, strict=True))
+    assert all(new | {field: old[field]} == old for new, old in zip(swapped, rows, strict=True))
+    assert Questions(task, rows, "").corrupted() == swapped
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_per_task": 10}, "arc_easy: 10 items after the cut to max_per_task=10, but each is asked behind 10"),
+        ({"max_per_task": 0}, "max_per_task=0: expected 1 or more"),
+        ({"tasks": ["squad"]}, "squad: no squad.jsonl under "),
+        ({"tasks": ["mmlu"]}, "task 'mmlu' is not in CORE; expected some of hellaswag_zeroshot, "),
+        ({"baselines": "v3"}, "baselines='v3': expected one of v1, v2"),
+        ({"max_length": 1}, "max_length=1: expected 2 or more"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(model, tokenizer, folder, accelerator, settings, said):
+    with pytest.raises(InputError) as caught:
+        score_core(model, tokenizer, folder, accelerator, **settings)
+    assert said in str(caught.value)
+
+
+GOOD = {
+    "copa": {"query": "a", "choices": ["b", "c"], "gold": 1},
+    "winograd_wsc": {"context_options": ["a", "b"], "continuation": "c", "gold": 0},
+    "lambada_openai": {"context": "a", "continuation": "b"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("copa", "{", "copa.jsonl:3: not JSON"),
+        ("copa", "[1]", "copa.jsonl:3: expected an object, found a list"),
+        ("copa", {"query": 3}, "copa.jsonl:3: query: expected text, found 3"),
+        ("copa", {"choices": ["b"]}, "copa.jsonl:3: choices is ['b']; copa needs a list of two texts or more"),
+        ("copa", {"choices": ["b", None]}, "copa.jsonl:3: choices: expected text, found None"),
+        ("copa", {"gold": 2}, "copa.jsonl:3: gold is 2; expected the index of one of 2 choices"),
+        ("copa", {"gold": True}, "copa.jsonl:3: gold is True"),
+        ("winograd_wsc", {"context_options": "ab"}, "winograd_wsc.jsonl:3: context_options is 'ab'"),
+        ("winograd_wsc", {"continuation": " "}, "winograd_wsc.jsonl:3: continuation is empty"),
+        ("lambada_openai", {"context": None}, "lambada_openai.jsonl:3: context: expected text, found None"),
+    ],
+)
+def test_a_bad_row_is_refused_by_file_and_line(model, tokenizer, tmp_path, accelerator, name, line, said):
+    good = json.dumps(GOOD[name])
+    bad = line if isinstance(line, str) else json.dumps(GOOD[name] | line)
+    (tmp_path / f"{name}.jsonl").write_text(f"{good}\n\n{bad}\n")
+    with pytest.raises(InputError) as caught:
+        score_core(model, tokenizer, tmp_path, accelerator)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there_or_twice_are_refused(model, tokenizer, folder, tmp_path, accelerator):
+    with pytest.raises(InputError, match=r"nowhere: no such folder"):
+        score_core(model, tokenizer, tmp_path / "nowhere", accelerator)
+    with pytest.raises(InputError, match=r"none of CORE's files is there, such as hellaswag\.jsonl"):
+        score_core(model, tokenizer, tmp_path, accelerator)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "copa.jsonl").write_text(json.dumps(GOOD["copa"]) + "\n")
+    with pytest.raises(InputError, match=r"copa: .*a/copa\.jsonl and .*b/copa\.jsonl; keep one"):
+        score_core(model, tokenizer, tmp_path, accelerator)
+
+
+def test_a_model_of_fewer_tokens_than_the_prompts_have_is_refused(tokenizer, folder, accelerator):
+    small = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    with pytest.raises(InputError, match="the model knows 20 tokens"):
+        score_core(LlamaForCausalLM(small), tokenizer, folder, accelerator)

@@ -1,0 +1,64 @@
+"""On a GPU the measures are those of the CPU."""
+
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.evaluation.beliefs import probe_beliefs
+from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.scoring import Row, score_rows
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.families import RandomChains
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=4, **sizes, max_position_embeddings=64)).eval()
+
+
+@pytest.fixture
+def both(model):
+    """What a measure finds on the CPU, and on the GPU."""
+
+    def both(measure, *arguments, **settings):
+        found = []
+        # One process has one accelerator: both devices go by the model's.
+        accelerator = Accelerator()
+        for device in ("cpu", accelerator.device):
+            accelerator.state.device = torch.device(device)
+            found.append(measure(model.to(device), *arguments, accelerator, **settings))
+        return found
+
+    return both
+
+
+@pytest.mark.parametrize("source", [processes.mess3(), RandomChains(3, alpha=0.5)], ids=["an HMM", "a family"])
+def test_the_distance_from_the_law(both, source):
+    cpu, gpu = both(measure_law, source, HMMSequences(source, 20, num_sequences=33), batch_size=8)
+    assert gpu["bayes_gap"]["bayes_gap"] == pytest.approx(cpu["bayes_gap"]["bayes_gap"], abs=1e-5)
+    for name, found in cpu["kl"].items():
+        assert gpu["kl"][name]["kl"] == pytest.approx(found["kl"], abs=1e-5)
+
+
+def test_the_probe_of_beliefs(both):
+    hmm = processes.mess3()
+    cpu, gpu = both(probe_beliefs, hmm, HMMSequences(hmm, 20, num_sequences=64), batch_size=8)
+    for name, found in cpu["layers"].items():
+        assert gpu["layers"][name]["r2"] == pytest.approx(found["r2"], abs=1e-3)
+
+
+def test_scores_of_rows_that_share_what_they_begin_with(both):
+    generator = torch.Generator().manual_seed(1)
+    groups = []
+    for _ in range(9):
+        begun = torch.randint(4, (12,), generator=generator).tolist()
+        ends = (torch.randint(4, (n,), generator=generator).tolist() for n in (3, 5))
+        groups.append([Row(begun + end, len(begun)) for end in ends])
+    cpu, gpu = both(score_rows, groups, batch_size=4)
+    torch.testing.assert_close(gpu.nats, cpu.nats, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,222 @@
+"""One command measures a model, and writes all of it down."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hmm_datasets.cli import main
+from hmm_datasets.evaluation.evaluation import TASKS
+from hmm_datasets.evaluation.targets import open_target
+from hmm_datasets.files import (
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.families import RandomChains
+from hmm_datasets.hmm.model import HMM
+from hmm_datasets.text.stream import TokenStream, tokenize_corpus
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+
+LENGTH, SEED = 12, 5
+STORIES = [f"Once there was a {animal}. The {animal} ran home." for animal in ("cat", "dog", "hen", "cow", "fox")]
+
+
+def llama(vocab_size: int, seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes, max_position_embeddings=64))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A folder as training on sequences of an HMM leaves it."""
+    folder = tmp_path_factory.mktemp("trained")
+    hmm = folder / "hmm"
+    processes.mess3().save_pretrained(hmm)
+    model = folder / "model"
+    llama(4).save_pretrained(model)
+    write_json(model / "run.json", {"data": {"length": LENGTH, "seed": SEED}, "settings": {"hmm": str(hmm)}})
+    for step in (2, 10):
+        llama(4, seed=step).save_pretrained(model / f"checkpoint-{step}")
+        state = {"global_step": step, "num_input_tokens_seen": 13 * step}
+        write_json(model / f"checkpoint-{step}" / "trainer_state.json", state)
+    return model
+
+
+@pytest.fixture(scope="module")
+def evaluated(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluated")
+    assert main(["evaluate", str(run), "--output_dir", str(folder), "--num_sequences", "40", "--checkpoints", "true",
+                 "--checkpoint_sequences", "8"]) == 0  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """A model with a tokenizer, and a token stream."""
+    folder = tmp_path_factory.mktemp("writer")
+    tokenizer = train_bpe(STORIES, 290, show_progress=False)
+    llama(len(tokenizer)).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    tokenize_corpus(STORIES, tokenizer, folder / "stream", "stories", show_progress=False)
+    (folder / "stories.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in STORIES))
+    return folder
+
+
+def failing(capsys, *argv) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", *map(str, argv)])
+    assert caught.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_what_a_run_was_trained_on_is_what_it_is_measured_on(run, evaluated):
+    report = read_json(evaluated / "report.json")
+    assert [task for task in TASKS if task in report] == ["law", "beliefs", "training"]
+    law = report["law"]
+    assert (law["length"], law["seed"], law["num_sequences"]) == (LENGTH, SEED, 40)
+    assert law["fingerprint"] == processes.mess3().fingerprint()
+    assert report["settings"]["against"] == [str(run.parent / "hmm")]
+
+
+def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
+    report = read_json(evaluated / "report.json")
+    assert report["model"]["name"] == str(run)
+    assert report["model"]["parameters"] == llama(4).num_parameters()
+    assert report["seeds"] == {"stream": SEED, "evaluation": 0}
+    assert {"torch", "transformers", "hmm-datasets"} <= report["versions"].keys()
+    assert len(report["model"]["sha256"]) == 64
+    assert report["hashes"] == {"law": processes.mess3().fingerprint()}
+
+
+def test_items_add_up_to_the_figures(evaluated):
+    law = read_json(evaluated / "report.json")["law"]
+    rows = read_jsonl(evaluated / "items" / "law.jsonl")
+    assert len(rows) == 40
+    tokens = sum(row["tokens"] for row in rows)
+    gap = sum(row["nats"] - row["floor_nats"] for row in rows) / tokens
+    assert gap == pytest.approx(law["bayes_gap"]["bayes_gap"], abs=1e-9)
+
+
+def test_pictures_come_as_png_and_pdf_and_in_the_page(evaluated):
+    plots = {path.name for path in (evaluated / "plots").iterdir()}
+    for name in ("positions", "training", "calibration", "simplex"):
+        assert {f"{name}.png", f"{name}.pdf"} <= plots
+    assert (evaluated / "report.html").read_text().startswith("<!")
+
+
+def test_every_checkpoint_is_a_place_on_the_curve(evaluated):
+    training = read_json(evaluated / "report.json")["training"]
+    assert training["from"] == "checkpoints"
+    assert [(row["step"], row["tokens"]) for row in training["rows"]] == [(2, 26), (10, 130)]
+    assert training["rows"][0]["cross_entropy_bayes"] == training["rows"][1]["cross_entropy_bayes"]
+
+
+def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
+    hmm = str(run.parent / "hmm")
+    assert main(["evaluate", hmm, "--against", hmm, "--output_dir", str(tmp_path), "--num_sequences", "30",
+                 "--bos", "false"]) == 0  # fmt: skip
+    report = read_json(tmp_path / "report.json")
+    assert abs(report["law"]["bayes_gap"]["bayes_gap"]) < 1e-6
+    assert "beliefs" not in report
+    assert "0.0000" in capsys.readouterr().out
+
+
+def test_a_stream_and_a_file_of_the_same_documents_have_as_many_bytes(writer, tmp_path):
+    model = str(writer / "model")
+    for name, target in (("stream", writer / "stream"), ("file", writer / "stories.jsonl")):
+        command = ["evaluate", model, "--against", str(target), "--tasks", "text", "--window", "16"]
+        assert main([*command, "--by_document", "true", "--output_dir", str(tmp_path / name)]) == 0
+    stream, file = (read_json(tmp_path / name / "report.json")["text"] for name in ("stream", "file"))
+    assert stream["num_documents"] == file["num_documents"] == len(STORIES)
+    assert file["bytes"] == sum(len(text.encode()) for text in STORIES)
+    assert read_json(tmp_path / "stream" / "report.json")["hashes"] == {
+        "text": TokenStream(writer / "stream").index.sha256
+    }
+    assert len(file["sha256"]) == 64
+    for text in (stream, file):
+        nats = text["nats_per_token"] * text["num_tokens"]
+        assert text["bits_per_byte"] == pytest.approx(nats / math.log(2) / text["bytes"], rel=1e-9)
+    assert open_target(str(writer / "stories.jsonl"), max_documents=2).texts == STORIES[:2]
+    assert len(read_jsonl(tmp_path / "file" / "items" / "text.jsonl")) == len(STORIES)
+
+
+def test_a_model_with_a_tokenizer_writes_too(writer, tmp_path):
+    assert main(["evaluate", str(writer / "model"), "--output_dir", str(tmp_path)]) == 0
+    report = read_json(tmp_path / "report.json")
+    assert report["completions"]["prompts"]
+    assert "law" not in report
+
+
+def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsys):
+    command = ["evaluate", str(run / "checkpoint-2"), "--against", str(run.parent / "hmm"), "--tasks", "law"]
+    settings = ["--length", str(LENGTH), "--stream_seed", str(SEED), "--num_sequences", "40"]
+    assert main([*command, *settings, "--output_dir", str(tmp_path / "other")]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(evaluated), str(tmp_path / "other"), "--output_dir", str(tmp_path / "both")]) == 0
+    first, second = (
+        np.array([row["nats"] for row in read_jsonl(folder / "items" / "law.jsonl")])
+        for folder in (evaluated, tmp_path / "other")
+    )
+    difference = (second - first).sum() / (40 * LENGTH)
+    assert f"{difference:+.4f}" in capsys.readouterr().out
+    assert (tmp_path / "both" / "comparison.json").exists()
+
+
+def test_a_second_evaluation_leaves_nothing_of_the_first(run, tmp_path):
+    command = ["evaluate", str(run), "--output_dir", str(tmp_path), "--num_sequences", "8"]
+    assert main([*command, "--tasks", "law", "beliefs"]) == 0
+    assert main([*command, "--tasks", "law"]) == 0
+    assert not (tmp_path / "items" / "beliefs.jsonl").exists()
+    assert not (tmp_path / "plots" / "simplex.png").exists()
+
+
+def test_what_cannot_be_measured_says_what_it_needs(run, writer, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    llama(4).save_pretrained(bare)
+    chains = tmp_path / "chains"
+    RandomChains(3, alpha=1.0).save_pretrained(chains)
+    hmm = run.parent / "hmm"
+    for argv, said in (
+        ([bare], "nothing to measure it against; name an HMM or a family with --against"),
+        ([bare, "--against", chains, "--tasks", "beliefs"], "task beliefs: beliefs are those of one HMM"),
+        ([bare, "--against", hmm, "--tasks", "text"], "task text: no held-out text"),
+        ([bare, "--tasks", "poetry"], "tasks has 'poetry'; expected some of law, beliefs, training"),
+        ([bare, "--against", hmm, chains], "against names 2 laws and 0 texts; expected at most one of each"),
+        ([bare, "--against", hmm, "--checkpoints", "true"], "no checkpoint-* in it"),
+        ([bare, "--against", tmp_path], "no config.json of an HMM, family.json of a family or index.json"),
+        ([writer / "model", "--tasks", "core"], "task core: no questions; name their folder with --core_data"),
+        ([bare, "--against", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
+        ([tmp_path / "none"], "none: AutoConfig finds nothing to load"),
+        ([bare, "--agianst", hmm], "unknown flag --agianst; did you mean --against?"),
+    ):
+        assert said in failing(capsys, *argv), argv
+    assert not (bare / "evaluation").exists()
+
+
+def test_a_broken_evaluation_leaves_no_report_behind(run, tmp_path, capsys):
+    folder = tmp_path / "out"
+    write_jsonl(folder / "items" / "law.jsonl", [])
+    write_json(folder / "report.json", {})
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    (other / "model.safetensors").write_bytes(b"torn")
+    assert "its weights are no whole safetensors file" in failing(capsys, other, "--output_dir", folder)
+    assert read_json(folder / "report.json") == {}, "nothing was measured, so what was there stays"
+
+
+def test_names_of_a_law_and_of_text_are_told_apart(run, writer, tmp_path):
+    assert isinstance(open_target(str(run.parent / "hmm")), HMM)
+    assert isinstance(open_target(str(writer / "stream")), TokenStream)
+    RandomChains(3, alpha=1.0).save_pretrained(tmp_path / "chains")
+    assert open_target(str(tmp_path / "chains")) == RandomChains(3, alpha=1.0)
+    assert len(open_target("tinystories-sample", max_documents=3).texts) == 3

@@ -1,0 +1,81 @@
+"""Figures do not depend on the number of processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.evaluation.beliefs import probe_beliefs
+from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.causal_lm import HMMForCausalLM
+from hmm_datasets.hmm.families import PermutedSymbols
+
+
+def measurements(accelerator) -> dict:
+    """On three processes the last batches are of 4 rows for 3 ranks, and of 1: two ranks run nothing but padding."""
+    hmm, family = processes.mess3(), PermutedSymbols(processes.random(2, 3, alpha=0.3, seed=1))
+    model = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.8), 3)
+    rows = HMMSequences(hmm, 10, num_sequences=13)
+    drawn = HMMSequences(family, 10, seed=2, num_sequences=10)
+    return {
+        "law": measure_law(model, hmm, rows, accelerator, batch_size=3),
+        "family": measure_law(model, family, drawn, accelerator, batch_size=3),
+        "beliefs": probe_beliefs(model, hmm, rows, accelerator, batch_size=2),
+    }
+
+
+SCRIPT = """
+import json, sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from accelerate import Accelerator
+from hmm_datasets.evaluation.ranks import share_rows
+from hmm_datasets.launch import exit_without_teardown
+from test_ranks import measurements
+
+with exit_without_teardown():
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == 3
+    for count in range(1, 11):
+        labels = torch.arange(2 * count).reshape(count, 2)
+        gathered = accelerator.gather(share_rows(labels, accelerator))[:count]
+        assert torch.equal(gathered, labels), (count, gathered)
+    found = measurements(accelerator)
+    if accelerator.is_main_process:
+        print(json.dumps(found))
+    else:
+        assert found == {"law": {}, "family": {}, "beliefs": {}}
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+"""
+
+
+@pytest.mark.launch
+def test_three_processes_measure_what_one_does(launch, tmp_path):
+    """Three: from there on padding could come to stand between the rows of two ranks."""
+    from accelerate import Accelerator
+
+    script = tmp_path / "measure_on_three.py"
+    script.write_text(SCRIPT)
+    done = launch("torch.distributed.run", "--standalone", "--nproc_per_node=3", script, Path(__file__).parent)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert_close(told, measurements(Accelerator(cpu=True)))
+
+
+def assert_close(found, expected, at: str = "") -> None:
+    """Structures of the same shape, numbers but for roundings."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected), at
+        for name, value in expected.items():
+            assert_close(found[name], value, f"{at}/{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), at
+        for place, value in enumerate(expected):
+            assert_close(found[place], value, f"{at}/{place}")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), at
+    else:
+        assert found == expected, at

@@ -1,0 +1,143 @@
+"""Rows scored in batches, whatever they share, against one row at a time."""
+
+import random
+
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hmm_datasets.evaluation import scoring
+from hmm_datasets.evaluation.scoring import (
+    Row,
+    common_prefix,
+    context_limit,
+    score_rows,
+)
+
+SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+ARCHITECTURES = {
+    "llama": {"num_key_value_heads": 1},
+    "gpt2": {"n_positions": 40, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50},
+    "gpt_neox": {"max_position_embeddings": 64},
+    "opt": {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 64},
+    "bloom": {"n_head": 2, "n_layer": 2},
+    "mistral": {"sliding_window": 4, "num_key_value_heads": 1},
+    "mamba": {"state_size": 4},
+    "qwen2": {"num_key_value_heads": 2},
+}
+
+
+def groups() -> list[list[Row]]:
+    """Of one row and of several, which share much, little, or nothing."""
+    generator = random.Random(0)
+    found = []
+    for shared, count in ((20, 4), (9, 2), (1, 3), (0, 2), (30, 1), (14, 5)):
+        beginning = [generator.randrange(50) for _ in range(shared)]
+        rows = [beginning + [generator.randrange(50) for _ in range(generator.randint(2, 9))] for _ in range(count)]
+        found.append([Row(tokens, generator.randint(max(1, shared - 2), len(tokens) - 1)) for tokens in rows])
+    # So long that what pads its short ends would stand beyond the last place of a model of 40.
+    found.append([Row([*range(36), end, end], 36) for end in (5, 6)])
+    return found
+
+
+def one_at_a_time(model, rows: list[Row]) -> tuple[list[float], list[bool]]:
+    nats, greedy = [], []
+    for tokens, first in rows:
+        with torch.no_grad():
+            laws = torch.log_softmax(model(input_ids=torch.tensor([tokens])).logits[0].double(), dim=-1)
+        places = range(first, len(tokens))
+        nats.append(-sum(laws[place - 1, tokens[place]].item() for place in places))
+        greedy.append(all(laws[place - 1].argmax().item() == tokens[place] for place in places))
+    return nats, greedy
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
+def make(name: str):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **{**({} if name == "gpt2" else SIZE), **ARCHITECTURES[name]})
+    model = AutoModelForCausalLM.from_config(config).double().eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_rows_share_changes_no_score(name, accelerator):
+    model, rows = make(name), groups()
+    nats, greedy = one_at_a_time(model, [row for group in rows for row in group])
+    for batch_size in (1, 4, 100):
+        for share in (True, False):
+            found = score_rows(model, rows, accelerator, batch_size=batch_size, share=share)
+            # Bloom's distances are float32, whatever the weights are.
+            assert found.nats.tolist() == pytest.approx(nats, abs=1e-6 if name == "bloom" else 1e-9)
+            assert found.greedy.tolist() == greedy
+
+
+def test_what_is_shared_is_run_once(accelerator, monkeypatch):
+    model, rows = make("llama"), [[Row([*range(20), end], 20) for end in (5, 6, 7)]]
+    seen = []
+    monkeypatch.setattr(model, "forward", counted(model.forward, seen))
+    score_rows(model, rows, accelerator, batch_size=8)
+    *trial, beginning, ends = seen
+    assert (len(trial), beginning, ends) == (4, (1, 19), (3, 1))
+
+
+def counted(forward, seen: list):
+    def call(input_ids=None, attention_mask=None, position_ids=None, logits_to_keep=0, **inputs):
+        seen.append(tuple(input_ids.shape))
+        return forward(
+            input_ids, attention_mask=attention_mask, position_ids=position_ids, logits_to_keep=logits_to_keep,
+            **inputs,
+        )  # fmt: skip
+
+    return call
+
+
+def test_only_plain_caches_are_lent():
+    assert scoring._lends_its_cache(make("llama"))
+    assert not scoring._lends_its_cache(make("mistral"))
+    assert not scoring._lends_its_cache(make("mamba"))
+    # In float64 the mask of a padded place overflows in it, and what it lends is NaN.
+    assert not scoring._lends_its_cache(make("bloom"))
+
+
+class Rank:
+    """One of several ranks, whose sum is taken by hand."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, index: int, count: int):
+        self.process_index, self.num_processes = index, count
+
+    def reduce(self, tensor, reduction):
+        assert reduction == "sum"
+        return tensor
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_the_ranks_together_score_every_row_once_and_alike(accelerator, count):
+    model, rows = make("llama"), groups()
+    told = []
+    alone = score_rows(model, rows, accelerator, batch_size=4, progress=told.append)
+    assert sum(told) == len(rows)
+    shares = [score_rows(model, rows, Rank(index, count), batch_size=4) for index in range(count)]
+    assert torch.equal(sum(share.nats for share in shares), alone.nats), "bit for bit: the batches are the same"
+    assert torch.equal(sum(share.greedy.int() for share in shares), alone.greedy.int())
+
+
+def test_common_prefixes():
+    assert common_prefix([[1, 2, 3], [1, 2], [1, 2, 4]]) == 2
+    assert common_prefix([[1], [2]]) == 0
+    assert common_prefix([[1, 2], [1, 2]]) == 2
+
+
+def test_the_limit_of_a_model_is_told_by_its_configuration():
+    assert context_limit(make("gpt2")) == 40
+    assert context_limit(make("opt")) == 64
+    assert context_limit(make("mamba")) is None

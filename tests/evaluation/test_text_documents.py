@@ -1,0 +1,192 @@
+"""Texts measured as they are: against the definition, lm-evaluation-harness, and token streams."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from hmm_datasets.data.windows import StridedWindows
+from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.metrics import load_metric
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.stream import TokenStream, tokenize_corpus
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+
+LIMIT = 32  # tokens that the model takes
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Of unlike lengths, one empty, one of what is not ASCII."""
+    stories = [row["text"] for row in load_corpus("tinystories-sample", split="test")][:5]
+    return [story[: 12 + 45 * place] for place, story in enumerate(stories)] + ["", "Ça va, Zoë? 你好"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts):
+    return train_bpe(texts, 300, min_frequency=1, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=LIMIT, n_embd=16, n_layer=2, n_head=2)
+    model = GPT2LMHeadModel(config).eval()
+    torch.nn.init.normal_(model.transformer.wte.weight, std=0.5)
+    return model.double()
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
+def scored_once(model, tokens: list[int], window: int, stride: int) -> list[float]:
+    """The definition, a model call a token: the loss of each but the first, from what its window holds before it."""
+    losses = []
+    for place in range(1, len(tokens)):
+        end = window
+        while end <= place:
+            end += stride
+        begin = max(0, min(end, len(tokens)) - window)
+        assert place - begin >= min(place, window - stride), "the least context"
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens[begin:place]])).logits[0, -1]
+        losses.append(-torch.log_softmax(logits, dim=-1)[tokens[place]].item())
+    return losses
+
+
+@pytest.mark.parametrize(("window", "stride"), [(33, 32), (16, 5), (20, 1)])
+def test_every_token_is_scored_once_with_the_stated_context(model, tokenizer, texts, accelerator, window, stride):
+    windows = DocumentWindows(texts, tokenizer, window, stride)
+    found = measure_text(model, tokenizer, windows, accelerator, batch_size=5)
+    documents = [scored_once(model, [0, *tokenizer(text)["input_ids"]], window, stride) for text in texts]
+    assert [item["tokens"] for item in found["items"]] == [len(losses) for losses in documents]
+    assert [item["nats"] for item in found["items"]] == pytest.approx([sum(losses) for losses in documents], rel=1e-9)
+    assert [item["bytes"] for item in found["items"]] == [len(text.encode()) for text in texts]
+    losses = np.concatenate(documents)
+    assert found["num_tokens"] == len(losses)
+    assert found["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-9)
+    assert found["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / found["bytes"], rel=1e-9)
+    assert (found["least_context"], found["num_documents"]) == (window - stride, len(texts))
+
+
+def test_sums_are_those_of_lm_evaluation_harness(model, tokenizer, texts, accelerator):
+    """Its rolling log-likelihood scores as many tokens at once as the model takes, the last of them with all the
+    context there is room for: windows of one token more, which the beginning is, and that stride. It scores an empty
+    text as nothing too. With other strides the two differ: it has none."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    harness = HFLM(
+        pretrained=model, tokenizer=tokenizer, max_length=LIMIT, batch_size=3, device="cpu", add_bos_token=False
+    )
+    requests = [Instance("loglikelihood_rolling", {}, (text,), place) for place, text in enumerate(texts)]
+    theirs = harness.loglikelihood_rolling(requests, disable_tqdm=True)
+    windows = DocumentWindows(texts, tokenizer, LIMIT + 1, LIMIT)
+    found = measure_text(model, tokenizer, windows, accelerator)
+    # The harness takes its logarithms in float32.
+    assert [-item["nats"] for item in found["items"]] == pytest.approx(theirs, rel=1e-5)
+    size = sum(len(text.encode()) for text in texts)
+    assert found["bits_per_byte"] == pytest.approx(-sum(theirs) / math.log(2) / size, rel=1e-5)
+    more = measure_text(model, tokenizer, DocumentWindows(texts, tokenizer, LIMIT + 1, 8), accelerator)
+    assert [-item["nats"] for item in more["items"]] != pytest.approx(theirs, rel=1e-4)
+
+
+def test_texts_and_a_stream_of_them_measure_alike(model, tokenizer, texts, accelerator, tmp_path):
+    filled = [text for text in texts if text]
+    tokenize_corpus(filled, tokenizer, tmp_path / "tokens", "stories", show_progress=False)
+    stream = StridedWindows(TokenStream(tmp_path / "tokens"), 24, 10, by_document=True)
+    found, other = (
+        measure_text(model, tokenizer, windows, accelerator)
+        for windows in (DocumentWindows(filled, tokenizer, 24, 10), stream)
+    )
+    # A stream scores the EOS behind a document as well.
+    assert [item["tokens"] + 1 for item in found["items"]] == [item["tokens"] for item in other["items"]]
+    assert [item["bytes"] for item in found["items"]] == [item["bytes"] for item in other["items"]]
+    assert all(mine["nats"] < theirs["nats"] for mine, theirs in zip(found["items"], other["items"], strict=True))
+    assert set(found) == set(other)
+
+
+def test_without_a_token_of_beginning_the_first_is_context_alone(model, tokenizer, texts, accelerator):
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    found = measure_text(model, bare, DocumentWindows(texts, bare, 16, 5), accelerator)
+    for text, item in zip(texts, found["items"], strict=True):
+        tokens = tokenizer(text)["input_ids"]
+        assert item["tokens"] == max(0, len(tokens) - 1)
+        assert item["nats"] == pytest.approx(sum(scored_once(model, tokens, 16, 5)), rel=1e-9)
+    first = texts[0]
+    begun = len(tokenizer.decode(tokenizer(first)["input_ids"][:1]))
+    assert found["items"][0]["bytes"] == len(first) - begun
+
+
+def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer):
+    windows = DocumentWindows(["a<|endoftext|>b"], tokenizer, 64, 32)
+    assert windows.rows[0][0].tokens.count(tokenizer.eos_token_id) == 1, "the beginning alone"
+    assert windows.bytes.tolist() == [15]
+
+
+# Intervals and the modules
+
+
+def test_intervals_are_of_documents_drawn_anew(model, tokenizer, texts, accelerator):
+    found = measure_text(model, tokenizer, DocumentWindows(texts, tokenizer, 33, 16), accelerator)
+    nats, sizes = (np.array([item[name] for item in found["items"]]) for name in ("nats", "bytes"))
+    generator = np.random.default_rng(5)
+    chosen = generator.integers(len(nats), size=(4000, len(nats)))
+    low, high = np.quantile(nats[chosen].sum(1) / np.maximum(sizes[chosen].sum(1), 1) / math.log(2), [0.025, 0.975])
+    width = high - low
+    assert found["bits_per_byte_low"] == pytest.approx(low, abs=0.1 * width)
+    assert found["bits_per_byte_high"] == pytest.approx(high, abs=0.1 * width)
+    assert found["perplexity_low"] < found["perplexity"] < found["perplexity_high"]
+    assert found["level"] == 0.95
+
+
+def test_a_single_text_tells_no_interval(model, tokenizer, texts, accelerator):
+    found = measure_text(model, tokenizer, DocumentWindows(texts[:1], tokenizer, 33, 16), accelerator)
+    bounds = ("perplexity_low", "perplexity_high", "bits_per_byte_low", "bits_per_byte_high", "standard_error")
+    assert [found[name] for name in bounds] == [None] * 5
+
+
+def test_the_metric_perplexity_is_the_measure(model, tokenizer, texts, accelerator, tmp_path):
+    settings = {"window": 24, "stride": 12}
+    found = load_metric("perplexity").compute(predictions=texts, model=model, tokenizer=tokenizer, **settings)
+    assert found == measure_text(
+        model, tokenizer, DocumentWindows(texts, tokenizer, 24, 12), accelerator, batch_size=8
+    )
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path)
+    named = load_metric("perplexity").compute(predictions=texts, model=str(tmp_path), **settings)
+    assert named["perplexity"] == pytest.approx(found["perplexity"], rel=1e-6)
+    with pytest.raises(InputError, match="pass the tokenizer too"):
+        load_metric("perplexity").compute(predictions=texts, model=model)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "window", "stride", "said"),
+    [
+        (["a"], 1, 1, "length=1: a window needs at least 2 tokens"),
+        (["a"], 8, 8, "stride=8: expected 1 to 7"),
+        (["a"], 8, 0, "stride=0: expected 1 to 7"),
+        (["", ""], 8, 4, "no token to score in 2 texts"),
+        ([], 8, 4, "no token to score in 0 texts"),
+        (["a", None], 8, 4, "text 1: expected text, found None"),
+        (["\ud800"], 8, 4, "text 0: half a surrogate pair"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(tokenizer, given, window, stride, said):
+    with pytest.raises(InputError, match=said):
+        DocumentWindows(given, tokenizer, window, stride)
+
+
+def test_windows_longer_than_the_model_takes_are_refused(model, tokenizer, accelerator):
+    windows = DocumentWindows(["a"], tokenizer, LIMIT + 2, 4)
+    with pytest.raises(InputError, match=f"window={LIMIT + 2}: the model takes {LIMIT} tokens; set window to 33 or"):
+        measure_text(model, tokenizer, windows, accelerator)

@@ -1,0 +1,295 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.initial import random_guess
+from hmm_datasets.hmm.fitting.settings import FitSettings
+from hmm_datasets.hmm.fitting.state import FitState
+from hmm_datasets.hmm.model import HMM
+
+GUESS = random_guess(3, 4, seed=2)
+TOKENS = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1).astype(int)
+SHORT_OF_TOLERANCE = FitSettings(num_states=3, tolerance=1e-6)
+# Stops for nothing but max_epochs.
+SHORT = FitSettings(num_states=3, max_epochs=4, tolerance=0, seed=5, dtype="float64")
+
+
+def fit(tokens=TOKENS, settings=SHORT, **arguments):
+    return fit_hmm(tokens, settings, progress=False, **arguments)
+
+
+def error(*arguments, **settings) -> str:
+    with pytest.raises(InputError) as caught:
+        fit(*arguments, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Many steps
+
+
+@given(
+    seed=st.integers(0, 1000),
+    states=st.integers(1, 4),
+    pseudocount=st.sampled_from([1e-3, 0.01, 1.0, 20.0]),
+    data=st.integers(0, 3),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+@settings(deadline=None, derandomize=True, max_examples=30)
+def test_no_step_lowers_the_log_posterior(seed, states, pseudocount, data, dtype):
+    tokens = processes.random(3, 4, alpha=0.4, seed=data).sample(10, 12, seed=seed).astype(int)
+    found = fit(
+        tokens, FitSettings(states, max_epochs=10, tolerance=0, pseudocount=pseudocount, seed=seed, dtype=dtype)
+    )
+    values = [row["log_posterior"] for row in found.history]
+    assert len(values) == 10
+    # Rounding of a sum of a hundred logarithms.
+    assert np.diff(values).min() > (-1e-9 if dtype == "float64" else -1e-4)
+    assert max(np.diff(values)) > 0 or states == 1
+
+
+def test_no_step_lowers_the_likelihood_without_a_prior():
+    found = fit(settings=replace(SHORT, max_epochs=15, pseudocount=0))
+    values = [row["log_posterior"] for row in found.history]
+    assert np.diff(values).min() > -1e-9
+    assert values[3] == pytest.approx(found.history[3]["train_log_likelihood"] * TOKENS.size, rel=1e-14)
+
+
+def test_the_log_posterior_is_the_likelihood_and_the_dirichlet_prior():
+    found = fit(settings=replace(SHORT, max_epochs=1, pseudocount=0.7), initial=GUESS)
+    prior = 0.7 * sum(np.log(table).sum() for table in GUESS.tables().values())
+    expected = GUESS.log_likelihood(TOKENS).sum() + prior
+    assert found.history[0]["log_posterior"] == pytest.approx(expected, rel=1e-13)
+
+
+def test_a_symbol_that_never_comes_keeps_a_positive_probability():
+    found = fit(settings=replace(SHORT, max_epochs=30), num_symbols=6).hmm
+    assert (TOKENS < 4).all()
+    assert (found.emission > 0).all()
+    assert (found.emission[:, 4:] < 1e-3).all()
+    assert np.isfinite(found.log_likelihood([[0, 5, 4, 1]])).all()
+    for table in found.tables().values():
+        assert (table > 0).all()
+
+
+def test_a_fit_recovers_the_likelihood_of_the_hmm_that_drew_the_data():
+    truth = HMM(start=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
+    train, held_out = truth.sample(400, 50, seed=1), truth.sample(400, 50, seed=2)
+    found = fit(train, FitSettings(2, max_epochs=200, tolerance=1e-7, seed=3))
+    here, optimum = found.hmm.log_likelihood(held_out).mean() / 50, truth.log_likelihood(held_out).mean() / 50
+    # Seven free parameters cost some 7 / (2 N) nats a token; one state is 0.05 worse.
+    assert abs(here - optimum) < 1e-3
+    assert fit(train, FitSettings(1)).hmm.log_likelihood(held_out).mean() / 50 < optimum - 0.02
+    order = np.argsort(-found.hmm.emission[:, 0])
+    np.testing.assert_allclose(found.hmm.emission[order], truth.emission, atol=0.04)
+    np.testing.assert_allclose(found.hmm.transition[order][:, order], truth.transition, atol=0.04)
+
+
+def test_ragged_rows_fit_as_the_tokens_that_count_whatever_the_padding():
+    lengths = np.arange(60) % 21
+    garbage = TOKENS.copy()
+    garbage[np.arange(20) >= lengths[:, None]] = -100
+    expected, found = fit(lengths=lengths), fit(garbage, lengths=torch.as_tensor(lengths))
+    assert found.hmm == expected.hmm
+    assert found.train_log_likelihood == pytest.approx(
+        expected.hmm.log_likelihood(TOKENS, lengths=lengths).sum() / lengths.sum(), rel=1e-12
+    )
+
+
+def test_a_fit_stops_when_a_step_gains_less_than_the_tolerance():
+    found = fit(settings=replace(SHORT, max_epochs=500, tolerance=1e-4))
+    values = [row["train_log_likelihood"] for row in found.history]
+    assert 3 < len(values) < 500
+    assert abs(values[-1] - values[-2]) < 1e-4
+    assert (np.abs(np.diff(values))[:-1] >= 1e-4).all()
+    assert found.epoch == len(values)
+
+
+def test_the_best_hmm_on_held_out_data_is_returned():
+    # Few tokens and many states: what is gained in training is lost on others.
+    truth = processes.random(3, 4, alpha=0.4, seed=7)
+    train, held_out = truth.sample(5, 10, seed=1), truth.sample(100, 20, seed=2)
+    chosen = FitSettings(8, max_epochs=60, tolerance=0, patience=4, pseudocount=1e-3, dtype="float64")
+    found = fit(train, chosen, num_symbols=4, test_tokens=held_out)
+    scores = [row["test_log_likelihood"] for row in found.history]
+    assert len(scores) < 60
+    assert found.epoch == int(np.argmax(scores)) == len(scores) - 1 - 4
+    assert found.test_log_likelihood == scores[found.epoch]
+    assert found.hmm.log_likelihood(held_out).sum() / held_out.size == pytest.approx(max(scores), rel=1e-12)
+    assert found.hmm.log_likelihood(train).sum() / train.size == pytest.approx(found.train_log_likelihood, rel=1e-12)
+    assert fit(train, chosen, num_symbols=4).test_log_likelihood is None
+
+
+def test_the_same_seed_gives_the_same_fit_and_another_seed_another():
+    assert fit().hmm == fit().hmm
+    assert fit(settings=replace(SHORT, seed=6)).hmm != fit().hmm
+
+
+def test_no_steps_give_the_first_guess_and_its_likelihood():
+    found = fit(settings=replace(SHORT, max_epochs=0), initial=GUESS)
+    assert found.hmm == GUESS
+    assert found.history == []
+    assert found.train_log_likelihood == pytest.approx(GUESS.log_likelihood(TOKENS).sum() / TOKENS.size, rel=1e-13)
+
+
+def test_the_vocabulary_is_kept():
+    for initial in (None, GUESS):
+        assert fit(initial=initial, vocabulary="abcd").hmm.vocabulary == tuple("abcd")
+    named = HMM(**GUESS.tables(), vocabulary="wxyz")
+    assert fit(initial=named).hmm.vocabulary == tuple("wxyz")
+
+
+def test_structural_zeros_of_the_first_guess_survive_without_a_prior():
+    left_to_right = HMM(start=[1, 0, 0], transition=[[0.5, 0.5, 0], [0, 0.5, 0.5], [0, 0, 1]], emission=GUESS.emission)
+    found = fit(initial=left_to_right, settings=replace(SHORT, pseudocount=0)).hmm
+    np.testing.assert_array_equal(found.transition == 0, left_to_right.transition == 0)
+    assert found.start.tolist() == [1, 0, 0]
+
+
+def test_each_table_has_its_own_pseudocount():
+    chosen = replace(SHORT, max_epochs=1, pseudocount=0, transition_pseudocount=1e9, emission_pseudocount=2.0)
+    found = fit(settings=chosen, initial=GUESS, num_symbols=6 - 2)
+    plain = fit(settings=replace(SHORT, max_epochs=1, pseudocount=0), initial=GUESS)
+    np.testing.assert_allclose(found.hmm.transition, 1 / 3, rtol=1e-5)
+    np.testing.assert_array_equal(found.hmm.start, plain.hmm.start)
+    counts = plain.hmm.emission * GUESS.posteriors(TOKENS).sum((0, 1))[:, None] + 2
+    np.testing.assert_allclose(found.hmm.emission, counts / counts.sum(1, keepdims=True), rtol=1e-10)
+
+
+# Stochastic EM
+
+ONLINE = replace(SHORT, update_every=2, batch_size=10, max_epochs=3, step_exponent=0.8, step_offset=1.5)
+
+
+def test_updates_follow_the_equation_of_online_em():
+    found = fit(settings=ONLINE, initial=GUESS)
+    hmm, statistics, update = GUESS, None, 0
+    for epoch in range(3):
+        order = np.random.default_rng([5, epoch]).permutation(60)
+        for rows in order.reshape(3, 20):  # six batches of ten, two an update
+            update += 1
+            counts = hmm.expected_counts(TOKENS[rows])
+            scaled = [3 * getattr(counts, name) for name in ("start", "transition", "emission")]
+            size = (update + 1.5) ** -0.8
+            statistics = (
+                scaled if update == 1 else [s + size * (c - s) for s, c in zip(statistics, scaled, strict=True)]
+            )
+            tables = [table + 0.01 for table in statistics]
+            hmm = HMM(**dict(zip(GUESS.tables(), [t / t.sum(-1, keepdims=True) for t in tables], strict=True)))
+    for name, table in hmm.tables().items():
+        np.testing.assert_allclose(found.hmm.tables()[name], table, rtol=1e-11, err_msg=name)
+    assert [row["updates"] for row in found.history] == [3, 6, 9]
+    assert "log_posterior" not in found.history[0]
+
+
+def test_online_em_is_ahead_of_full_batches_after_the_same_epochs():
+    tokens = processes.random(5, 8, alpha=0.3, seed=4).sample(2000, 20, seed=1).astype(int)
+    common = {"num_states": 5, "max_epochs": 3, "tolerance": 0, "batch_size": 50, "seed": 1}
+    full = fit(tokens, FitSettings(**common)).train_log_likelihood
+    online = fit(tokens, FitSettings(**common, update_every=2)).train_log_likelihood
+    assert online > full + 0.02
+
+
+def test_one_update_an_epoch_of_all_batches_begins_as_full_batch_em():
+    whole = fit(settings=replace(ONLINE, update_every=6, max_epochs=1), initial=GUESS)
+    expected = fit(settings=replace(SHORT, max_epochs=1), initial=GUESS)
+    for name, table in expected.hmm.tables().items():
+        np.testing.assert_allclose(whole.hmm.tables()[name], table, rtol=1e-11)
+
+
+# Restarts
+
+
+def test_the_likeliest_first_guess_goes_on_as_if_alone():
+    chosen = replace(SHORT, max_epochs=8, num_restarts=4, restart_epochs=3, seed=0)
+    found = fit(settings=chosen)
+    alone = [fit(settings=replace(SHORT, max_epochs=8, seed=seed)) for seed in range(4)]
+    after_three = [result.history[2]["train_log_likelihood"] for result in alone]
+    best = int(np.argmax(after_three))
+    assert best != 0, "or the first would do"
+    assert found.hmm == alone[best].hmm
+    assert [(row["restart"], row["epoch"]) for row in found.history] == [
+        *((restart, epoch) for restart in range(4) for epoch in range(3)),
+        *((best, epoch) for epoch in range(3, 8)),
+    ]
+    assert all(row["seed"] == row["restart"] for row in found.history)
+
+
+def test_a_first_guess_is_not_over_because_another_did_as_well():
+    rows = [{"restart": restart, "train_log_likelihood": -1.0} for restart in range(2)]
+    assert not FitState(GUESS, restart=0, epoch=1, history=rows).finished(SHORT_OF_TOLERANCE)
+    rows = [{"restart": 0, "train_log_likelihood": -1.0} for _ in range(2)]
+    assert FitState(GUESS, restart=0, epoch=2, history=rows).finished(SHORT_OF_TOLERANCE)
+
+
+def test_held_out_data_choose_among_restarts():
+    chosen = replace(SHORT, max_epochs=3, num_restarts=4, restart_epochs=3, seed=2, num_states=6)
+    held_out = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=2)
+    found = fit(TOKENS[:6], settings=chosen, test_tokens=held_out, num_symbols=4)
+    last = [row for row in found.history if row["epoch"] == 2]
+    by_test = max(last, key=lambda row: row["test_log_likelihood"])["restart"]
+    by_train = max(last, key=lambda row: row["train_log_likelihood"])["restart"]
+    assert by_test != by_train, "or they could not be told apart"
+    expected = fit(TOKENS[:6], replace(chosen, num_restarts=1, seed=2 + by_test), test_tokens=held_out, num_symbols=4)
+    assert found.hmm == expected.hmm
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_states": 0}, "num_states is 0; expected 1 or more"),
+        ({"num_states": 2, "max_epochs": -1}, "max_epochs is -1; expected 0 or more"),
+        ({"num_states": 2, "batch_size": 0}, "batch_size is 0; expected 1 or more"),
+        ({"num_states": 2, "patience": 0}, "patience is 0"),
+        ({"num_states": 2, "save_every": 0}, "save_every is 0"),
+        ({"num_states": 2, "pseudocount": -0.1}, "pseudocount is -0.1; expected a finite number, 0 or more"),
+        ({"num_states": 2, "pseudocount": math.nan}, "pseudocount is nan"),
+        ({"num_states": 2, "tolerance": math.inf}, "tolerance is inf"),
+        ({"num_states": 2, "emission_pseudocount": -1.0}, "emission_pseudocount is -1.0; expected a finite number"),
+        ({"num_states": 2, "update_every": 0}, "update_every is 0; expected 1 or more"),
+        ({"num_states": 2, "num_restarts": 0}, "num_restarts is 0; expected 1 or more"),
+        ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5 and at most 1"),
+        ({"num_states": 2, "dtype": "bfloat16"}, "dtype is 'bfloat16'; expected float32 or float64"),
+        ({"num_states": 2, "init": "kmeans"}, "init is 'kmeans'; expected random or contexts"),
+        ({"num_states": 2, "backend": "jax"}, "backend is 'jax'; expected torch or pomegranate"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(arguments, message):
+    with pytest.raises(InputError, match="expected") as caught:
+        FitSettings(**arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": np.zeros((0, 5), int)}, "there is no token to fit an HMM to"),
+        ({"tokens": np.zeros((3, 5), int), "lengths": [0, 0, 0]}, "there is no token to fit an HMM to"),
+        ({"num_symbols": 3}, "is 3; the symbols of this HMM are 0..2"),
+        ({"tokens": [[0, 1], [2]]}, "tokens are ragged"),
+        ({"tokens": [[0.5, math.nan]]}, "tokens have type float64; expected integers"),
+        ({"tokens": [["a"]]}, "expected integers"),
+        ({"tokens": [[0, -1]]}, "tokens[0, 1] is -1"),
+        ({"test_tokens": np.zeros((0, 5), int)}, "test_tokens hold no token"),
+        ({"initial": random_guess(2, 4)}, "initial is HMM(2 states, 4 symbols, state-emitting); expected a state-"),
+        ({"initial": random_guess(3, 5)}, "expected a state-emitting HMM of 3 states and 4 symbols"),
+        ({"initial": processes.even()}, "edge-emitting); expected a state-emitting HMM"),
+        ({"vocabulary": "abc"}, "vocabulary has 3 names; expected 4"),
+        ({"num_symbols": 0}, "num_symbols is 0; expected 1 or more"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', and cannot be used: "),
+        ({"initial": GUESS, "settings": replace(SHORT, num_restarts=2)}, "num_restarts is 2, but initial leaves"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(arguments, message):
+    assert message in error(**arguments)

@@ -1,0 +1,184 @@
+"""The card of a run says what was measured on that model, and all that it was trained on; users' own cards stay."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from huggingface_hub import ModelCard
+from transformers import AutoModelForCausalLM
+
+from hmm_datasets.evaluation.evaluation import weights_sha256
+from hmm_datasets.files import read_json, write_json
+from hmm_datasets.hmm import processes
+from hmm_datasets.hub.run_cards import write_hmm_card, write_run_card
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.stream import tokenize_corpus
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.lineage import lineage
+from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+from hmm_datasets.training.sources import DataSettings, MixtureSettings
+from hmm_datasets.training.trainer import FineTuner, Pretrainer
+
+SMALL = {"global_batch_size": 4, "per_device_train_batch_size": 4, "report_to": "none", "save_strategy": "no"}
+STEPS = {"pretrain_text": 3, "midtrain": 2, "sft": 2}
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """Pretraining, midtraining and fine-tuning, each in a folder of its own; no evaluation beside them."""
+    root = tmp_path_factory.mktemp("stages")
+    documents = load_corpus("tinystories-sample", split="train", streaming=False)["text"][:50]
+    tokenizer = train_bpe(documents, 400)
+    tokenizer.save_pretrained(root / "tokenizer")
+    for name, texts in (("stories", documents), ("talk", documents[::-1])):
+        for split in ("train", "test"):
+            tokenize_corpus(texts, tokenizer, root / name / split, name)
+
+    def train(name, data, model, base=None):
+        args = PretrainSettings(str(root / name), max_steps=STEPS[name], **SMALL)
+        plan = args.plan(data, model)
+        torch.manual_seed(0)
+        trainer = Pretrainer(
+            model=model,
+            args=args,
+            train_dataset=plan.train_rows(),
+            eval_dataset=data.test_rows,
+            processing_class=data.tokenizer,
+            data_collator=torch.utils.data.default_collate,
+        )
+        train_and_save(trainer, plan=plan, settings={}, data=data.identity, base=base)
+
+    chosen = DataSettings(tokens=str(root / "stories"), tokenizer=str(root / "tokenizer"), length=32)
+    data = chosen.load()
+    train("pretrain_text", data, new_model(ModelSettings(model="d1").config(data)))
+    mixture = MixtureSettings(
+        str(root / "pretrain_text"), [str(root / "stories"), str(root / "talk")], [0.5, 0.5], length=32
+    )
+    train(
+        "midtrain",
+        mixture.load(),
+        AutoModelForCausalLM.from_pretrained(root / "pretrain_text"),
+        str(root / "pretrain_text"),
+    )
+
+    talk = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
+    rows = Dataset.from_list([{"messages": talk}] * 16)
+    trainer = FineTuner(
+        model=AutoModelForCausalLM.from_pretrained(root / "midtrain"),
+        args=SFTSettings(str(root / "sft"), max_steps=STEPS["sft"], max_length=32, **SMALL),
+        train_dataset=rows,
+        eval_dataset=rows,
+        processing_class=data.tokenizer,
+    )
+    train_and_save(trainer, settings={"conversations": "small-talk"}, data={}, base=str(root / "midtrain"))
+    return root
+
+
+def card(folder):
+    return ModelCard.load(folder / "README.md")
+
+
+def tokens(root, name):
+    return read_json(root / name / "summary.json")["tokens"]
+
+
+def test_a_card_lists_the_tokens_of_every_stage_and_their_sum(stages):
+    counts = [tokens(stages, name) for name in STEPS]
+    text = card(stages / "sft").text
+    assert f"| Tokens trained on | {sum(counts):,} |" in text
+    assert f"| pretraining | stories | {counts[0]:,} |" in text
+    assert f"| midtraining | stories and talk | {counts[1]:,} |" in text
+    assert f"| fine-tuning | small-talk | {counts[2]:,} |" in text
+    assert f"| Tokens trained on | {counts[0]:,} |" in card(stages / "pretrain_text").text
+
+
+def test_a_card_states_only_what_was_measured_on_its_model(stages, tmp_path):
+    shutil.copytree(stages, tmp_path / "root")
+    root = tmp_path / "root"
+    held_out = read_json(root / "sft" / "summary.json")["evaluation"]["loss"]
+    assert f"| Held-out loss | {held_out:.5g} |" in card(root / "sft").text
+    found = {"bits_per_byte": 1.25, "standard_error": 0.01}
+    sha256 = weights_sha256(AutoModelForCausalLM.from_pretrained(root / "midtrain"))
+    write_json(root / "evaluation" / "report.json", {"model": {"name": "midtrain", "sha256": sha256}, "text": found})
+    for name in STEPS:
+        write_run_card(root / name, evaluations=[root / "evaluation"])
+    assert ["bits/byte" in card(root / name).text for name in STEPS] == [False, True, False]
+    assert "| Held-out text | 1.25 | 0.01 | bits/byte |" in card(root / "midtrain").text
+
+
+def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path, capsys):
+    shutil.copytree(stages, tmp_path / "root")
+    (tmp_path / "root" / "sft" / "README.md").write_text("# By hand\n")
+    path = Path(__file__).parents[2] / "recipes" / "report.py"
+    spec = importlib.util.spec_from_file_location("report", path)
+    spec.loader.exec_module(report := importlib.util.module_from_spec(spec))
+    report.main(report.ReportSettings(str(tmp_path / "root")))
+    assert set(read_json(tmp_path / "root" / "report.json")["runs"]) == set(STEPS)
+    assert (tmp_path / "root" / "text_loss.png").exists()
+    said = capsys.readouterr().out
+    assert all(name in said for name in STEPS)
+    assert card(tmp_path / "root" / "midtrain").data.license == "cdla-sharing-1.0"
+    assert (tmp_path / "root" / "sft" / "README.md").read_text() == "# By hand\n"
+
+
+def test_tokens_of_a_base_that_says_nothing_are_said_to_be_unknown(stages, tmp_path):
+    shutil.copytree(stages / "pretrain_text", tmp_path / "base")
+    (tmp_path / "base" / "run.json").unlink()
+    found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")
+    assert found["before"] == [{"stage": "training of base", "data": None, "tokens": None}]
+    shutil.copytree(stages / "sft", tmp_path / "sft")
+    record = read_json(tmp_path / "sft" / "run.json")
+    write_json(tmp_path / "sft" / "run.json", record | {"lineage": found})
+    write_run_card(tmp_path / "sft")
+    count = tokens(stages, "sft")
+    assert (
+        f"| Tokens trained on | {count:,}, and those of before, which are not known |" in card(tmp_path / "sft").text
+    )
+    assert "| training of base | not known | not known |" in card(tmp_path / "sft").text
+
+
+def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, tmp_path):
+    shutil.copytree(stages / "midtrain", tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    write_json(checkpoint / "trainer_state.json", {"num_input_tokens_seen": 77})
+    found = lineage(str(checkpoint), stage="fine-tuning", data="talk")["before"]
+    assert [stage["tokens"] for stage in found] == [tokens(stages, "pretrain_text"), 77]
+
+
+def test_a_card_holds_no_path_of_this_machine(stages):
+    for name in STEPS:
+        assert str(stages) not in (stages / name / "README.md").read_text()
+
+
+def test_a_card_that_somebody_wrote_is_left_alone(stages, tmp_path):
+    shutil.copytree(stages / "pretrain_text", tmp_path / "run")
+    path = tmp_path / "run" / "README.md"
+    first = path.read_text()
+    write_run_card(tmp_path / "run", name="Another name")
+    assert "# Another name" in path.read_text(), "our own is written anew"
+    path.write_text(first.replace("## Data", "## My data"))
+    write_run_card(tmp_path / "run")
+    assert "## My data" in path.read_text(), "edited"
+    path.write_text("# By hand\n")
+    write_run_card(tmp_path / "run")
+    assert path.read_text() == "# By hand\n"
+
+
+def test_a_fit_has_its_card_beside_the_hmm(tmp_path):
+    hmm = processes.mess3()
+    hmm.save_pretrained(tmp_path / "hmm")
+    summary = {"train_log_likelihood": -1.0, "test_log_likelihood": -1.5, "entropy_rate": 1.0}
+    write_json(tmp_path / "summary.json", summary | {"entropy_rate_error": 0.001})
+    record = {"settings": {"corpus": "tinystories-sample"}, "command": "python fit_hmm.py", "versions": {"torch": "2"}}
+    write_json(tmp_path / "run.json", record)
+    write_hmm_card(tmp_path)
+    text = card(tmp_path / "hmm").text
+    assert "| Fitted on | tinystories-sample |" in text
+    assert "-1.50000 nats/token" in text
+    assert json.loads((tmp_path / "hmm" / "config.json").read_text()), "the HMM is as it was"

@@ -1,0 +1,27 @@
+"""What a model is measured against, by its name on the Hub."""
+
+import pytest
+
+
+@pytest.mark.launch
+def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_repository(local_hub, tmp_path):
+    code = """
+        import json, sys
+        from huggingface_hub import HfApi
+        from hmm_datasets.hmm import processes
+        from hmm_datasets.hub.push import push_folder
+        from hmm_datasets.evaluation.targets import open_target
+        hmm, folder = processes.mess3(), sys.argv[1]
+        hmm.save_pretrained(folder)
+        for kind in ("model", "dataset"):
+            push_folder(folder, f"tester/mess3-{kind}", repo_type=kind)
+        texts = b"".join(json.dumps({"text": f"Story {n}."}).encode() + b"\\n" for n in range(3))
+        HfApi().create_repo("tester/stories", repo_type="dataset")
+        HfApi().upload_file(path_or_fileobj=texts, path_in_repo="test.jsonl", repo_id="tester/stories",
+                            repo_type="dataset")
+        laws = [open_target(f"tester/mess3-{kind}") == hmm for kind in ("model", "dataset")]
+        print(json.dumps([laws, open_target("tester/stories", 2).texts]))
+    """
+    laws, texts = local_hub.child(code, tmp_path / "home", tmp_path / "hmm")
+    assert laws == [True, True]
+    assert texts == ["Story 0.", "Story 1."]

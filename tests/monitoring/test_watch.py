@@ -1,0 +1,195 @@
+import json
+import math
+import threading
+import time
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import append_jsonl
+from hmm_datasets.monitoring.watch import (
+    WatchSettings,
+    follow,
+    format_status,
+    read_status,
+    summarize,
+)
+
+
+def rows_of(count: int, interval: float = 10.0, **more) -> list[dict]:
+    return [
+        {"step": 5 * s, "time": 1000 + interval * s, "loss": 2 + 1 / s, "tokens": 5000 * s, "host": "node7", **more}
+        for s in range(1, count + 1)
+    ]
+
+
+def status_of(rows, now=None, **settings):
+    return summarize(rows, WatchSettings(**settings), rows[-1]["time"] if now is None else now)
+
+
+def test_a_healthy_run_is_told_by_its_last_row():
+    status = status_of(rows_of(10, max_steps=100))
+    assert (status.step, status.max_steps, status.tokens, status.host) == (50, 100, 50_000, "node7")
+    assert status.loss == pytest.approx(2.1)
+    assert status.steps_per_second == pytest.approx(0.5)
+    assert status.tokens_per_second == pytest.approx(500)
+    assert status.seconds_left == pytest.approx(100)
+    assert status.ok
+    assert not status.finished
+    assert not status.spikes
+
+
+def test_the_rate_is_unmoved_by_one_long_pause_or_a_restart():
+    rows = rows_of(20)
+    for row in rows[10:]:
+        row["time"] += 5000
+    for row in rows[15:]:
+        row["step"] -= 15  # went back to a checkpoint
+    assert status_of(rows).steps_per_second == pytest.approx(0.5)
+
+
+def test_evaluation_rows_of_the_same_step_do_not_count_as_beats():
+    rows = []
+    for row in rows_of(8):
+        rows += [row, {"step": row["step"], "time": row["time"] + 1, "eval_loss": 3.0}]
+    status = status_of(rows)
+    assert status.steps_per_second == pytest.approx(0.5)
+    assert status.loss == pytest.approx(2 + 1 / 8)
+    assert status.tokens == 40_000
+
+
+def test_a_run_without_a_row_for_many_intervals_has_stalled():
+    rows = rows_of(10, max_steps=100)
+    last = rows[-1]["time"]
+    assert not status_of(rows, now=last + 39, stall_intervals=4).stalled
+    status = status_of(rows, now=last + 41, stall_intervals=4)
+    assert status.stalled
+    assert not status.ok
+    assert status.seconds_silent == pytest.approx(41)
+
+
+def test_a_finished_run_does_not_stall():
+    status = status_of(rows_of(10, max_steps=50), now=1e9)
+    assert status.finished
+    assert not status.stalled
+    assert status.seconds_left == 0
+
+
+def test_a_finished_run_is_done_in_full_where_its_last_row_tells_no_fraction():
+    rows = rows_of(9, max_steps=10, fraction=0.9)
+    rows.append({"step": 10, "time": 200.0, "max_steps": 10, "eval_loss": 1.0})
+    status = status_of(rows)
+    assert status.finished
+    assert (status.fraction, status.seconds_left) == (1.0, 0.0)
+
+
+def test_nan_and_infinite_losses_are_found_with_their_step_and_host():
+    rows = rows_of(10)
+    rows[6]["loss"], rows[8]["loss"] = math.nan, math.inf
+    status = status_of(rows)
+    assert [(step, host) for step, _, host in status.not_finite] == [(35, "node7"), (45, "node7")]
+    assert not status.ok
+
+
+def test_a_spike_is_found_and_a_slow_change_is_none():
+    rows = rows_of(60)
+    for place, row in enumerate(rows):
+        row["loss"] = 3 + 0.02 * math.sin(7 * place) - 0.01 * place
+    assert status_of(rows).spikes == ()
+    rows[40]["loss"] += 0.8
+    assert [step for step, _, _ in status_of(rows).spikes] == [205]
+    for row in rows[41:]:
+        row["loss"] += 0.8  # and it stays there: still told
+    assert status_of(rows).spikes[0][0] == 205
+    assert status_of(rows).ok
+
+
+def test_a_constant_loss_with_rounding_is_no_spike():
+    rows = rows_of(30)
+    for row in rows:
+        row["loss"] = 1.0
+    rows[20]["loss"] = 1.0001
+    assert status_of(rows).spikes == ()
+
+
+def test_one_row_is_enough_to_begin_with():
+    status = status_of(rows_of(1), now=1e9)
+    assert status.steps_per_second is None
+    assert status.seconds_left is None
+    assert not status.stalled
+    assert "unknown until there are two rows" in format_status(status)
+
+
+def test_the_table_names_what_is_wrong():
+    rows = rows_of(30, max_steps=1000)
+    rows[-1]["loss"] = math.nan
+    rows[-5]["loss"] = 50.0
+    table = format_status(status_of(rows, now=rows[-1]["time"] + 90_061))
+    assert "step             150 of 1,000 (15.0%)" in table
+    assert "0.5 steps a second, 500 tokens a second" in table
+    assert "time left        0:28:20" in table
+    assert "1 d 1:01:01 ago, on node7" in table
+    assert "stalled          YES" in table
+    assert "nan at step 150 on node7" in table
+    assert "50 at step 130 on node7" in table
+
+
+def test_a_file_is_read_by_its_folder_without_a_torn_last_line(tmp_path):
+    path = tmp_path / "history.jsonl"
+    for row in rows_of(4):
+        append_jsonl(path, row)
+    append_jsonl(path, {"note": "neither step nor time"})
+    with path.open("a") as file:
+        file.write('{"step": 25, "ti')
+    for place in (path, tmp_path):
+        assert read_status(place, now=1041.0).step == 20
+
+
+def test_follow_ends_with_the_run(tmp_path):
+    path = tmp_path / "history.jsonl"
+    first, *others = rows_of(5, max_steps=25)
+    append_jsonl(path, first)
+
+    def write():
+        for row in others:
+            time.sleep(0.05)
+            append_jsonl(path, row)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    statuses = list(follow(path, every=0.02))
+    writer.join()
+    assert statuses[0].step == 5
+    assert statuses[-1].finished
+    assert [s.step for s in statuses] == sorted(s.step for s in statuses)
+
+
+def test_bad_input_is_told_in_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"history\.jsonl: no such file"):
+        read_status(tmp_path)
+    (tmp_path / "history.jsonl").write_text(json.dumps({"step": 1}) + "\n")
+    with pytest.raises(InputError, match="no row with step and time yet"):
+        read_status(tmp_path)
+    (tmp_path / "history.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match=r"history\.jsonl:1: not JSON"):
+        read_status(tmp_path)
+    with pytest.raises(InputError, match="stall_intervals is 0"):
+        WatchSettings(stall_intervals=0)
+    with pytest.raises(InputError, match="spike_deviations is nan"):
+        WatchSettings(spike_deviations=math.nan)
+    with pytest.raises(InputError, match="window is 2; expected 5 rows or more"):
+        WatchSettings(window=2)
+
+
+def test_time_left_of_a_growing_batch_goes_by_its_rows():
+    """By steps it would be 7 steps of 15 s."""
+    told = [(1, 10.0, 0.05), (2, 20.0, 0.1), (3, 40.0, 0.2), (4, 60.0, 0.3)]
+    rows = [{"step": s, "time": t, "fraction": f, "max_steps": 11, "skipped_steps": s // 2} for s, t, f in told]
+    status = summarize(rows, WatchSettings(), now=61.0)
+    assert status.fraction == 0.3
+    assert status.seconds_left == pytest.approx(140.0)
+    assert status.skipped_steps == 2
+    text = format_status(status)
+    assert "4 of 11 (30.0%)" in text
+    assert "0:02:20, until " in text
+    assert "left out" in text

@@ -1,0 +1,127 @@
+"""Midtraining as the recipe does it, in this process: the held-out loss of each stream and of all."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.data.windows import TokenWindows
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.sources import MixtureSettings
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+LENGTH = 16
+WINDOWS = {"text": 11, "chat": 5}
+"""Held-out windows of each stream."""
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory):
+    root = tmp_path_factory.mktemp("streams")
+    tokenizer = train_bpe(["Once upon a time."] * 8, 270, show_progress=False)
+    torch.manual_seed(0)
+    config = llama_config("1m", vocab_size=len(tokenizer), max_length=LENGTH)
+    config.num_hidden_layers = 1
+    LlamaForCausalLM(config).save_pretrained(root / "model")
+    tokenizer.save_pretrained(root / "model")
+    draw = np.random.default_rng(0)
+    identity = {"vocab_size": len(tokenizer), "eos_id": tokenizer.eos_token_id}
+    identity["tokenizer_hash"] = tokenizer_hash(tokenizer)
+    for (name, count), low in zip(WINDOWS.items(), (20, 200), strict=True):
+        for split, windows in (("train", 20), ("test", count)):
+            document = draw.integers(low, 260, windows * LENGTH - 1)
+            write_tokens([document], root / name / split, corpus=name, **identity)
+    return root
+
+
+@pytest.fixture
+def midtrain(streams, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(RECIPES)
+    recipe = importlib.import_module("midtrain")
+
+    def midtrain(names=("text", "chat"), **settings):
+        folders = [str(streams / name) for name in names]
+        mixture = MixtureSettings(str(streams / "model"), folders, [1.0] * len(names), length=LENGTH, **settings)
+        arguments = PretrainSettings(
+            str(tmp_path / "run"),
+            max_steps=2,
+            global_batch_size=4,
+            per_device_train_batch_size=4,
+            per_device_eval_batch_size=3,
+            eval_strategy="steps",
+            eval_steps=1,
+            eval_on_start=True,
+            save_steps=1,
+            load_best_model_at_end=True,
+            metric_for_best_model="chat_loss",
+            greater_is_better=False,
+            report_to="none",
+        )
+        recipe.main(mixture, arguments)
+        rows = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        return [row for row in rows if "eval_loss" in row], summary["evaluation"]
+
+    return midtrain
+
+
+def loss(folder, stream, count) -> float:
+    """The mean over the tokens of the first held-out windows."""
+    model = LlamaForCausalLM.from_pretrained(folder).eval()
+    windows = TokenWindows(TokenStream(stream / "test"), LENGTH)
+    ids = torch.stack([windows[number]["input_ids"] for number in range(count)])
+    with torch.no_grad():
+        return model(input_ids=ids, labels=ids).loss.item()
+
+
+@pytest.mark.parametrize(("most", "counts"), [(256, (11, 5)), (4, (4, 4)), (7, (7, 5))])
+def test_the_held_out_loss_is_told_of_each_stream_and_of_all_their_tokens(midtrain, streams, tmp_path, most, counts):
+    history, evaluation = midtrain(num_test_sequences=most)
+    first = history[0]
+    expected = [loss(streams / "model", streams / name, n) for name, n in zip(WINDOWS, counts, strict=True)]
+    assert [first["eval_text_loss"], first["eval_chat_loss"]] == pytest.approx(expected, rel=1e-5)
+    assert first["eval_loss"] == pytest.approx(np.average(expected, weights=counts), rel=1e-5)
+    assert len(history) == 4, "one row for each evaluation: at the start, after every step, at the end"
+    assert len({(row["step"], row["eval_chat_loss"]) for row in history}) >= 3
+    found = [loss(tmp_path / "run", streams / name, n) for name, n in zip(WINDOWS, counts, strict=True)]
+    assert [evaluation["text_loss"], evaluation["chat_loss"]] == pytest.approx(found, rel=1e-5)
+    state = json.loads((tmp_path / "run" / "checkpoint-2" / "trainer_state.json").read_text())
+    assert state["best_metric"] == min(row["eval_chat_loss"] for row in history[1:]), "a stream can choose the best"
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_two_processes_tell_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
+    arguments = (
+        *("recipes/midtrain.py", "--model", streams / "model", "--streams", streams / "text", streams / "chat"),
+        *("--weights", 1, 1, "--length", LENGTH, "--max_steps", 1, "--global_batch_size", 4, "--save_strategy", "no"),
+        *("--per_device_train_batch_size", 2, "--per_device_eval_batch_size", 3, "--output_dir", tmp_path / "run"),
+    )
+    succeeded(program.launch("cpu2", *arguments))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["world_size"] == 2
+    expected = [loss(tmp_path / "run", streams / name, count) for name, count in WINDOWS.items()]
+    found = summary["evaluation"]
+    assert [found["text_loss"], found["chat_loss"]] == pytest.approx(expected, rel=1e-5)
+    assert found["loss"] == pytest.approx(np.average(expected, weights=list(WINDOWS.values())), rel=1e-5)
+
+
+def test_streams_of_one_name_are_told_apart_by_their_folders(streams, tmp_path):
+    from hmm_datasets.training.sources import stream_names
+
+    assert stream_names(["a/text", "a/chat"]) == ["text", "chat"]
+    assert stream_names(["a/text", "b/text", "b/chat/one/"]) == ["a_text", "b_text", "one"]
+    assert stream_names(["text", "text", "../text"]) == ["text", "text_2", "text_3"]
+
+
+def test_fewer_than_one_held_out_window_is_refused(streams):
+    with pytest.raises(InputError, match="num_test_sequences is 0; expected 1 or more"):
+        MixtureSettings("model", ["text"], [1.0], num_test_sequences=0)

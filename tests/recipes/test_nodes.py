@@ -1,0 +1,160 @@
+"""The multi-node command of the README on two hosts: network namespaces with a cable between them, or on loopback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
+
+pytestmark = [pytest.mark.launch, pytest.mark.slow]
+
+PORT = 29517
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a launcher is started: what its command begins with, its address, the network the others are on."""
+
+    prefix: tuple[str, ...]
+    address: str
+    network: str
+
+
+def ip(*arguments):
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True, timeout=20)
+
+
+@pytest.fixture
+def hosts():
+    """Two network namespaces joined by a pair of virtual devices; two launchers on loopback where there are none."""
+    names = [f"hmm{os.getpid()}n{number}" for number in range(2)]
+    with ExitStack() as undo:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                undo.callback(subprocess.run, ["ip", "netns", "del", name], capture_output=True)
+            ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+            for number, name in enumerate(names):
+                ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+                for device in ("lo", "eth0"):
+                    ip("-n", name, "link", "set", device, "up")
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"no network namespaces here, so on loopback: {getattr(error, 'stderr', error)}")
+            yield [Host((), "127.0.0.1", "lo")] * 2
+        else:
+            yield [Host(("ip", "netns", "exec", n), f"10.77.0.{i + 1}", "eth0") for i, n in enumerate(names)]
+
+
+class Cluster:
+    """Starts the command on both hosts, each in a session of its own; none outlives the test."""
+
+    def __init__(self, program, hosts, folder, hmm_folder):
+        self.program, self.hosts, self.folder, self.hmm_folder = program, hosts, folder, hmm_folder
+        self.launchers = []
+
+    def arguments(self, output, steps, *settings):
+        return [
+            *("recipes/pretrain.py", "--hmm", self.hmm_folder, "--output_dir", output, "--max_steps", steps),
+            *("--length", 16, "--model", "1m", "--num_test_sequences", 8, "--logging_steps", 1, "--save_steps", 3),
+            *("--global_batch_size", 8, "--per_device_train_batch_size", 2, *settings),
+        ]
+
+    def start(self, config, output, steps, *settings, processes=2):
+        """The README's command, on each host."""
+        for number, host in enumerate(self.hosts):
+            command = [
+                *host.prefix,
+                *(sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"),
+                *("--config_file", f"accelerate_configs/{config}.yaml", "--num_machines", 2),
+                *("--num_processes", processes, "--machine_rank", number, "--mixed_precision", "no"),
+                *("--main_process_ip", self.hosts[0].address, "--main_process_port", PORT),
+                *self.arguments(output, steps, *settings),
+            ]
+            with (self.folder / f"host{number}.log").open("w") as log:
+                self.launchers.append(
+                    subprocess.Popen(
+                        list(map(str, command)),
+                        cwd=self.program.root,
+                        env=self.program.environment | {"GLOO_SOCKET_IFNAME": host.network},
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+
+    def said(self, number):
+        return (self.folder / f"host{number}.log").read_text()
+
+    def wait(self, timeout):
+        deadline = time.monotonic() + timeout
+        codes = [launcher.wait(max(1.0, deadline - time.monotonic())) for launcher in self.launchers]
+        self.launchers = []
+        return codes
+
+    def kill(self, number):
+        """All of a host at once, as when its power goes: launcher and ranks."""
+        for process in _tree(self.launchers[number].pid):
+            os.kill(process, signal.SIGKILL)
+
+
+def _tree(process):
+    children = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, text=True).stdout.split()
+    return [process, *(one for child in children for one in _tree(int(child)))]
+
+
+@pytest.fixture
+def cluster(program, hosts, tmp_path, hmm_folder):
+    cluster = Cluster(program, hosts, tmp_path, hmm_folder)
+    yield cluster
+    for number in range(len(cluster.launchers)):
+        if cluster.launchers[number].poll() is None:
+            cluster.kill(number)
+            cluster.launchers[number].wait(30)
+
+
+def losses(output):
+    rows = [json.loads(line) for line in (output / "history.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+@pytest.mark.parametrize(("config", "alone"), [("multi_node_zero2", "zero2"), ("multi_node", "cpu2")])
+def test_two_hosts_train_what_one_with_as_many_processes_trains(config, alone, cluster, program, succeeded):
+    two, one = cluster.folder / "two", cluster.folder / "one"
+    cluster.start(config, two, 4)
+    assert cluster.wait(240) == [0, 0], cluster.said(0)[-3000:] + cluster.said(1)[-3000:]
+    succeeded(program.launch(alone, *cluster.arguments(one, 4)))
+    assert losses(two) == losses(one)
+    assert sorted(losses(two)) == [1, 2, 3, 4]
+    summary = json.loads((two / "summary.json").read_text())
+    assert summary["world_size"] == 2
+    assert summary["tokens"] == 4 * 8 * 17
+    assert (two / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["killed", "unplugged"])
+def test_when_a_host_is_gone_the_other_ends_in_bounded_time_and_says_why(how, cluster, hosts):
+    """Killed, it closes its connections; unplugged, it says nothing, and the other waits out --ddp_timeout."""
+    output = cluster.folder / "run"
+    cluster.start("multi_node_zero2", output, 100_000, "--ddp_timeout", 20)
+    deadline = time.monotonic() + 200
+    while not (output / "checkpoint-3").exists():
+        assert time.monotonic() < deadline, cluster.said(0)[-3000:]
+        time.sleep(0.5)
+    if how == "unplugged":
+        if not hosts[1].prefix:
+            pytest.skip("no network namespaces here, so no cable to pull")
+        ip("-n", hosts[1].prefix[-1], "link", "set", "eth0", "down")
+    else:
+        cluster.kill(1)
+    assert cluster.launchers[0].wait(90) not in (0, -signal.SIGKILL)
+    assert "error: rank 0 on" in cluster.said(0)
+    assert "lost another process" in cluster.said(0)
+    assert ("Timed out waiting 20000ms" if how == "unplugged" else hosts[1].address) in cluster.said(0)
+    assert verify_checkpoint(output / "checkpoint-3").ok

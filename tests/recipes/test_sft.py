@@ -1,0 +1,169 @@
+"""Fine-tuning as the recipe does it, in this process: what it evaluates on, and where its model stops."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.settings import SFTSettings
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TEXTS = ["Who is number 7? It is number 12 of them all."] * 8
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    monkeypatch.syspath_prepend(RECIPES)
+    return importlib.import_module("sft")
+
+
+def save_model(folder, tokenizer):
+    torch.manual_seed(0)
+    config = llama_config("1m", vocab_size=len(tokenizer), max_length=48, eos_token_id=tokenizer.eos_token_id)
+    config.num_hidden_layers = 1
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    tokenizer = train_bpe(TEXTS, 280, show_progress=False)
+    return save_model(tmp_path_factory.mktemp("model"), tokenizer)
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
+def answered(number):
+    return {"messages": [user(f"Who is number {number}?"), assistant(f"It is {number}.")]}
+
+
+def asked(number):
+    return {"messages": [user(f"Who is number {number}?")]}
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """A folder with splits of its own, as data sets on the Hub have."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def corpus(train, test):
+        folder = tmp_path / "corpus"
+        folder.mkdir()
+        for name, rows in (("train", train), ("test", test)):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(folder)
+
+    return corpus
+
+
+@pytest.fixture
+def fine_tune(recipe, tmp_path):
+    def fine_tune(model, conversations, chat=None, **settings):
+        arguments = SFTSettings(
+            str(tmp_path / "run"),
+            **{
+                "max_steps": 1,
+                "global_batch_size": 4,
+                "per_device_train_batch_size": 4,
+                "max_length": 48,
+                "logging_steps": 1,
+                "save_strategy": "no",
+                "report_to": "none",
+            }
+            | settings,
+        )
+        chosen = recipe.ConversationSettings(model, conversations, max_new_tokens=2, **(chat or {}))
+        recipe.main(chosen, arguments)
+        return json.loads((tmp_path / "run" / "summary.json").read_text())
+
+    return fine_tune
+
+
+def held_out_rows(monkeypatch):
+    """The sizes of the test sets that trainers were given."""
+    from hmm_datasets.training import trainer as trainers
+
+    sizes, begin = [], trainers.FineTuner.__init__
+
+    def noted(self, *args, **kwargs):
+        rows = kwargs["eval_dataset"]
+        sizes.append(None if rows is None else len(rows))
+        begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(trainers.FineTuner, "__init__", noted)
+    return sizes
+
+
+def test_evaluation_uses_the_rows_that_have_answers(fine_tune, model, corpus, capfd, monkeypatch):
+    sizes = held_out_rows(monkeypatch)
+    test = [answered(0), asked(1), answered(2), asked(3), answered(4)]
+    folder = corpus([*map(answered, range(20)), asked(20)], test)
+    summary = fine_tune(model, folder, {"num_test_sequences": 2})
+    assert sizes == [2]
+    assert summary["evaluation"]["loss"] > 0
+    said = capfd.readouterr().out
+    assert f"{folder}: 1 of 21 conversations in split 'train' have no turn of the assistant and are left out" in said
+    assert f"{folder}: 2 of 5 conversations in split 'test' have no turn of the assistant and are left out" in said
+
+
+def test_a_test_split_of_questions_alone_is_said_and_trained_without(fine_tune, model, corpus, capfd):
+    folder = corpus(list(map(answered, range(20))), list(map(asked, range(5))))
+    summary = fine_tune(model, folder, eval_strategy="steps", eval_steps=1, evaluations_per_doubling=2)
+    assert summary["steps"] == 1
+    assert summary["evaluation"] == {}
+    said = capfd.readouterr().out
+    assert f"{folder}: none of the 5 conversations in split 'test' has a turn of the assistant" in said
+    assert "no held-out loss" in said
+
+
+def test_a_corpus_without_any_answer_is_refused_by_its_row(fine_tune, model, corpus, tmp_path):
+    folder = corpus(list(map(asked, range(20))), list(map(asked, range(5))))
+    with pytest.raises(InputError) as caught:
+        fine_tune(model, folder)
+    told = f"{folder}: row 0 of split 'train' has no turn of the assistant (user: 'Who is number 0?')"
+    assert str(caught.value).startswith(told)
+    assert "nor has any other of 20 rows" in str(caught.value)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_path, capfd):
+    tokenizer = train_bpe(TEXTS, 280, show_progress=False)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = CHATML
+    rows = "".join(json.dumps(answered(number)) + "\n" for number in range(60))
+    (tmp_path / "chats.jsonl").write_text(rows)
+    fine_tune(save_model(tmp_path / "chatml", tokenizer), str(tmp_path / "chats.jsonl"))
+    stops = GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id
+    assert stops == [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    assert "ends a turn" not in capfd.readouterr().out
+
+
+def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
+    tokenizer = train_bpe(TEXTS, 280, show_progress=False)
+    tokenizer.chat_template = CHATML.replace("<|im_start|>", "# ").replace("<|im_end|>", "")
+    rows = "".join(json.dumps(answered(number)) + "\n" for number in range(60))
+    (tmp_path / "chats.jsonl").write_text(rows)
+    fine_tune(save_model(tmp_path / "plain", tokenizer), str(tmp_path / "chats.jsonl"))
+    assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [tokenizer.eos_token_id]
+    said = capfd.readouterr().out
+    assert f"{tmp_path / 'plain'}: the chat template ends a turn in no special token; generation stops at EOS" in said

@@ -1,0 +1,111 @@
+"""ZeRO 1, 2, 3 and FSDP2 on two real processes: they shard, save, resume, and train as one process does."""
+
+import json
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.launch
+
+SETTINGS = (
+    *("--length", 16, "--model", "1m", "--num_test_sequences", 8),
+    *("--global_batch_size", 8, "--per_device_train_batch_size", 2, "--save_steps", 5, "--logging_steps", 1),
+    *("--lr_scheduler_type", "constant", "--lr_scheduler_kwargs", "{}", "--warmup_steps", 0),
+)
+
+
+def train(program, succeeded, config, hmm_folder, output, max_steps):
+    succeeded(
+        program.launch(
+            config,
+            "recipes/pretrain.py",
+            *("--hmm", hmm_folder, "--output_dir", output, "--max_steps", max_steps),
+            *SETTINGS,
+        )
+    )
+    return json.loads((output / "summary.json").read_text())
+
+
+def losses(output):
+    rows = [json.loads(line) for line in (output / "history.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+def logits(folder):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(torch.arange(10).unsqueeze(0)).logits
+
+
+def held_out_loss(folder, hmm_folder):
+    from transformers import AutoModelForCausalLM
+
+    from hmm_datasets import HMM, HMMSequences
+    from hmm_datasets.data.hmm_sequences import TEST_FIRST
+
+    view = HMMSequences(HMM.from_pretrained(hmm_folder), 16, first=TEST_FIRST, num_sequences=8)
+    rows = torch.stack([row["input_ids"] for row in view.__getitems__(range(8))])
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(rows, labels=rows).loss.item()
+
+
+@pytest.fixture(scope="module")
+def one_process(program, succeeded, hmm_folder, tmp_path_factory):
+    """Ten undisturbed steps on one process, with the same global batch."""
+    output = tmp_path_factory.mktemp("one") / "run"
+    train(program, succeeded, "cpu1", hmm_folder, output, 10)
+    return output
+
+
+# ZeRO 1 shards the optimizer as ZeRO 2 does; test_kills.py has it too.
+@pytest.mark.parametrize("config", [pytest.param("zero1", marks=pytest.mark.slow), "zero2", "zero3", "fsdp2"])
+def test_two_processes_shard_save_and_resume_to_the_model_of_one(
+    config, program, succeeded, hmm_folder, one_process, tmp_path
+):
+    output = tmp_path / "run"
+    first = train(program, succeeded, config, hmm_folder, output, 5)
+    halfway = logits(output)
+    second = train(program, succeeded, config, hmm_folder, output, 10)
+
+    assert (first["resumed_from"], second["resumed_from"]) == (None, "checkpoint-5")
+    assert second["world_size"] == 2
+    assert [holding["rank"] for holding in second["holdings"]] == [0, 1]
+    total = second["parameters"]["total"]
+    kept = [holding["parameters"] for holding in second["holdings"]]
+    optimized = [holding["optimized"] for holding in second["holdings"]]
+    if config in ("zero3", "fsdp2"):
+        assert sum(kept) < 1.01 * total
+        assert max(kept) < 0.6 * total
+    else:
+        assert kept == [total, total]
+    assert total <= sum(optimized) < 1.01 * total
+    assert max(optimized) < 0.6 * total
+
+    # Tokens are counted over ranks, accumulation and the resume.
+    assert second["tokens"] == 10 * 8 * 17
+    # The same global batches in the same order give the same curve.
+    expected = losses(one_process)
+    assert losses(output) == pytest.approx(expected, abs=2e-4)
+    assert sorted(expected) == list(range(1, 11))
+    # What was saved is what was trained: it predicts as the model of one process does, and moved since the resume.
+    torch.testing.assert_close(logits(output), logits(one_process), atol=5e-3, rtol=0)
+    assert (logits(output) - halfway).abs().max() > 0.05
+    # The held-out loss that the run measured is that of the model read back from its folder.
+    assert held_out_loss(output, hmm_folder) == pytest.approx(second["evaluation"]["loss"], abs=1e-5)
+
+
+def test_processes_that_do_not_see_each_other_are_refused(program, tmp_path):
+    """A launcher's WORLD_SIZE, and a Trainer that came up alone: the run would be two runs, each of half the data."""
+    code = f"""
+from hmm_datasets.errors import one_line_errors
+from hmm_datasets.training import settings
+settings._fit_to_machine = lambda _: None
+with one_line_errors():
+    settings.PretrainSettings(output_dir={str(tmp_path)!r}, max_steps=1, global_batch_size=16)
+"""
+    result = program.run("-c", code, WORLD_SIZE="2", timeout=60)
+    assert result.returncode == 2
+    assert "error: the launcher started 2 processes but they do not see each other" in result.stderr

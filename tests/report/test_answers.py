@@ -1,0 +1,36 @@
+from hmm_datasets.evaluation.answers import Question, compare_answers
+from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.report.answers import answers_table, transcripts
+
+QUESTIONS = [
+    Question([{"role": "user", "content": "What is red?"}], "The red hat.", "color", 1 / 3),
+    Question([{"role": "user", "content": "Who came first?"}], "First came Tom.", "order", 1 / 3),
+    Question([{"role": "user", "content": "What is blue?"}], "The blue box.", "color", 1 / 3),
+    Question([{"role": "user", "content": "What is pink?"}], "The pink car.", "color", 1 / 3),
+]
+
+
+def test_answers_are_counted_before_and_after_and_shown_as_they_are(tmp_path):
+    after = ["The red hat.", "First came Mia.", "The blue box.", "?"]
+    found = compare_answers(tmp_path, QUESTIONS, ["", "", "", "The pink car."], after)
+    assert read_json(tmp_path / "answers.json") == found
+    rows = read_jsonl(tmp_path / "answers.jsonl")
+    assert [row["after"] for row in rows] == after
+    table = answers_table(found).rows
+    assert [row[0] for row in table] == ["color", "order", "all"]
+    assert table[0][1:] == ["3", "33.3%", "66.7% +- 27.2%", "33.3%"]
+    assert transcripts(rows[:2]).splitlines() == [
+        "user: What is red?",
+        "assistant: The red hat.",
+        "(right)",
+        "",
+        "user: Who came first?",
+        "assistant: First came Mia.",
+        "(expected: First came Tom.)",
+    ]
+
+
+def test_without_a_known_chance_the_most_common_answer_is_the_guess(tmp_path):
+    questions = [Question(question.messages, "yes") for question in QUESTIONS]
+    table = answers_table(compare_answers(tmp_path, questions, ["no"] * 4, ["yes"] * 4)).rows
+    assert table == [["all", "4", "0.0%", "100.0% +- 0.0%", "100.0%"]]

@@ -1,0 +1,242 @@
+import json
+import re
+from pathlib import Path
+
+import made_up
+import numpy as np
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.report.comparison import (
+    compare_reports,
+    comparison_text,
+    run_names,
+    write_comparison,
+)
+from hmm_datasets.report.sweep import cells
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> list[Path]:
+    """Three runs on the same items."""
+    root = tmp_path_factory.mktemp("runs")
+    settings = {"a": (0.05, 1.2, 0.6, 1.0), "b": (0.03, 1.15, 0.7, 1.2), "c": (0.0501, 1.2, 0.3, 0.9)}
+    return [
+        made_up.write(
+            root / name / "evaluation",
+            *made_up.report(
+                name, law={"gap": gap}, text={"bits": bits}, core={"accuracy": accuracy}, training={"speed": speed}
+            ),
+        )
+        for name, (gap, bits, accuracy, speed) in settings.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(folders) -> dict:
+    return compare_reports(folders)
+
+
+def differences(found: dict, task: str) -> list[dict]:
+    return [row["difference"] for row in found["tasks"][task]["rows"]]
+
+
+def changed(folders, tmp_path, task, change, items=None) -> list[Path]:
+    """The first run, and a copy of the second of which something was changed."""
+    report = json.loads((folders[1] / "report.json").read_text())
+    rows = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (folders[1] / "items").iterdir()
+    }
+    report[task] |= change
+    if items is not None:
+        rows[task] = [items(row) for row in rows[task]]
+    return [folders[0], made_up.write(tmp_path / "changed", report, rows)]
+
+
+# What is told
+
+
+def test_a_difference_is_that_of_the_runs_own_figures(found):
+    for task in ("law", "text", "core"):
+        first, *others = found["tasks"][task]["rows"]
+        assert first["difference"] is None
+        for row in others:
+            assert row["difference"]["value"] == pytest.approx(row["value"] - first["value"], abs=1e-12)
+            assert row["difference"]["low"] <= row["difference"]["value"] <= row["difference"]["high"]
+            assert row["unpaired"] is None
+
+
+@pytest.mark.parametrize(
+    ("task", "figure", "size"), [("law", lambda row: row["nats"] - row["floor_nats"], "tokens"),
+                                 ("text", lambda row: row["nats"] / np.log(2), "bytes")]
+)  # fmt: skip
+def test_a_paired_interval_equals_a_brute_force_bootstrap(folders, found, task, figure, size):
+    """Over sequences or documents, with other random numbers: within the noise of 2,000 resamples."""
+    rows = [
+        [json.loads(line) for line in (folder / "items" / f"{task}.jsonl").read_text().splitlines()]
+        for folder in folders[:2]
+    ]
+    first, second = ([figure(row) for row in run] for run in rows)
+    sizes, generator, values = [row[size] for row in rows[0]], np.random.default_rng(99), []
+    for _ in range(4000):
+        drawn = generator.integers(len(sizes), size=len(sizes))
+        values.append(sum(second[k] - first[k] for k in drawn) / sum(sizes[k] for k in drawn))
+    low, high = np.quantile(values, [0.025, 0.975])
+    told = differences(found, task)[1]
+    assert told["low"] == pytest.approx(low, abs=0.1 * (high - low))
+    assert told["high"] == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_the_interval_of_a_score_draws_the_items_of_each_task_by_themselves(tmp_path):
+    """Changes are the same in every task: were items drawn in common, the interval would be wider by 3 ** 0.5."""
+    report, items = made_up.core()
+    runs = []
+    for name, is_right in (("first", lambda k: k % 5 == 0), ("second", lambda k: k % 2 == 0)):
+        rows = [{**row, "correct": is_right(row["item"])} for row in items]
+        runs.append(made_up.write(tmp_path / name, {**made_up.provenance(name), "core": report}, {"core": rows}))
+    change = np.array([(k % 2 == 0) - int(k % 5 == 0) for k in range(50)])
+    generator, values = np.random.default_rng(99), []
+    for _ in range(4000):
+        drawn = {baseline: generator.integers(50, size=50) for baseline in made_up.TASKS.values()}
+        values.append(np.mean([change[place].mean() / (1 - baseline) for baseline, place in drawn.items()]))
+    low, high = np.quantile(values, [0.025, 0.975])
+    told = differences(compare_reports(runs), "core")[1]
+    assert told["value"] == pytest.approx(change.mean() * np.mean([1 / (1 - b) for b in made_up.TASKS.values()]))
+    assert told["low"] == pytest.approx(low, abs=0.1 * (high - low))
+    assert told["high"] == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_a_run_beside_itself_differs_by_nothing(folders, tmp_path):
+    copy = changed(folders, tmp_path, "law", {})
+    found = compare_reports([folders[1], copy[1]])
+    for task in ("law", "text", "core"):
+        assert differences(found, task)[1] == {"value": 0.0, "low": 0.0, "high": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "items", "told"),
+    [
+        ("law", {"fingerprint": "other"}, None, "fingerprint is other, not law-of-3-states"),
+        ("law", {"seed": 7}, None, "seed is 7, not 0"),
+        ("law", {"first": 5}, None, "first is 5"),
+        ("law", {"length": 99}, None, "length is 99, not 24"),
+        ("law", {}, lambda row: {**row, "tokens": 23}, "the sequences or their tokens differ"),
+        ("text", {"bytes": 1}, None, "bytes is 1"),
+        ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "other bytes"),
+        ("core", {"baselines": "v2"}, None, "baselines is v2, not v1"),
+        ("core", {"tasks": {}}, None, "not hellaswag, lambada_openai, copa"),
+    ],
+)
+def test_items_of_other_documents_are_refused(folders, tmp_path, task, change, items, told):
+    found = compare_reports(changed(folders, tmp_path, task, change, items))
+    row = found["tasks"][task]["rows"][1]
+    assert row["difference"] is None
+    assert told in row["unpaired"]
+    assert row["unpaired"].startswith("measured on other items")
+    assert f"changed: no difference, {row['unpaired']}" in comparison_text(found)
+
+
+def test_questions_of_another_file_are_refused(folders, tmp_path):
+    tasks = json.loads((folders[1] / "report.json").read_text())["core"]["tasks"]
+    tasks["copa"]["sha256"] = "f" * 64
+    found = compare_reports(changed(folders, tmp_path, "core", {"tasks": tasks}))
+    assert "copa: sha256 is ffff" in found["tasks"]["core"]["rows"][1]["unpaired"]
+    assert list(found["questions"]) == ["hellaswag", "lambada_openai"]
+
+
+def test_a_task_that_only_some_have_is_left_out_in_a_line(folders, tmp_path):
+    report, items = made_up.report()
+    del report["core"], report["training"]
+    found = compare_reports([folders[0], made_up.write(tmp_path / "less", report, items)])
+    assert "core" not in found["tasks"]
+    assert found["left_out"] == ["core: not measured in less", "training: not measured in less"]
+    assert "core: not measured in less" in comparison_text(found)
+
+
+def test_names_are_the_shortest_ends_of_paths_that_differ():
+    def names(*paths):
+        return run_names([Path(path) for path in paths])
+
+    assert names("out/a", "out/b") == ["a", "b"]
+    assert names("out/a/evaluation", "out/b/evaluation") == ["a", "b"]
+    assert names("x/a/e1", "y/a/e1", "y/a/e2") == ["x/a/e1", "y/a/e1", "e2"]
+    assert names("/p", "/q/p") == ["/p", "q/p"]
+
+
+@pytest.mark.parametrize(
+    ("choose", "told"),
+    [
+        (lambda folders, _: folders[:1], "1 run to compare"),
+        (lambda folders, _: [folders[0], folders[0]], "name each run once"),
+        (lambda folders, empty: [folders[0], empty], "report.json: no such file"),
+    ],
+)
+def test_bad_runs_are_refused_in_one_line(folders, tmp_path, choose, told):
+    with pytest.raises(InputError, match=told):
+        compare_reports(choose(folders, tmp_path))
+
+
+# Sweeps
+
+
+def test_a_sweep_has_a_cell_for_each_pair_of_settings_and_averages_seeds():
+    points = [(2, 16, 1.0), (2, 64, 2.0), (10, 16, 3.0), (10, 16, 5.0)]
+    reports = {str(k): {"law": {"h": h, "t": t, "gap": {"v": v}}} for k, (h, t, v) in enumerate(points)}
+    found = cells(reports, "law.h", "law.t", "law.gap.v")
+    assert found["x_values"] == [2, 10], "in the order of numbers, not of letters"
+    assert found["y_values"] == [16, 64]
+    assert found["cells"] == [[1.0, 4.0], [2.0, None]]
+    assert found["runs"] == [[1, 2], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        (("law.states", "law.length"), "a: report.json has no law.states: no 'states' there; there is"),
+        (("law.length", "law.length.more"), "nothing is below it"),
+        (("law.length", "law"), "law leads to dict; expected a number or a text"),
+    ],
+)
+def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
+    with pytest.raises(InputError, match=told):
+        compare_reports(folders, heat_map=paths)
+
+
+# What is written
+
+
+@pytest.fixture(scope="module")
+def written(folders, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    found = compare_reports(folders, heat_map=("settings.model", "law.length"))
+    # The values of text and questions look like those of the law.
+    write_comparison({**found, "tasks": {"law": found["tasks"]["law"]}}, folder)
+    return folder
+
+
+def test_a_comparison_writes_numbers_page_and_pictures(written, found):
+    told = json.loads((written / "comparison.json").read_text())
+    assert told["heat_map"]["x_values"] == ["a", "b", "c"]
+    assert told["tasks"]["law"] == found["tasks"]["law"]
+    names = {"law", "positions", "training", "questions", "heat_map"}
+    assert {path.name for path in (written / "plots").iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "pdf")
+    }
+    page = (written / "comparison.html").read_text()
+    assert page.count("<img ") == len(names)
+    assert re.search(r"b has 0\.0\d+ less than a on the same items", page)
+
+
+def test_a_score_of_a_subset_is_called_that(found):
+    assert "core: CORE subset (3 of 22 tasks)" in comparison_text(found)
+
+
+def test_the_text_shows_every_run_beside_the_first(found):
+    lines = comparison_text(found).splitlines()
+    header = lines[1].split("  ")
+    assert "less a" in [cell.strip() for cell in header]
+    row = found["tasks"]["law"]["rows"][1]
+    line = next(line for line in lines if line.startswith("b "))
+    assert f"{row['value']:.4f}" in line
+    assert f"{row['difference']['value']:+.4f}" in line

@@ -1,0 +1,86 @@
+"""A program ends with the launcher that started it, and outlives a shell that did."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+PROGRAM = """
+import os, sys, time
+from dataclasses import dataclass
+from pathlib import Path
+from hmm_datasets.launcher_watch import end_with_launcher
+
+end_with_launcher()
+folder = Path(sys.argv[1])
+(folder / f"pid-{os.getpid()}").touch()
+(folder / ".half-written").mkdir(exist_ok=True)
+from hmm_datasets.files import unfinished
+with unfinished(folder / ".half-written"):
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+(folder / f"done-{os.getpid()}").touch()
+"""
+
+
+def wait_for(condition, seconds=60.0):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited for too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def processes(folder):
+    return [int(path.name.split("-")[1]) for path in folder.glob("pid-*")]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("module", "flags", "count"),
+    [
+        ("torch.distributed.run", ["--nproc_per_node", "2", "--master_port", "0"], 2),
+        ("accelerate.commands.accelerate_cli", ["launch", "--num_processes", "1", "--cpu"], 1),
+    ],
+)
+def test_the_processes_of_a_killed_launcher_end_within_seconds_and_leave_nothing_half_written(
+    module, flags, count, program, tmp_path, child_environment
+):
+    command = [sys.executable, "-m", module, *flags, str(program), str(tmp_path)]
+    with subprocess.Popen(command, env=child_environment, stderr=subprocess.DEVNULL) as launcher:
+        wait_for(lambda: len(processes(tmp_path)) == count)
+        ranks = [psutil.Process(number) for number in processes(tmp_path)]
+        launcher.kill()
+        gone, alive = psutil.wait_procs(ranks, timeout=5)
+        for process in alive:
+            process.kill()
+    assert len(gone) == count
+    assert not (tmp_path / ".half-written").exists()
+    assert not list(tmp_path.glob("done-*"))
+
+
+# tmux keeps its programs in a session of their own, as setsid does.
+@pytest.mark.parametrize("prefix", ["", "nohup ", "setsid ", "env TORCHELASTIC_X=1 ACCELERATE_USE_CPU=true "])
+def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, child_environment):
+    command = f"{prefix}{sys.executable} {program} {tmp_path} >/dev/null 2>&1 & sleep 60"
+    shell = subprocess.Popen(command, shell=True, env=child_environment, start_new_session=True)
+    wait_for(lambda: processes(tmp_path))
+    (number,) = processes(tmp_path)
+    shell.kill()
+    shell.wait()
+    if prefix in ("nohup ", "setsid "):
+        os.killpg(shell.pid, signal.SIGHUP)  # as a terminal that is closed does
+    time.sleep(1.5)  # three looks
+    assert psutil.pid_exists(number)
+    (tmp_path / "go").touch()
+    wait_for(lambda: (tmp_path / f"done-{number}").exists(), 10)

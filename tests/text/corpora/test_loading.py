@@ -1,0 +1,443 @@
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+
+import datasets
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.corpora.conversations import normalize_messages
+from hmm_datasets.text.corpora.filters import DocumentFilter
+from hmm_datasets.text.corpora.loading import load_corpus, read_splits
+from hmm_datasets.text.corpora.local_files import normalize_text
+from hmm_datasets.text.corpora.presets import CORPORA, SAMPLES, corpus_rows
+from hmm_datasets.text.corpora.splits import held_out
+
+STORIES = [f"Story {number} is about a cat." for number in range(200)]
+CHAT = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+
+
+def texts(name_or_path, **settings) -> list[str]:
+    return [row["text"] for row in load_corpus(name_or_path, **settings)]
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def message(function, *args, **settings) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*args, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Bundled samples
+
+
+@pytest.mark.parametrize("name", ["tinystories-sample", "instructions-sample"])
+def test_a_sample_splits_into_train_and_test_and_loses_nothing(name):
+    parts = [list(load_corpus(name, split=split)) for split in ("train", "test")]
+    assert sum(map(len, parts)) == CORPORA[name].documents
+    assert 0.07 < len(parts[1]) / CORPORA[name].documents < 0.13
+    assert list(load_corpus(name, split="test", streaming=False)) == parts[1]
+
+
+def test_samples_are_small_and_reproducible_gzip():
+    for file in SAMPLES.glob("*.gz"):
+        data = file.read_bytes()
+        assert len(data) < 1_400_000
+        assert data[4:8] == bytes(4), "a time stamp would change the file at every build"
+
+
+def test_the_stories_sample_holds_whole_stories_of_the_right_form():
+    stories = texts("tinystories-sample", test_fraction=0.0)
+    assert stories[0].startswith("One day, a little girl named Lily found a needle")
+    assert all(story and story == story.strip() and "<|endoftext|>" not in story for story in stories)
+
+
+def test_the_instructions_sample_puts_the_input_after_a_blank_line():
+    chats = [row["messages"] for row in load_corpus("instructions-sample", test_fraction=0.0)]
+    assert chats[1] == [
+        {"role": "user", "content": "Edit the following sentence for grammar.\n\nHe go to the park every day."},
+        {"role": "assistant", "content": "He goes to the park every day."},
+    ]
+    assert chats[2][0]["content"] == "Convert 45 kilometers to meters."
+
+
+def test_the_readme_names_every_sample():
+    readme = (SAMPLES / "README.md").read_text()
+    assert all(file.name in readme for file in SAMPLES.glob("*.gz"))
+    assert "CDLA-Sharing-1.0" in readme
+    assert "Apache-2.0" in readme
+
+
+def test_the_table_of_corpora_says_where_each_comes_from_and_how_large_it_is():
+    rows = {row["name"]: row for row in corpus_rows()}
+    assert set(rows) == set(CORPORA)
+    assert all(row["licence"] and row["documents"] and row["columns"] for row in rows.values())
+    assert rows["fineweb-edu"]["source"] == "HuggingFaceFW/fineweb-edu"
+    assert rows["lima"]["tokens"] is None
+    assert {corpus.column for corpus in CORPORA.values() if corpus.column not in corpus.columns} == set()
+
+
+# Held-out documents
+
+
+def test_equal_documents_are_never_in_both_splits(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": text + end} for text in STORIES for end in ("", " ", "\n\n")])
+    train, test = (set(texts(file, split=split, test_fraction=0.3)) for split in ("train", "test"))
+    assert train.isdisjoint(test)
+    assert train | test == set(STORIES)
+
+
+def test_white_space_does_not_move_a_document(tmp_path):
+    spaced = [text.replace(" ", "\n ") for text in STORIES]
+    assert [held_out(text, 0.5) for text in STORIES] == [held_out(text, 0.5) for text in spaced]
+
+
+def test_the_split_is_the_same_on_every_machine():
+    # From: printf "document 11" | b2sum -l 64; held out if the first byte is below 64.
+    assert [number for number in range(40) if held_out(f"document {number}", 0.25)] == [11, 15, 26, 27, 28, 36, 37]
+
+
+@given(st.text(), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_test_fraction_only_adds_to_the_test_split(text, one, other):
+    small, large = sorted([one, other])
+    assert held_out(text, large) or not held_out(text, small)
+
+
+def test_conversations_are_split_by_their_words(tmp_path):
+    rows = [{"messages": [{"role": "user", "content": text}]} for text in STORIES * 2]
+    file = write_jsonl(tmp_path / "a.jsonl", rows)
+    train, test = (
+        {row["messages"][0]["content"] for row in load_corpus(file, split=split)} for split in ("train", "test")
+    )
+    assert train.isdisjoint(test)
+    assert train | test == set(STORIES)
+
+
+# Files
+
+
+def test_a_txt_file_is_parted_at_the_separator(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("One\ntwo.\n<|endoftext|>\n\n<|endoftext|>Three.<|endoftext|> Four\n")
+    assert texts(file, test_fraction=0.0) == ["One\ntwo.", "Three.", "Four"]
+
+
+def test_a_txt_file_without_separator_is_one_document(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("One.\r\n\r\nTwo.\n")
+    assert texts(file, test_fraction=0.0) == ["One.\n\nTwo."]
+
+
+def test_every_format_gives_the_same_rows(tmp_path):
+    rows = [{"id": number, "text": text} for number, text in enumerate(STORIES)]
+    jsonl = write_jsonl(tmp_path / "a.jsonl", rows)
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.txt").write_text("<|endoftext|>\n".join(STORIES))
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.json", "a.txt"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 7
+    assert all(texts(file) == texts(jsonl) for file in files)
+
+
+def test_a_stream_survives_pickling(tmp_path):
+    stream = load_corpus(write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in STORIES]))
+    assert list(pickle.loads(pickle.dumps(stream))) == list(stream)
+
+
+def test_a_changed_file_is_read_anew(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "old"}])
+    assert texts(file, test_fraction=0.0, streaming=False) == ["old"]
+    write_jsonl(file, [{"text": "new"}])
+    assert texts(file, test_fraction=0.0, streaming=False) == ["new"]
+
+
+def test_columns_are_found_or_named(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "T", "body": "B", "messages": CHAT, "turns": ["Hello", "Hi"]}])
+    assert list(load_corpus(file, test_fraction=0.0)) == [{"messages": CHAT}]
+    assert list(load_corpus(file, test_fraction=0.0, text_column="body")) == [{"text": "B"}]
+    assert list(load_corpus(file, test_fraction=0.0, messages_column="turns")) == [{"messages": CHAT}]
+
+
+# Hub data sets: a folder of the same name and layout takes the same way through datasets.load_dataset
+
+
+def hub_repository(folder, column, config, splits):
+    folder.mkdir(parents=True)
+    listed = []
+    for split, rows in splits.items():
+        parquet.write_table(
+            pa.Table.from_pylist([{column: row, "extra": 1} for row in rows]), folder / f"{split}.parquet"
+        )
+        listed.append(f"  - split: {split}\n    path: {split}.parquet\n")
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{''.join(listed)}"
+        "- config_name: other\n  data_files: nothing.parquet\n---\n"
+    )
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_presets_ask_for_their_configuration_split_and_column(hub, streaming):
+    other = [{"role": "user", "content": "Who?"}]
+    hub_repository(hub / "HuggingFaceTB/smoltalk", "messages", "all", {"train": [CHAT], "test": [other]})
+    hub_repository(
+        hub / "HuggingFaceH4/ultrachat_200k", "messages", "default", {"train_sft": [CHAT], "test_sft": [other]}
+    )
+    hub_repository(hub / "roneneldan/TinyStories", "text", "default", {"train": [" A. "], "validation": ["B."]})
+    hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": ["C.", "  "]})
+    assert not held_out("C.", CORPORA["fineweb-edu"].test_fraction)
+    for name in ("smoltalk", "ultrachat"):
+        assert list(load_corpus(name, streaming=streaming)) == [{"messages": CHAT}]
+        assert list(load_corpus(name, streaming=streaming, split="test")) == [{"messages": other}]
+    assert texts("tinystories", streaming=streaming) == ["A."]
+    assert texts("tinystories", streaming=streaming, split="test") == ["B."]
+    assert texts("fineweb-edu", streaming=streaming) == ["C."]
+
+
+def test_a_hub_corpus_without_a_test_split_is_held_out_by_hash_when_asked(hub):
+    hub_repository(hub / "someone/stories", "text", "default", {"train": STORIES})
+    assert message(load_corpus, "someone/stories", split="test").endswith(
+        "pass test_fraction= to train and test alike to hold one out by hash"
+    )
+    train, test = (texts("someone/stories", split=split, test_fraction=0.2) for split in ("train", "test"))
+    assert sorted(train + test) == sorted(STORIES)
+    assert test == [text for text in STORIES if held_out(text, 0.2)]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("source", ["file", "hub"])
+def test_no_more_than_the_first_rows_are_read_and_both_ways_of_reading_agree(hub, source, streaming):
+    path = write_jsonl(hub / "a.jsonl", [{"text": text} for text in ["", *STORIES]])
+    if source == "hub":
+        path = "someone/stories"
+        hub_repository(hub / path, "text", "default", {"train": ["", *STORIES]})
+    settings = {"test_fraction": 0.2, "max_documents": 51}
+    parts = {split: texts(path, split=split, streaming=streaming, **settings) for split in ("train", "test")}
+    assert sorted(parts["train"] + parts["test"]) == sorted(STORIES[:50]), "an empty row is read, and left out"
+    for split, document in read_splits(path, kind="text", **settings):
+        assert document["text"] == parts[split].pop(0)
+    assert parts == {"train": [], "test": []}
+    assert len(texts(path, streaming=streaming, test_fraction=0.0, max_documents=9999)) == len(STORIES)
+    assert "max_documents=0: expected at least 1" in message(load_corpus, path, max_documents=0)
+
+
+def test_a_preset_without_a_test_split_holds_one_out_by_itself(hub):
+    rows = [f"Page {number}." for number in range(5000)]
+    hub_repository(hub / "HuggingFaceFW/fineweb-edu", "text", "sample-10BT", {"train": rows})
+    train, test = (texts("fineweb-edu", split=split) for split in ("train", "test"))
+    assert sorted(train + test) == sorted(rows)
+    assert test == [text for text in rows if held_out(text, 0.001)]
+    assert test
+
+
+# Filters
+
+
+FILTERED = [
+    {"text": "A cat sat.", "language": "en", "score": 3.5},
+    {"text": "Eine Katze sass.", "language": "de", "score": 4.0},
+    {"text": "A  cat sat.", "language": "en", "score": 5.0},
+    {"text": "A dog ran.", "language": "en", "score": None},
+    {"text": "No.", "language": "en", "score": 3.0},
+    {"text": "A bird sang.", "language": "en", "score": 3.0},
+]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("source", ["file", "hub"])
+def test_filters_keep_the_same_documents_of_a_file_and_of_the_hub(hub, source, streaming):
+    path = write_jsonl(hub / "a.jsonl", FILTERED)
+    if source == "hub":
+        path = "someone/filtered"
+        (hub / path).mkdir(parents=True)
+        parquet.write_table(pa.Table.from_pylist(FILTERED), hub / path / "train.parquet")
+
+    def kept(**settings):
+        rows = load_corpus(path, streaming=streaming, test_fraction=0.0, filters=DocumentFilter(**settings))
+        once = [row["text"] for row in rows]
+        assert [row["text"] for row in rows] == once, "a second pass begins with nothing seen"
+        return once
+
+    every = [row["text"] for row in FILTERED]
+    assert kept() == every
+    assert kept(unique=True) == [every[0], every[1], *every[3:]]
+    assert kept(equal={"language": "en"}, at_least={"score": 3}) == [every[0], every[2], every[4], every[5]]
+    assert kept(min_characters=10, max_characters=12, unique=True) == [every[0], every[3], every[5]]
+    assert "no column 'lang' to filter by, found" in message(kept, equal={"lang": "en"})
+
+
+def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
+    assert len(list(load_corpus(file, test_fraction=0.0, filters=DocumentFilter(max_characters=7)))) == 1
+    assert "no documents" in message(load_corpus, file, test_fraction=0.0, filters=DocumentFilter(max_characters=6))
+
+
+# Skipping
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.parquet"])
+@pytest.mark.parametrize("filters", [DocumentFilter(), DocumentFilter(min_characters=24, unique=True)])
+def test_skipping_gives_the_rest(tmp_path, name, filters):
+    rows = [{"text": text} for text in STORIES + STORIES[:50]]
+    file = tmp_path / name
+    if name == "a.txt":
+        file.write_text("<|endoftext|>\n".join(row["text"] for row in rows))
+    elif name == "a.parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    stream = load_corpus(file, test_fraction=0.2, filters=filters)
+    whole = [row["text"] for row in stream]
+    for number in (0, 1, 57, len(whole) - 1, len(whole)):
+        assert list(stream.skip(number)["text"]) == whole[number:]
+
+
+def test_any_hub_id_and_split_can_be_read(hub):
+    hub_repository(hub / "someone/chats", "conversations", "default", {"train": [["Hello", "Hi"]], "extra": [["A"]]})
+    assert list(load_corpus("someone/chats")) == [{"messages": CHAT}]
+    assert list(load_corpus("someone/chats", split="extra")) == [{"messages": [{"role": "user", "content": "A"}]}]
+    assert "split 'test' of someone/chats cannot be loaded" in message(load_corpus, "someone/chats", split="test")
+    assert "no column 'body', found conversations, extra" in message(load_corpus, "someone/chats", text_column="body")
+
+
+@pytest.mark.launch
+def test_an_unreachable_hub_is_told_in_one_line():
+    for name in ("lima", "nobody/nothing"):
+        program = f"""
+from hmm_datasets.errors import one_line_errors
+from hmm_datasets.text.corpora.loading import load_corpus, read_splits
+with one_line_errors():
+    load_corpus({name!r})
+"""
+        environment = {"HF_HUB_OFFLINE": "1", "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.startswith(f"error: {name}: split 'train' of ")
+
+
+# Normalization
+
+
+def test_alternating_strings_become_user_and_assistant():
+    roles = [message["role"] for message in normalize_messages(["A", "B", "C"])]
+    assert roles == ["user", "assistant", "user"]
+
+
+def test_other_keys_of_a_message_are_left_out():
+    assert normalize_messages([{"role": "user", "content": "A", "name": "x", "tools": None}]) == [
+        {"role": "user", "content": "A"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "expected a list of messages, found []"),
+        ("Hello", "expected a list of messages, found 'Hello'"),
+        ([{"role": "user"}], "message 0 needs role and content"),
+        ([*CHAT, "Hello"], "message 2 needs role and content"),
+        (
+            [{"role": "narrator", "content": "A"}],
+            "message 0 has role 'narrator', expected one of system, user, assistant, tool",
+        ),
+        ([{"role": "user", "content": None}], "message 0: expected text, found None"),
+    ],
+)
+def test_a_malformed_conversation_is_refused(messages, told):
+    assert message(normalize_messages, messages, "a.jsonl:7").startswith(f"a.jsonl:7: {told}")
+
+
+def test_text_that_is_none_or_no_unicode_is_refused():
+    assert (
+        message(normalize_text, None, "row 3")
+        == "row 3: expected text, found None; drop the row or name another column"
+    )
+    assert "half a surrogate pair at character 2" in message(normalize_text, "ab\ud83d")
+
+
+# Errors
+
+
+def test_an_unknown_name_lists_the_presets():
+    told = message(load_corpus, "tinystoriez")
+    assert all(name in told for name in CORPORA)
+
+
+def test_a_missing_file_is_not_looked_for_on_the_hub():
+    for name in ("data/none.txt", "./none", "/none/none.jsonl.gz"):
+        assert message(load_corpus, name).startswith(f"{name}: no such file; known corpora: tinystories,")
+
+
+def test_a_missing_column_names_those_found(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"body": "B", "id": 1}])
+    assert "no column 'text' or 'messages', found body, id" in message(load_corpus, file)
+    assert "no column 'title', found body, id" in message(load_corpus, file, text_column="title")
+
+
+def test_a_column_missing_in_a_later_row_names_the_line(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "A"}, {"body": "B"}])
+    assert message(texts, file, test_fraction=0.0).startswith(f"{file}:2: no column 'text'")
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    for name, content in [("a.txt", " \n"), ("a.jsonl", ""), ("a.json", "[]"), ("b.jsonl", '{"text": " "}\n')]:
+        (tmp_path / name).write_text(content)
+        assert "no documents" in message(load_corpus, tmp_path / name)
+
+
+def test_a_split_left_empty_is_refused(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "A"}])
+    assert "no documents in split 'test' with test_fraction=0.0" in message(
+        load_corpus, file, split="test", test_fraction=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", b'{"text": "A"}\n{"text"\n', "a.jsonl:2: not JSON"),
+        ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
+        ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
+        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "rows one a line are .jsonl"),
+        ("a.txt", b"caf\xe9", "a.txt:1: cannot be read as UTF-8 text (0xe9, unexpected end of data)"),
+        ("a.txt", b"tea\n" * 9999 + b"caf\xe9\n" + b"tea\n" * 9999, "a.txt:10000: cannot be read as UTF-8 text (0xe9"),
+        ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', "a.jsonl:2: cannot be read as UTF-8 text (0xff"),
+        ("a.txt.gz", gzip.compress(b"tea\ncaf\xe9 \n", mtime=0), "a.txt.gz:2: cannot be read as UTF-8 text (0xe9"),
+        ("a.txt.gz", b"not gzip", "a.txt.gz:1: cannot be read as gzip"),
+        ("a.txt.gz", gzip.compress(b"A" * 999, mtime=0)[:-9], "a.txt.gz:1: cannot be read as gzip (Compressed file"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "A"}\n' * 7, mtime=0)[:-4], "a.jsonl.gz:8: cannot be read as gzip"),
+        ("a.parquet", b"not parquet", "a.parquet: row 0: not Parquet"),
+        ("a.csv", b"text\nA\n", "a.csv: expected a file that ends in .txt"),
+    ],
+)
+def test_a_damaged_file_is_told_by_name(tmp_path, name, content, told):
+    (tmp_path / name).write_bytes(content)
+    assert told in message(texts, tmp_path / name, test_fraction=0.0)
+
+
+def test_settings_that_cannot_be_are_refused(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "A"}])
+    assert "split='validation'" in message(load_corpus, file, split="validation")
+    assert "test_fraction=1" in message(load_corpus, file, test_fraction=1)
+    assert "found both" in message(load_corpus, file, text_column="text", messages_column="messages")

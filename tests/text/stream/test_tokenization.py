@@ -1,0 +1,190 @@
+"""Texts to token streams."""
+
+import hashlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.stream import TokenStream, tokenize_corpus, tokenizer_hash
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+
+
+def message(function, *args, **settings) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*args, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def files(folder) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [row["text"] for row in load_corpus("tinystories-sample", split="test")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts):
+    return train_bpe(texts, 700, show_progress=False)
+
+
+def test_a_tokenized_corpus_holds_every_document_and_counts_its_bytes(tmp_path, tokenizer, texts):
+    texts = [*texts[:50], "naïve ☃", *texts[50:]]
+    index = tokenize_corpus(
+        iter(texts), tokenizer, tmp_path / "a", "stories", batch_size=50, shard_tokens=9000, show_progress=False
+    )
+    stream = TokenStream(tmp_path / "a")
+    stream.verify()
+    assert [tokenizer.decode(stream.document(number)[:-1].tolist()) for number in range(len(texts))] == texts
+    assert len(index.shards) > 3
+    assert index.num_bytes == sum(len(text.encode()) for text in texts)
+    assert (index.num_documents, index.corpus, index.vocab_size) == (len(texts), "stories", 700)
+    assert (index.eos_id, index.tokenizer_hash) == (tokenizer.eos_token_id, tokenizer_hash(tokenizer))
+    assert (stream.read(0, stream.num_tokens) == index.eos_id).sum() == len(texts)
+
+
+def test_the_batch_size_changes_nothing(tmp_path, tokenizer):
+    texts = [f"Cat {number}." if number % 5 else "" for number in range(20)]
+    for size in (1, 7, 100):
+        tokenize_corpus(
+            texts, tokenizer, tmp_path / str(size), "cats", batch_size=size, shard_tokens=20, show_progress=False
+        )
+    assert files(tmp_path / "1") == files(tmp_path / "7") == files(tmp_path / "100")
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, tokenizer, texts):
+    settings = {"batch_size": 10, "shard_tokens": 9000, "show_progress": False}
+    tokenize_corpus(texts, tokenizer, tmp_path / "undisturbed", "stories", **settings)
+    asked = []
+
+    def documents(first):
+        asked.append(first)
+        yield from texts[first:100]
+        if len(asked) == 1:
+            raise OSError("connection reset")
+        yield from texts[max(first, 100) :]
+
+    text = message(tokenize_corpus, documents, tokenizer, tmp_path / "a", "stories", **settings)
+    safe = int(text.partition("connection reset; ")[2].split()[0])
+    bad = [*texts[:110], None]
+    assert "document 110: expected text" in message(
+        tokenize_corpus, bad, tokenizer, tmp_path / "a", "stories", **settings
+    )
+    tokenize_corpus(documents, tokenizer, tmp_path / "a", "stories", **settings)
+    assert asked[0] == 0 < safe - 1 <= asked[1]
+    assert safe > 50
+    assert files(tmp_path / "a") == files(tmp_path / "undisturbed")
+
+
+def test_texts_are_read_ahead_by_one_thread_that_ends_with_the_writing(tmp_path, tokenizer):
+    before, threads = threading.active_count(), set()
+
+    def documents():
+        for number in range(30):
+            threads.add(threading.get_ident())
+            yield f"Cat {number}"
+
+    tokenize_corpus(documents(), tokenizer, tmp_path / "a", "cats", batch_size=3, show_progress=False)
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+    assert threading.active_count() == before
+
+
+def test_a_progress_bar_shows_documents_tokens_and_what_is_left(tmp_path, tokenizer, texts, capsys, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.text.stream.tokenization._DELAY", 0)
+    tokenize_corpus(texts, tokenizer, tmp_path / "a", "stories", batch_size=20)
+    last = capsys.readouterr().err.split("\r")[-1]
+    for shown in ("tokenizing stories: 100%", f"{len(texts)}/{len(texts)}", " documents/s", " tokens/s"):
+        assert shown in last
+    tokenize_corpus(texts, tokenizer, tmp_path / "b", "stories", show_progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_special_token_named_in_a_text_ends_no_document(tmp_path, tokenizer):
+    text = "A <|endoftext|> B <|user|>"
+    tokenize_corpus([text], tokenizer, tmp_path / "a", "forged", show_progress=False)
+    document = TokenStream(tmp_path / "a").document(0)
+    assert not set(document[:-1].tolist()) & set(tokenizer.all_special_ids)
+    assert tokenizer.decode(document[:-1].tolist()) == text
+
+
+def test_the_callers_tokenizer_is_left_as_it_was_and_its_truncation_not_used(tmp_path, tokenizer):
+    long = "cat " * 3000
+    tokenizer("a cat", truncation=True, max_length=2, padding="max_length")
+    before = tokenizer.backend_tokenizer.to_str()
+    tokenize_corpus([long], tokenizer, tmp_path / "a", "long", show_progress=False)
+    assert tokenizer.backend_tokenizer.to_str() == before
+    assert tokenizer.decode(TokenStream(tmp_path / "a").document(0)[:-1].tolist()) == long
+    assert tokenizer.encode("<|end|>") == [tokenizer.convert_tokens_to_ids("<|end|>")]
+
+
+def test_the_hash_is_of_what_makes_tokens_and_of_nothing_else(tokenizer):
+    before = tokenizer_hash(tokenizer)
+    tokenizer("a cat", truncation=True, max_length=3, padding="max_length")
+    tokenizer.chat_template, template = "other", tokenizer.chat_template
+    assert tokenizer_hash(tokenizer) == before
+    tokenizer.chat_template = template
+    other = train_bpe(["a cat sat on a mat"] * 9, 265, show_progress=False)
+    hashes = {before, tokenizer_hash(other)}
+    other.add_tokens(["cat"])
+    assert len(hashes | {tokenizer_hash(other)}) == 3
+
+
+def test_texts_that_cannot_be_tokenized_leave_nothing(tmp_path, tokenizer):
+    def told(texts, **settings):
+        settings = {"show_progress": False} | settings
+        return message(tokenize_corpus, texts, tokenizer, tmp_path / "a", "bad", **settings)
+
+    assert "bad: no documents" in told([])
+    assert "document 1: expected text, found {'text': 'A'}" in told(["A", {"text": "A"}])
+    assert "document 2: half a surrogate pair" in told(["A", "B", "\ud83d"])
+    assert "batch_size=0" in told(["A"], batch_size=0)
+    tokenizer.eos_token, eos = None, tokenizer.eos_token
+    try:
+        assert "the tokenizer has no EOS token" in told(["A"])
+    finally:
+        tokenizer.eos_token = eos
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_are_bounded_by_bytes_too():
+    from hmm_datasets.text.stream.tokenization import _num_bytes, _read
+
+    numbered = enumerate(["x" * 700_000] * 5 + ["y"] * 5)
+    sizes = [len(_read(numbered, _num_bytes, 4).documents) for _ in range(5)]
+    assert sizes == [2, 2, 4, 2, 0]
+    assert np.sum(sizes) == 10
+
+
+def test_a_document_of_100_mb_is_one_document_and_takes_a_small_multiple_of_its_size(tmp_path, child_environment):
+    program = """if True:
+        import resource, sys
+        from hmm_datasets.text.tokenizers.bpe import train_bpe
+        from hmm_datasets.text.corpora.loading import load_corpus
+        from hmm_datasets.text.stream import TokenStream, tokenize_corpus
+        texts = [row["text"] for row in load_corpus("tinystories-sample", split="test")]
+        tokenizer = train_bpe(texts, 2000, split_pattern="gpt4", show_progress=False)
+        text = " ".join(texts)
+        text *= 100_000_000 // len(text) + 1
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        index = tokenize_corpus(["A cat.", text, "A dog."], tokenizer, sys.argv[1], "long", show_progress=False)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        stream = TokenStream(sys.argv[1])
+        stream.verify()
+        assert (index.num_documents, index.num_bytes) == (3, len(text.encode()) + 12)
+        document = stream.document(1)
+        assert text.startswith(tokenizer.decode(document[:1000].tolist()))
+        assert text.endswith(tokenizer.decode(document[-1000:-1].tolist()))
+        assert tokenizer.decode(stream.document(2)[:-1].tolist()) == "A dog."
+    """
+    command = [sys.executable, "-c", program, str(tmp_path / "a")]
+    result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) * 1024 < 8 * 100_000_000

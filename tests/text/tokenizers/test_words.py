@@ -1,0 +1,308 @@
+import json
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.tokenizers.words import (
+    ARRAYS_NAME,
+    INDEX_NAME,
+    SPECIAL_TOKENS,
+    Sentences,
+    WordCorpus,
+    build_word_corpus,
+    split_sentences,
+    word_tokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def stories() -> list[str]:
+    return [row["text"] for row in load_corpus("tinystories-sample", test_fraction=0.0)]
+
+
+@pytest.fixture(scope="module")
+def corpus(stories) -> WordCorpus:
+    return build_word_corpus(stories, k=100)
+
+
+def spoken(corpus: WordCorpus, sentences) -> list[str]:
+    return [" ".join(corpus.vocabulary[symbol] for symbol in sentence) for sentence in sentences]
+
+
+def message(function, *args, **settings) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*args, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Sentences and words
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("The cat sat. It ran.", ["the cat sat .", "it ran ."]),
+        ("It's Lily’s  cat.\nIt\nran.", ["it's lily's cat .", "it ran ."]),
+        ("She ran! Did he? He did.", ["he did ."]),
+        ('"I am here." He ran. "Go," he said. "I go. You go. We go."', ["he ran .", "you go ."]),
+        ("It is 3.5 m. He ran.", ["he ran ."]),
+        ("He ran... He sat. . It went", ["he sat ."]),
+        ("The end\n\nThe cat sat.", ["the cat sat ."]),
+        ("Room 12 was red; it was big. It was.", ["it was ."]),
+        ("", []),
+    ],
+)
+def test_only_plain_sentences_with_one_full_stop_are_complete(text, kept):
+    assert [" ".join(words) for words, complete in split_sentences(text) if complete] == kept
+
+
+@given(st.text("ab.!?'’\" \n,1"))
+def test_cutting_into_sentences_loses_no_word_and_no_mark(text):
+    together = "".join("".join(words) for words, _ in split_sentences(text))
+    assert together == re.sub(r"\s", "", text).replace("’", "'")
+
+
+# The corpus, against a brute-force reading of its definition
+
+
+def test_the_corpus_is_what_its_definition_says(stories):
+    k = 60
+    sentences = [words for story in stories for words, _ in split_sentences(story)]
+    counts = Counter(word for words in sentences for word in words if word[0].isalnum())
+    counts["."] = sum(words[-1] == "." for words in sentences)
+    vocabulary = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))][:k]
+    kept = [
+        " ".join(words)
+        for words in sentences
+        if len(words) > 1 and words[-1] == "." and words.count(".") == 1 and all(word in vocabulary for word in words)
+    ]
+    corpus = build_word_corpus(stories, k=k, test_fraction=0.2)
+    assert corpus.vocabulary == tuple(vocabulary)
+    assert corpus.word_counts == tuple(counts[word] for word in vocabulary)
+    assert Counter(spoken(corpus, corpus.train) + spoken(corpus, corpus.test)) == Counter(kept)
+    in_train = set(spoken(corpus, corpus.train))
+    assert spoken(corpus, corpus.train) == [sentence for sentence in kept if sentence in in_train]
+    assert (corpus.num_documents, corpus.num_sentences) == (len(stories), len(sentences))
+    assert corpus.num_words == counts.total()
+
+
+def test_every_symbol_is_a_word_and_every_sentence_ends_in_the_full_stop(corpus):
+    stop = corpus.vocabulary.index(".")
+    for sentences in (corpus.train, corpus.test, corpus.unique):
+        assert len(sentences)
+        assert sentences.tokens.dtype == np.uint16
+        assert sentences.tokens.max() < len(corpus.vocabulary)
+        assert all(sentence[-1] == stop and (sentence[:-1] != stop).all() for sentence in sentences)
+
+
+def test_no_sentence_is_in_train_and_test(corpus):
+    assert set(spoken(corpus, corpus.train)).isdisjoint(spoken(corpus, corpus.test))
+
+
+def test_about_the_asked_share_of_distinct_sentences_is_held_out(stories):
+    corpus = build_word_corpus(stories, k=500, test_fraction=0.1)
+    held_out = len(set(spoken(corpus, corpus.test)))
+    assert 0.08 < held_out / (held_out + len(corpus.unique)) < 0.12
+
+
+def test_unique_holds_each_sentence_of_train_once_in_order(corpus):
+    assert spoken(corpus, corpus.unique) == list(dict.fromkeys(spoken(corpus, corpus.train)))
+
+
+def test_ties_are_broken_by_the_alphabet():
+    corpus = build_word_corpus(["b a c. b a c. d."], k=4, test_fraction=0.0)
+    assert corpus.vocabulary == (".", "a", "b", "c")
+
+
+def test_the_full_stop_is_in_the_vocabulary_however_rare():
+    corpus = build_word_corpus(["a a b b c c", "a b."], k=3, test_fraction=0.0)
+    assert corpus.vocabulary == ("a", "b", ".")
+    assert spoken(corpus, corpus.train) == ["a b ."]
+
+
+def test_documents_may_be_a_stream_read_once():
+    corpus = build_word_corpus((text for text in ["A b. A b.", "B a."]), k=3, test_fraction=0.0)
+    assert spoken(corpus, corpus.train) == ["a b .", "a b .", "b a ."]
+
+
+def test_sentences_are_a_sequence():
+    sentences = Sentences.from_list([np.array([1, 2]), np.array([3])])
+    assert [sentence.tolist() for sentence in sentences] == [[1, 2], [3]]
+    assert sentences[-1].tolist() == [3]
+    with pytest.raises(IndexError):
+        sentences[2]
+
+
+# Windows
+
+
+def test_windows_hold_the_sentences_in_a_shuffled_order_less_the_remainder(corpus):
+    windows = corpus.as_windows("train", 7)
+    assert windows.shape == (len(corpus.train.tokens) // 7, 7)
+    assert windows.dtype == np.uint16
+    stop = corpus.vocabulary.index(".")
+    flat = windows.ravel()
+    read = np.split(flat, np.flatnonzero(flat == stop) + 1)
+    *whole, _cut = [tuple(sentence) for sentence in read]
+    missing = Counter(tuple(sentence) for sentence in corpus.train) - Counter(whole)
+    assert missing.total() == len(corpus.train) - len(whole) <= 7
+    assert whole != [tuple(sentence) for sentence in corpus.train][: len(whole)]
+
+
+def test_the_order_of_windows_depends_on_the_seed_alone(corpus):
+    assert np.array_equal(corpus.as_windows("train", 8, seed=1), corpus.as_windows("train", 8, seed=1))
+    assert not np.array_equal(corpus.as_windows("train", 8, seed=1), corpus.as_windows("train", 8, seed=2))
+
+
+def test_windows_that_cannot_be_are_refused(corpus):
+    assert "expected 'train', 'test' or 'unique'" in message(corpus.as_windows, "all", 8)
+    assert f"expected 1 to {len(corpus.test.tokens)}" in message(corpus.as_windows, "test", 10**9)
+
+
+# Files
+
+
+def test_a_saved_corpus_comes_back_the_same(corpus, tmp_path):
+    corpus.save(tmp_path / "words")
+    loaded = WordCorpus.load(tmp_path / "words")
+    for name in ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction"):
+        assert getattr(loaded, name) == getattr(corpus, name)
+    for name in ("train", "test", "unique"):
+        for array in ("tokens", "offsets"):
+            one, other = getattr(getattr(loaded, name), array), getattr(getattr(corpus, name), array)
+            assert one.dtype == other.dtype
+            assert np.array_equal(one, other)
+
+
+def test_saving_replaces_only_a_word_corpus_and_only_when_told(corpus, tmp_path):
+    corpus.save(tmp_path / "words")
+    assert "overwrite=True" in message(corpus.save, tmp_path / "words")
+    corpus.save(tmp_path / "words", overwrite=True)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("...")
+    assert "holds something else" in message(corpus.save, tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+
+def test_a_damaged_folder_is_refused(corpus, tmp_path):
+    assert "no such file" in message(WordCorpus.load, tmp_path)
+    corpus.save(tmp_path / "words")
+    index, arrays = tmp_path / "words" / INDEX_NAME, tmp_path / "words" / ARRAYS_NAME
+    values = json.loads(index.read_text())
+    index.write_text(json.dumps(values | {"format_version": 99}))
+    assert "format_version is 99, expected 1" in message(WordCorpus.load, tmp_path / "words")
+    index.write_text(json.dumps(values | {"more": 1}))
+    assert "found" in message(WordCorpus.load, tmp_path / "words")
+    index.write_text(json.dumps(values | {"sizes": values["sizes"] | {"train.tokens": 3}}))
+    assert "sizes are not those" in message(WordCorpus.load, tmp_path / "words")
+    index.write_text(json.dumps(values))
+    arrays.write_bytes(arrays.read_bytes()[:-10])
+    assert "cannot be read" in message(WordCorpus.load, tmp_path / "words")
+    arrays.unlink()
+    assert "cannot be read" in message(WordCorpus.load, tmp_path / "words")
+
+
+# Errors
+
+
+def test_corpora_that_cannot_be_are_refused():
+    assert "no sentence in 0 documents" in message(build_word_corpus, [])
+    assert "no sentence in 2 documents" in message(build_word_corpus, ["", " \n"])
+    assert "k=1: expected 2 to 65536" in message(build_word_corpus, ["A."], k=1)
+    assert "only 3 distinct words; pass k=3" in message(build_word_corpus, ["A b."], k=4)
+    assert "test_fraction=1" in message(build_word_corpus, ["A."], k=2, test_fraction=1)
+    told = message(build_word_corpus, ["A b c. A, b. A!"], k=2)
+    assert "of 3, 1 end in a full stop and hold no other mark, 0 of these hold only the 2 commonest words" in told
+
+
+# The tokenizer
+
+
+def test_ids_of_words_are_symbols_and_special_tokens_follow(corpus):
+    tokenizer = word_tokenizer(corpus.vocabulary)
+    k = len(corpus.vocabulary)
+    assert tokenizer.convert_tokens_to_ids(list(corpus.vocabulary)) == list(range(k))
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [k, k + 1, k + 2, k + 3]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (k, k + 1)
+    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, len(tokenizer)) == (k + 2, k + 3, k + 4)
+    assert set(tokenizer("He ran.")) == {"input_ids", "attention_mask"}
+
+
+def test_text_and_symbols_come_back_through_the_tokenizer(corpus, stories):
+    tokenizer = word_tokenizer(corpus.vocabulary)
+    for sentence in corpus.train:
+        text = tokenizer.decode(sentence.tolist())
+        assert tokenizer.encode(text) == sentence.tolist()
+    symbols = {word: symbol for symbol, word in enumerate(corpus.vocabulary)}
+    for story in stories[:200]:
+        words = [word for words, _ in split_sentences(story) for word in words]
+        assert tokenizer.encode(story) == [symbols.get(word, tokenizer.unk_token_id) for word in words]
+
+
+@settings(deadline=None)
+@given(st.text("aZéΣσçßİ9²½_.,'’\"-— \n\t"))
+def test_the_tokenizer_cuts_text_as_the_pipeline_does(text):
+    tokenizer = word_tokenizer(["a", "."]).backend_tokenizer
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    assert [piece for piece, _ in pieces] == [word for words, _ in split_sentences(text) for word in words]
+
+
+def test_a_saved_tokenizer_comes_back_the_same(corpus, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = word_tokenizer(corpus.vocabulary)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded("Once upon a time, she RAN.")["input_ids"] == tokenizer("Once upon a time, she RAN.")["input_ids"]
+    assert loaded.decode([5, 0]) == tokenizer.decode([5, 0])
+
+
+@pytest.mark.parametrize("k", [100, 300, 500])
+def test_the_file_of_a_saved_tokenizer_is_one_of_the_tokenizers_library(stories, tmp_path, k):
+    from tokenizers import Tokenizer
+
+    corpus = build_word_corpus(stories, k=k)
+    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
+    loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [loaded.token_to_id(word) for word in (*corpus.vocabulary, *SPECIAL_TOKENS)] == list(range(k + 4))
+    assert loaded.get_vocab_size() == k + 4
+    for sentences in (corpus.train, corpus.test, corpus.unique):
+        for number in range(0, len(sentences), 97):
+            text = " ".join(corpus.vocabulary[symbol] for symbol in sentences[number])
+            assert loaded.encode(text).ids == sentences[number].tolist()
+
+
+def test_special_tokens_have_their_parts_after_saving(corpus, tmp_path):
+    from transformers import AutoTokenizer
+
+    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded.bos_token, loaded.eos_token, loaded.pad_token, loaded.unk_token) == SPECIAL_TOKENS
+    assert set(loaded.all_special_tokens) == set(SPECIAL_TOKENS)
+    batch = loaded(["He ran.", "Zyx"], padding=True)
+    assert batch["input_ids"][1] == [loaded.unk_token_id, loaded.pad_token_id, loaded.pad_token_id]
+    assert batch["attention_mask"][1] == [1, 0, 0]
+    assert loaded.decode([loaded.bos_token_id, 0, loaded.eos_token_id], skip_special_tokens=True) == loaded.decode([0])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "told"),
+    [
+        ([".", "a", "a"], "'a' occurs twice"),
+        ([".", "A"], "'A' is not one lower-case word"),
+        ([".", "new york"], "'new york' is not one lower-case word"),
+        ([".", "<bos>"], "'<bos>' is not one lower-case word"),
+        ([".", ""], "'' is not one lower-case word"),
+    ],
+)
+def test_a_vocabulary_the_pipeline_would_not_give_is_refused(vocabulary, told):
+    assert told in message(word_tokenizer, vocabulary)

@@ -1,0 +1,33 @@
+import io
+import sys
+
+import tiny_runs
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from hmm_datasets.files import read_jsonl
+from hmm_datasets.monitoring.watch import format_status, read_status
+from hmm_datasets.training.callbacks.progress import ProgressLine
+from hmm_datasets.training.run import train_and_save
+
+
+def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("time.localtime", lambda moment: __import__("time").gmtime(moment))
+    line, args = ProgressLine(), TrainingArguments(str(tmp_path))
+    state = TrainerState(max_steps=10, is_world_process_zero=True, num_input_tokens_seen=640, global_step=4)
+    line.on_train_begin(args, state, TrainerControl())
+    logs = {"loss": 2.5, "fraction": 0.125, "seconds_left": 3 * 86400.0, "tokens_per_second": 1e6}
+    line.on_log(args, state, TrainerControl(), logs=logs)
+    line.on_train_end(args, state, TrainerControl())
+    told = stream.getvalue()
+    assert "640 tokens  loss 2.5000  1,000,000 tokens/s  12.5% done  ends Fri 17 Nov 22:13" in told
+
+
+def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
+    """Also where its last step is none that would be logged."""
+    train_and_save(tiny_runs.trainer(tmp_path, max_steps=5, logging_steps=3), settings={}, data={})
+    rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
+    assert [(row["step"], row["fraction"]) for row in rows] == [(3, 0.6), (5, 1.0)]
+    assert "5 of 5 (100.0%)" in format_status(read_status(tmp_path))

@@ -1,0 +1,186 @@
+"""A run that goes on with another global batch, at its very end, or on a full disk: what is honoured, what refused."""
+
+import os
+import signal
+
+import pytest
+from tiny_runs import conversations
+from transformers import LlamaForCausalLM, TrainerCallback, default_data_collator
+
+from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.hmm import processes
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+from hmm_datasets.training.sources import DataSettings
+from hmm_datasets.training.trainer import FineTuner, Pretrainer
+
+LENGTH = 7  # symbols: with the beginning token a row has 8 tokens
+
+
+@pytest.fixture(scope="module")
+def hmm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hmm")
+    processes.mess3().save_pretrained(folder)
+    return str(folder)
+
+
+class StopAfter(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def pretrain(folder, hmm, stop=None, length=LENGTH, size="d1", **settings):
+    """As recipes/pretrain.py does it, on one process; told to stop after step `stop`."""
+    given = {
+        **{"global_batch_size": 4, "per_device_train_batch_size": 4, "train_tokens": 30 * 8, "save_steps": 100},
+        **{"logging_steps": 1, "log_indices": True, "report_to": "none"},
+    }
+    settings = PretrainSettings(str(folder), **given | settings)
+    data = DataSettings(hmm=hmm, length=length).load()
+    model = LlamaForCausalLM(ModelSettings(size).config(data))
+    plan = settings.plan(data, model)
+    trainer = Pretrainer(
+        model=model, args=settings, train_dataset=plan.train_rows(), data_collator=default_data_collator
+    )
+    if stop is not None:
+        trainer.add_callback(StopAfter(stop))
+    return train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+
+
+def trained_rows(folder):
+    """The rows of each step."""
+    return [row["indices"] for row in read_jsonl(folder / "indices-0.jsonl")]
+
+
+def test_a_changed_global_batch_is_refused_under_one_name_and_honoured_from_the_row_reached(hmm, tmp_path):
+    assert pretrain(tmp_path, hmm, stop=4)["steps"] == 4
+    with pytest.raises(InputError) as caught:
+        pretrain(tmp_path, hmm, global_batch_size=8, per_device_train_batch_size=8)
+    told = str(caught.value)
+    assert "settings.global_batch_size was 4 and is 8" in told
+    assert told.endswith("--accept_changes settings.global_batch_size"), "the only name, and the whole remedy"
+
+    asked = []
+    view = HMMSequences.__getitems__
+    HMMSequences.__getitems__ = lambda self, indices: asked.append(list(indices)) or view(self, indices)
+    try:
+        summary = pretrain(
+            *(tmp_path, hmm),
+            **{"global_batch_size": 8, "per_device_train_batch_size": 8},
+            accept_changes=["settings.global_batch_size"],
+        )
+    finally:
+        HMMSequences.__getitems__ = view
+    # Four steps of 4 rows; then 8 at a time until 30 rows are reached.
+    assert asked[:2] == [list(range(16, 24)), list(range(24, 32))]
+    assert (summary["steps"], summary["tokens"], summary["planned_tokens"]) == (6, 32 * 8, 32 * 8)
+    assert read_json(tmp_path / "plan.json")["rows"] == 32
+    assert (tmp_path / "model.safetensors").exists()
+    # Once more, with the batch as it was at first: the rows consumed are counted, whatever the steps were.
+    again = pretrain(tmp_path, hmm, train_tokens=40 * 8, accept_changes=["settings.global_batch_size"])
+    assert (again["steps"], again["tokens"]) == (8, 40 * 8)
+
+
+def test_a_ramp_that_has_grown_goes_on_with_a_micro_batch_that_its_past_stages_do_not_divide_by(hmm, tmp_path):
+    ramp = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **ramp)
+    summary = pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+    assert summary["resumed_from"] == "checkpoint-5"
+    assert summary["tokens"] == summary["planned_tokens"] == 44 * 8
+
+
+def test_a_stage_still_to_come_has_to_divide(hmm, tmp_path):
+    ramp = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **ramp)
+    with pytest.raises(InputError, match="batch_ramp: 4:4 does not divide by world size x per_device_train_batch_siz"):
+        pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+
+
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused_before_the_first_step(hmm, tmp_path):
+    pretrain(tmp_path, hmm, stop=4)
+    path = tmp_path / "checkpoint-4" / "trainer_state.json"
+    path.write_text(path.read_text().replace('"num_input_tokens_seen": 128', '"num_input_tokens_seen": 136'))
+    (tmp_path / "checkpoint-4" / "digests.json").unlink()
+    with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before hold 128 now"):
+        pretrain(tmp_path, hmm)
+
+
+def test_an_accepted_change_of_the_data_trains_to_the_end_and_counts_its_tokens(hmm, tmp_path):
+    pretrain(tmp_path, hmm, stop=4)
+    summary = pretrain(
+        tmp_path, hmm, length=LENGTH - 2, accept_changes=["data.length", "model.max_position_embeddings"]
+    )
+    assert summary["tokens"] == summary["planned_tokens"] == 16 * 8 + (summary["steps"] - 4) * 4 * 6
+
+
+def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_another_step(hmm, tmp_path):
+    before = pretrain(tmp_path, hmm)
+    for name in ("summary.json", "model.safetensors"):
+        (tmp_path / name).unlink()
+    after = pretrain(tmp_path, hmm)
+    assert after["resumed_from"] == "checkpoint-8"
+    assert (after["steps"], after["tokens"]) == (before["steps"], before["tokens"])
+    assert trained_rows(tmp_path) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
+    saved = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path, tmp_path / "checkpoint-8")]
+    assert saved[0] == saved[1]
+
+
+def test_shuffled_rows_cannot_go_on_with_another_global_batch_and_no_setting_pretends_so(tmp_path):
+    tokenizer = train_bpe([message["content"] for row in conversations() for message in row["messages"]], 400)
+
+    def fine_tune(global_batch_size, stop=None, accept=()):
+        settings = SFTSettings(
+            str(tmp_path),
+            **{"max_steps": 6, "global_batch_size": global_batch_size, "per_device_train_batch_size": 2},
+            **{"max_length": 48, "save_steps": 100, "report_to": "none", "accept_changes": list(accept)},
+            activation_checkpointing=False,
+        )
+        model = LlamaForCausalLM(llama_config("1m", vocab_size=len(tokenizer), max_length=48))
+        trainer = FineTuner(model=model, args=settings, train_dataset=conversations(), processing_class=tokenizer)
+        if stop is not None:
+            trainer.add_callback(StopAfter(stop))
+        return train_and_save(trainer, settings={}, data={})
+
+    fine_tune(4, stop=2)
+    with pytest.raises(InputError) as caught:
+        fine_tune(8, accept=["settings.global_batch_size"])
+    told = str(caught.value)
+    assert "settings.global_batch_size was 4 and is 8, with which it cannot go on; set it back" in told
+    assert "accept_changes" not in told
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it_names(hmm, tmp_path, small_disk):
+    """A model of 0.8 million parameters takes 9.6 MB a checkpoint: there is room for one, not for another."""
+    output = small_disk("14m") / "run"
+    given = {"size": "1m", "save_steps": 2}
+    with pytest.raises(InputError) as caught:
+        pretrain(output, hmm, **given)
+    told = str(caught.value)
+    assert f"{output}/checkpoint-4: no room left on the disk: it needs about 9.7 MB, " in told
+    assert " MB are free; make room and go on from checkpoint-2 with the same command" in told
+    assert sorted(path.name for path in output.iterdir() if path.is_dir()) == ["checkpoint-2"]
+    small_disk("100m")
+    summary = pretrain(output, hmm, **given)
+    assert summary["resumed_from"] == "checkpoint-2"
+    assert trained_rows(output) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
+
+
+def test_a_disk_with_no_room_for_the_model_at_the_end_keeps_the_checkpoint(hmm, tmp_path, small_disk):
+    output = small_disk("14m") / "run"
+    filler = output.with_name("filler")
+    filler.write_bytes(bytes(2_500_000))
+    with pytest.raises(InputError, match="go on from checkpoint-8 with the same command"):
+        pretrain(output, hmm, size="1m")
+    assert not (output / "model.safetensors").exists()
+    assert not (output / ".unfinished").exists()
+    filler.unlink()
+    assert pretrain(output, hmm, size="1m")["resumed_from"] == "checkpoint-8"
+    assert (output / "model.safetensors").exists()

@@ -1,0 +1,172 @@
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.digests import write_digests
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, write_json
+from hmm_datasets.hmm import processes
+from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
+from hmm_datasets.training.checkpoints.saving import check_identity
+from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.trainer import Pretrainer
+
+
+def train(folder, model="1m", max_steps=6, **settings):
+    rows = HMMSequences(processes.mess3(), 7)
+    settings = {"save_steps": 1, "logging_steps": 100, "report_to": "none"} | settings
+    args = PretrainSettings(
+        str(folder), max_steps=max_steps, global_batch_size=4, per_device_train_batch_size=4, **settings
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(llama_config(model, vocab_size=rows.vocab_size, max_length=8))
+    trainer = Pretrainer(model=model, args=args, train_dataset=rows)
+    return train_and_save(trainer, settings={}, data={"stream": 1})
+
+
+def steps(folder):
+    return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
+
+
+def test_the_policy_keeps_the_newest_and_every_kth_and_names_what_it_deletes(tmp_path, capsys):
+    train(tmp_path, save_total_limit=2, keep_every=3)
+    assert steps(tmp_path) == [3, 5, 6]
+    told = capsys.readouterr()
+    lines = [line for line in (told.out + told.err).splitlines() if "deleted" in line]
+    assert [line.split(":")[0].split()[-1] for line in lines] == ["checkpoint-1", "checkpoint-2", "checkpoint-4"]
+    assert "kept are the newest 2 and every 3th step's" in lines[0]
+
+
+def test_without_a_limit_nothing_is_deleted(tmp_path):
+    train(tmp_path, max_steps=3)
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
+    rows = HMMSequences(processes.mess3(), 7)
+    held_out = HMMSequences(processes.mess3(), 7, first=1 << 63, num_sequences=8)
+    args = PretrainSettings(
+        str(tmp_path),
+        max_steps=4,
+        global_batch_size=4,
+        per_device_train_batch_size=4,
+        learning_rate=10.0,  # every step makes it worse
+        eval_strategy="steps",
+        eval_steps=1,
+        save_steps=1,
+        save_total_limit=1,
+        metric_for_best_model="loss",
+        greater_is_better=False,
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
+    trainer = Pretrainer(model=model, args=args, train_dataset=rows, eval_dataset=held_out)
+    train_and_save(trainer, settings={}, data={})
+    best = trainer.state.best_global_step
+    assert set(steps(tmp_path)) == {best, 4}
+    state = read_json(tmp_path / "checkpoint-4" / "trainer_state.json")
+    assert state["best_model_checkpoint"] == str(tmp_path / f"checkpoint-{best}")
+
+
+def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
+    """Float32 weights and Adam's two moments: 12 bytes a parameter, and 2%."""
+    summary = train(tmp_path, model="3m", max_steps=1)
+    report = verify_checkpoint(tmp_path / "checkpoint-1")
+    assert report.ok
+    assert report.total_bytes <= 1.02 * 12 * summary["parameters"]["total"]
+
+
+def test_what_a_killed_run_left_half_written_is_no_checkpoint_and_goes(tmp_path):
+    train(tmp_path, max_steps=2)
+    torn = tmp_path / ".unfinished" / "checkpoint-3"
+    shutil.copytree(tmp_path / "checkpoint-2", torn)
+    (torn / "optimizer.pt").unlink()
+    assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-2"
+    assert not (tmp_path / ".unfinished").exists()
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+def test_past_a_torn_checkpoint_the_newest_good_one_is_taken(tmp_path):
+    train(tmp_path, max_steps=3)
+    path = tmp_path / "checkpoint-3" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert train(tmp_path, max_steps=4)["resumed_from"] == "checkpoint-2"
+
+
+def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
+    train(tmp_path, max_steps=2)
+    write_json(
+        tmp_path / "checkpoint-2" / "identity.json",
+        read_json(tmp_path / "checkpoint-2" / "identity.json")
+        | {"written_by": {"framework": "plain data parallelism", "processes": 2}},
+    )
+    problems = verify_checkpoint(tmp_path / "checkpoint-2").problems
+    assert problems[1] == "rng_state_1.pth: missing, though 2 processes wrote it"
+    assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-1"
+
+
+def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
+    train(tmp_path, max_steps=1)
+    path = tmp_path / "checkpoint-1" / "identity.json"
+    write_json(path, read_json(path) | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
+    write_digests(path.parent)
+    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, and this run is under plain data"
+    with pytest.raises(InputError, match=expected):
+        train(tmp_path, max_steps=2)
+
+
+def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_path):
+    train(tmp_path, max_steps=1, save_only_model=True)
+    assert verify_checkpoint(tmp_path / "checkpoint-1").ok
+    with pytest.raises(InputError, match="checkpoint-1: holds weights and no state of the optimizer"):
+        train(tmp_path, max_steps=2)
+
+
+def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tmp_path):
+    """The checkpoint of step 2, told to be of step 1,000,000: skipping row by row would take minutes."""
+    train(tmp_path, max_steps=2)
+    far = tmp_path / "checkpoint-1000000"
+    shutil.copytree(tmp_path / "checkpoint-2", far)
+    state = read_json(far / "trainer_state.json")
+    state["stateful_callbacks"]["Tally"]["attributes"]["rows"] = 4_000_000
+    tokens = 4_000_000 * 8
+    write_json(far / "trainer_state.json", state | {"global_step": 1_000_000, "num_input_tokens_seen": tokens})
+    write_digests(far)
+    asked = []
+    view = HMMSequences.__getitems__
+    try:
+        HMMSequences.__getitems__ = lambda self, indices: asked.extend(indices) or view(self, indices)
+        summary = train(tmp_path, max_steps=1_000_002)
+    finally:
+        HMMSequences.__getitems__ = view
+    assert summary["resumed_from"] == "checkpoint-1000000"
+    assert asked[:8] == list(range(4_000_000, 4_000_008))
+    assert summary["tokens"] == 1_000_002 * 4 * 8
+
+
+def test_identities_differ_by_name(tmp_path):
+    before = {"data": {"seed": 1, "hmm": "a"}, "settings": {"learning_rate": 0.1}}
+    now = {"data": {"seed": 2, "hmm": "a"}, "settings": {"learning_rate": 0.2}}
+    check_identity("x", before, before)
+    with pytest.raises(InputError) as caught:
+        check_identity("x", before, now)
+    assert "data.seed was 1 and is 2; settings.learning_rate was 0.1 and is 0.2" in str(caught.value)
+    assert "--accept_changes data.seed settings.learning_rate" in str(caught.value)
+    with pytest.raises(InputError, match=r"data\.seed was 1"):
+        check_identity("x", before, now, ["settings.learning_rate"])
+    check_identity("x", before, now, ["settings.learning_rate", "data.seed"])
+
+
+def test_a_resumed_run_of_another_shape_of_model_is_refused(tmp_path):
+    train(tmp_path, max_steps=1)
+    with pytest.raises(InputError, match=r"model\.hidden_size was 128 and is 256"):
+        train(tmp_path, model="3m", max_steps=2)
+    weights = load_file(tmp_path / "checkpoint-1" / "model.safetensors")
+    assert weights["model.embed_tokens.weight"].shape[1] == 128, "nothing was overwritten"

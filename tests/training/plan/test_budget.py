@@ -1,0 +1,154 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.training import models
+from hmm_datasets.training.models import PRESETS, count_parameters, llama_config
+from hmm_datasets.training.plan.batch_schedule import BatchRamp
+from hmm_datasets.training.plan.budget import Budget, accumulation_steps
+
+sizes = st.integers(1, 64)
+
+
+@given(world_size=sizes, micro_batch=sizes, steps=sizes)
+@settings(derandomize=True)
+def test_accumulation_multiplies_out_to_the_global_batch(world_size, micro_batch, steps):
+    assert accumulation_steps(world_size * micro_batch * steps, world_size, micro_batch) == steps
+
+
+@given(global_batch=st.integers(1, 500), world_size=sizes, micro_batch=sizes)
+@settings(derandomize=True)
+def test_accumulation_is_exact_or_refused(global_batch, world_size, micro_batch):
+    try:
+        steps = accumulation_steps(global_batch, world_size, micro_batch)
+    except InputError:
+        assert global_batch % (world_size * micro_batch) != 0
+    else:
+        assert steps * world_size * micro_batch == global_batch
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (
+            (64, 3, 8),
+            "global_batch_size 64 does not divide by world size 3 x per_device_train_batch_size 8; change one of the "
+            "three",
+        ),
+        ((8, 2, 8), "global_batch_size 8 does not divide by world size 2 x per_device_train_batch_size 8"),
+        ((0, 1, 1), "global_batch_size 0, world size 1, per_device_train_batch_size 1; expected all positive"),
+        ((8, 0, 1), "world size 0, per_device_train_batch_size 1; expected all positive"),
+        ((8, 1, -2), "per_device_train_batch_size -2; expected all positive"),
+    ],
+)
+def test_batches_that_do_not_multiply_out_are_refused_with_all_three_numbers(numbers, message):
+    with pytest.raises(InputError) as caught:
+        accumulation_steps(*numbers)
+    assert message in str(caught.value)
+
+
+# What a budget buys
+
+MODEL = {"parameters": 1_000, "flops_per_token": 7_000}
+
+
+@given(tokens=st.integers(1, 10**13), global_batch=st.integers(1, 4096), row_length=st.integers(1, 8192))
+@settings(derandomize=True)
+def test_steps_consume_the_budget_and_less_than_a_step_more(tokens, global_batch, row_length):
+    steps = Budget(train_tokens=tokens).steps(BatchRamp((), global_batch), tokens_per_row=row_length, **MODEL)
+    consumed = steps * global_batch * row_length
+    assert tokens <= consumed < tokens + global_batch * row_length
+
+
+@given(amount=st.floats(1e-2, 1e4), batch=st.integers(1, 64), epoch=st.integers(100, 10**6))
+@settings(derandomize=True)
+def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batch, epoch):
+    rates = {"rows_an_epoch": epoch, "tokens_per_second": 500.0, "money_per_second": 0.01}
+    for name, rows in (
+        ("num_train_epochs", amount * epoch),
+        ("train_hours", amount * 3600 * 500 / 10),
+        ("train_money", amount / 0.01 * 500 / 10),
+    ):
+        budget = Budget(**{name: amount})
+        try:
+            steps = budget.steps(BatchRamp((), batch), tokens_per_row=10.0, **MODEL, **rates)
+        except InputError:
+            assert rows < batch + 1
+        else:
+            assert rows - batch - 1 < steps * batch <= rows + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("budget", "tokens"),
+    [
+        (Budget(), 20 * 1_000),
+        (Budget(tokens_per_parameter=3.5), 3_500),
+        (Budget(train_flops=7e7), 10_000),
+        (Budget(train_tokens=12_345), 12_345),
+    ],
+)
+def test_a_budget_in_tokens_of_any_kind_is_reached_by_the_last_step(budget, tokens):
+    for stages in ((), ((2, 5), (4, 10))):
+        ramp = BatchRamp(stages, 8)
+        steps = budget.steps(ramp, tokens_per_row=10.0, **MODEL)
+        assert ramp.rows_before(steps - 1) * 10 < tokens <= ramp.rows_before(steps) * 10
+
+
+def test_steps_are_what_they_say():
+    assert Budget(max_steps=17).steps(BatchRamp(((2, 5),), 8), tokens_per_row=10.0, **MODEL) == 17
+
+
+@pytest.mark.parametrize(
+    ("budget", "rates", "message"),
+    [
+        ({"train_tokens": 0}, {}, "train_tokens is 0; expected a number above 0"),
+        ({"train_flops": float("inf")}, {}, "train_flops is inf; expected a number above 0"),
+        ({"max_steps": 3, "train_tokens": 100}, {}, "max_steps 3 and train_tokens 100 are both budgets"),
+        ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows have no end; set train_tokens"),
+        ({"train_hours": 2}, {}, "train_hours is 2, but no rate is known; set assumed_tokens_per_second, assumed_run"),
+        ({"train_money": 2}, {"tokens_per_second": 1.0}, "train_money is 2, but price_per_hour is not set"),
+        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 buys 0 rows, and the first step takes 64"),
+    ],
+)
+def test_a_budget_that_buys_nothing_says_what_is_missing(budget, rates, message):
+    with pytest.raises(InputError) as caught:
+        Budget(**budget).steps(BatchRamp((), 64), tokens_per_row=10.0, **MODEL, **rates)
+    assert message in str(caught.value)
+
+
+# Sizes of models
+
+
+def test_presets_have_the_parameters_their_table_says():
+    rows = [line.split("|")[1:-1] for line in models.__doc__.splitlines() if line.startswith("|")][2:]
+    assert [row[0].strip() for row in rows] == list(PRESETS)
+    for name, layers, width, parameters in ([cell.strip() for cell in row] for row in rows):
+        with torch.device("meta"):
+            model = LlamaForCausalLM(llama_config(name, vocab_size=101, max_length=65))
+        counts = count_parameters(model)
+        assert (int(layers), int(width)) == (PRESETS[name].layers, PRESETS[name].width)
+        told = parameters.removesuffix(" million")
+        assert f"{counts['body'] / 1e6:.{len(told.partition('.')[2])}f}" == told, name
+        assert counts["total"] == counts["body"] + 2 * 101 * PRESETS[name].width
+
+
+def test_shared_embeddings_count_once():
+    config = llama_config("1m", vocab_size=101, max_length=65, tie_embeddings=True, bos_token_id=100)
+    model = LlamaForCausalLM(config)
+    assert count_parameters(model)["total"] == count_parameters(model)["body"] + 101 * 128
+    assert (config.bos_token_id, config.max_position_embeddings, config.use_cache) == (100, 65, False)
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="model preset '7b' is unknown; expected one of 1m, 3m, 10m"):
+        llama_config("7b", vocab_size=10, max_length=10)
+
+
+def test_a_depth_sets_the_rest():
+    config = llama_config("d12", vocab_size=10, max_length=10)
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
+    with pytest.raises(InputError, match="a depth such as d12"):
+        llama_config("d0", vocab_size=10, max_length=10)

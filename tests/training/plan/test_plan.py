@@ -1,0 +1,203 @@
+"""What a plan promises, and what a run consumes: the same to the token. What a forecast says of memory and time."""
+
+import datetime
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaForCausalLM, default_data_collator
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.text.stream import write_tokens
+from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.plan.flops import flops_per_token
+from hmm_datasets.training.plan.forecast import assumed_rate, memory_per_rank, peak_activations
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.sources import DataSettings
+from hmm_datasets.training.trainer import Pretrainer
+
+
+@pytest.fixture(scope="module")
+def hmm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hmm")
+    processes.mess3().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """Streams of 2,000 and 300 tokens in documents of 1 to 40, and a tokenizer that fits them."""
+    from hmm_datasets.text.tokenizers.bpe import train_bpe
+
+    folder = tmp_path_factory.mktemp("tokens")
+    tokenizer = train_bpe(["one two three four"] * 9, 270)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    generator = np.random.default_rng(0)
+    for split, total in (("train", 2_000), ("test", 300)):
+        documents, size = [], 0
+        while size < total:
+            documents.append(generator.integers(0, 255, generator.integers(1, min(40, total - size) + 1)))
+            size += len(documents[-1]) + 1
+        write_tokens(documents, folder / split, vocab_size=270, eos_id=256, tokenizer_hash="none", corpus="numbers")
+    return folder
+
+
+def pretraining(folder, **settings):
+    return PretrainSettings(
+        str(folder), **{"global_batch_size": 4, "per_device_train_batch_size": 2, "report_to": "none"} | settings
+    )
+
+
+def run(data, settings):
+    """As recipes/pretrain.py does it."""
+    model = LlamaForCausalLM(ModelSettings("d1").config(data))
+    plan = settings.plan(data, model)
+    trainer = Pretrainer(
+        model=model, args=settings, train_dataset=plan.train_rows(), data_collator=default_data_collator
+    )
+    return plan, train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_run_on_text_consumes_what_its_plan_promises_to_the_token(packed, tokens, tmp_path):
+    data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32, packed=packed).load()
+    plan, summary = run(data, pretraining(tmp_path, train_tokens=1_000, batch_ramp=["2:3"]))
+    assert summary["tokens"] == summary["planned_tokens"] == plan.tokens
+    assert plan.tokens_at(plan.steps - 1) < 1_000 <= plan.tokens
+    # What the rows hold, counted here: every token but padding, which stands at the last position without a label.
+    rows = [plan.train_rows()[index] for index in range(plan.rows)]
+    padding = sum(
+        int(((row["labels"] == -100) & (row["position_ids"] == 31)).sum()) for row in rows if "position_ids" in row
+    )
+    assert plan.tokens == 32 * plan.rows - padding
+    assert (padding > 0) == packed
+    stored = json.loads((tmp_path / "plan.json").read_text())
+    assert stored == plan.to_dict()
+    (corpus,) = stored["corpora"]
+    assert corpus["tokens"] == data.stream.num_tokens
+    assert corpus["epochs"] == plan.rows / data.rows_an_epoch
+
+
+def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
+    data = DataSettings(hmm=hmm, length=7).load()
+    settings = pretraining(tmp_path, max_steps=2)
+    model = LlamaForCausalLM(ModelSettings("d1").config(data))
+    plan = settings.plan(data, model)
+    trainer = Pretrainer(model=model, args=settings, train_dataset=DataSettings(hmm=hmm, length=8).load().rows(8))
+    with pytest.raises(InputError, match="the model is saved, but 2 steps consumed 72 tokens, and the plan says 64"):
+        train_and_save(trainer, plan=plan, settings={}, data={})
+    LlamaForCausalLM.from_pretrained(tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["planned_tokens"] == 64
+
+
+def test_epochs_are_whole_and_no_row_comes_twice_in_one(tokens, tmp_path):
+    data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32).load()
+    settings = pretraining(tmp_path, num_train_epochs=1)
+    plan = settings.plan(data, LlamaForCausalLM(ModelSettings("d1").config(data)))
+    assert data.rows_an_epoch - 4 < plan.rows <= data.rows_an_epoch
+    rows = plan.train_rows()
+    assert len({tuple(rows[index]["input_ids"].tolist()) for index in range(plan.rows)}) == plan.rows
+    assert settings.max_steps == plan.steps
+
+
+def test_the_forecast_of_a_settings_file(hmm, tmp_path):
+    path, launch = tmp_path / "a.yaml", tmp_path / "launch.yaml"
+    path.write_text(
+        f"hmm: {hmm}\nlength: 15\nmodel: d2\noutput_dir: {tmp_path}\nglobal_batch_size: 32\n"
+        "per_device_train_batch_size: 4\nprice_per_hour: 3.0\n"
+    )
+    launch.write_text("num_processes: 4\nmixed_precision: bf16\n")
+    found = plan_recipe(path, ["--assumed_device", "H200", "--assumed_mfu", "0.5"], launch_config=launch)
+    model = LlamaForCausalLM(llama_config("d2", vocab_size=4, max_length=16))
+    parameters = sum(weight.numel() for weight in model.parameters())
+    assert (found["parameters"], found["flops_per_token"]) == (parameters, flops_per_token(model, 16))
+    assert found["budget"] == {"tokens_per_parameter": 20}
+    assert (found["world_size"], found["gradient_accumulation_steps"], found["tokens_per_step"]) == (4, 2, 512)
+    assert 20 * parameters <= found["tokens"] == found["steps"] * 512 < 20 * parameters + 512
+    time = found["time"]
+    assert time["tokens_per_second"] == pytest.approx(4 * 0.5 * 989.4e12 / found["flops_per_token"])
+    assert time["seconds"] == pytest.approx(found["flops"] / (4 * 0.5 * 989.4e12))
+    assert time["cost"] == pytest.approx(4 * 3.0 * time["seconds"] / 3600)
+    assert datetime.datetime.fromisoformat(time["ends"]) >= datetime.datetime.now() - datetime.timedelta(minutes=5)
+    assert found["precision"] == "bf16"
+    assert set(found["memory"]) == {"ddp", "fsdp2", "zero1", "zero2", "zero3"}
+    assert found["memory"]["zero2"]["optimizer"] == 12 * -(-parameters // 4)
+    with pytest.raises(InputError, match=r"global_batch_size 32 does not divide by world size 3 x per_device"):
+        plan_recipe(path, num_processes=3)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"device": "X9000"}, "assumed_device 'X9000' is unknown"),
+        ({"device": "Tesla T4"}, "assumed_device 'Tesla T4' has no peak in bf16"),
+        ({"device": "H200", "mfu": 1.5}, "assumed_mfu is 1.5; expected a share"),
+        ({"run": "nowhere"}, "assumed_run nowhere: it has no history.jsonl"),
+        ({"tokens_per_second": 0.0}, "assumed_tokens_per_second is 0.0; expected a number above 0"),
+        ({"tokens_per_second": 1.0, "device": "H200"}, "expected one"),
+    ],
+)
+def test_a_rate_that_is_not_known_is_refused(named, message):
+    with pytest.raises(InputError) as caught:
+        assumed_rate(**named)
+    assert message in str(caught.value)
+
+
+def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
+    rows = [
+        {"step": step, "tokens": 100 * step, "flops": 700.0 * 100 * step, "tokens_per_second_per_device": rate}
+        for step, rate in ((1, 3.0), (2, 50.0), (3, 60.0), (4, 55.0))
+    ]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rate = assumed_rate(run=str(tmp_path))
+    assert rate.tokens_per_second(flops_per_token=1_400, world_size=4) == pytest.approx(4 * 55 * 700 / 1_400)
+
+
+# Memory
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_activations_are_those_that_a_real_step_allocates(low):
+    """The profiler's record of every allocation of a forward and backward pass, at its peak, at four layers."""
+    from torch.profiler import ProfilerActivity, profile
+
+    config = llama_config("d2", vocab_size=300, max_length=64)
+    config.num_hidden_layers = 4
+    told = peak_activations(config, micro_batch_size=4, length=64, low_precision=low)
+    model = LlamaForCausalLM(config)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    tokens = torch.zeros(4, 64, dtype=torch.int64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+    changes = [event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert changes
+    peak = int(np.cumsum(changes).max())
+    assert told == pytest.approx(peak, rel=0.1)
+
+
+def test_sharding_parts_what_it_says_and_nothing_else():
+    sizes = {"parameters": 1_000, "world_size": 4, "activations": 7, "largest_layer": 50}
+    found = {name: memory_per_rank(name, **sizes) for name in ("ddp", "fsdp2", "zero1", "zero2", "zero3")}
+    assert found["ddp"].total == 4_000 + 8_000 + 8_000 + 7
+    assert found["fsdp2"].total == 1_000 + 1_000 + 2_000 + 7 + 2 * 4 * 50
+    assert found["zero1"].total == 4_000 + 4_000 + 3_000 + 7
+    assert found["zero2"].total == 4_000 + 1_000 + 3_000 + 7
+    assert found["zero3"].total == 1_000 + 1_000 + 3_000 + 7 + 2 * 4 * 50
+    assert memory_per_rank("ddp", **sizes | {"world_size": 1}).gradients == 4_000
+    with pytest.raises(InputError, match="strategy 'zero9'; expected one of ddp"):
+        memory_per_rank("zero9", **sizes)
+
+
+def test_attention_is_computed_by_what_is_asked_for(hmm):
+    data = DataSettings(hmm=hmm, length=7).load()
+    for name in ("sdpa", "eager", "flex_attention"):
+        assert LlamaForCausalLM(ModelSettings("d1", attention=name).config(data)).config._attn_implementation == name
+    with pytest.raises(InputError, match="attention is 'flash'; expected one of sdpa, eager, flex_attention, flash_"):
+        ModelSettings("d1", attention="flash")

@@ -1,0 +1,153 @@
+"""Fine-tuning reads conversations in a random order of its own every epoch; stopped anywhere, it goes on in it."""
+
+import json
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from tiny_runs import CONVERSATIONS, conversations
+from transformers import LlamaForCausalLM
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.held_out import row_losses
+from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.optimizers import matrix_names
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import SFTSettings
+from hmm_datasets.training.trainer import FineTuner
+
+STEPS = 14  # five and a half steps an epoch
+
+
+class Logged(FineTuner):
+    """Writes down the rows of every step, and is told to stop in one of them."""
+
+    def __init__(self, *args, stop_in=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.trained = {}
+        self.stop_in = stop_in
+
+    def training_step(self, model, inputs, *rest):
+        rows = [
+            tuple(row[mask == 1].tolist())
+            for row, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
+        ]
+        self.trained.setdefault(self.state.global_step, []).extend(rows)
+        if self.state.global_step == self.stop_in:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(model, inputs, *rest)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [message["content"] for row in conversations() for message in row["messages"]]
+    return train_bpe(texts, 400, show_progress=False)
+
+
+def settings(folder, **given) -> SFTSettings:
+    defaults = {
+        "max_steps": STEPS,
+        "global_batch_size": 4,
+        "per_device_train_batch_size": 2,
+        "max_length": 48,
+        "logging_steps": 1,
+        "save_steps": 1000,
+        "report_to": "none",
+    }
+    return SFTSettings(str(folder), **defaults | given)
+
+
+def fine_tune(folder, tokenizer, stop_in=None):
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        llama_config("1m", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    )
+    trainer = Logged(
+        model=model, args=settings(folder), train_dataset=conversations(), processing_class=tokenizer, stop_in=stop_in
+    )
+    summary = train_and_save(trainer, settings={}, data={"conversations": CONVERSATIONS})
+    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return trainer.trained, {row["step"]: row["loss"] for row in rows if "loss" in row}, summary
+
+
+def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
+    chosen = {"matrix_optimizer": "muon", "learning_rate_factors": {"embed_tokens": 0.1}, "learning_rate": 0.01}
+    model = LlamaForCausalLM(llama_config("d1", vocab_size=len(tokenizer), max_length=48))
+    trainer = FineTuner(
+        model=model,
+        args=settings(tmp_path, **chosen),
+        train_dataset=conversations().select([0]),
+        processing_class=tokenizer,
+    )
+    groups = trainer.create_optimizer().param_groups
+    by_muon = {id(weight) for group in groups if group["optimizer"] == "muon" for weight in group["params"]}
+    assert by_muon == {id(weight) for name, weight in model.named_parameters() if name in matrix_names(model)}
+    assert {group["lr"] for group in groups} == {0.01, 0.001}
+    with pytest.raises(InputError, match="matrix_optimizer is 'sgd'"):
+        settings(tmp_path, matrix_optimizer="sgd")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tokenizer, tmp_path_factory):
+    return fine_tune(tmp_path_factory.mktemp("undisturbed"), tokenizer)
+
+
+def test_an_epoch_reads_every_conversation_once_in_an_order_of_its_own(undisturbed):
+    trained, _, _ = undisturbed
+    rows = [row for step in range(STEPS) for row in trained[step]]
+    first, second = rows[:CONVERSATIONS], rows[CONVERSATIONS : 2 * CONVERSATIONS]
+    assert len(set(first)) == CONVERSATIONS
+    assert set(first) == set(second)
+    assert first != second
+
+
+@pytest.mark.parametrize("step", [5, 8], ids=["at the end of an epoch", "in the second"])
+def test_a_stopped_fine_tuning_goes_on_to_the_rows_and_losses_of_an_undisturbed_one(
+    step, undisturbed, tokenizer, tmp_path
+):
+    trained, losses, _ = undisturbed
+    before, _, stopped = fine_tune(tmp_path, tokenizer, stop_in=step)
+    assert stopped == {"steps": step + 1, "interrupted": "SIGTERM"}
+    after, found, summary = fine_tune(tmp_path, tokenizer)
+    assert summary["resumed_from"] == f"checkpoint-{step + 1}"
+    assert before | after == trained, "none twice, none missing"
+    assert set(after) == set(range(step + 1, STEPS))
+    assert found == losses
+
+
+def test_the_held_out_loss_is_a_mean_over_tokens_and_no_library_warns(tokenizer, tmp_path):
+    args = SFTSettings(
+        str(tmp_path),
+        max_steps=1,
+        global_batch_size=4,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=3,
+        max_length=48,
+        save_strategy="no",
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    )
+    trainer = FineTuner(
+        model=model,
+        args=args,
+        train_dataset=conversations(),
+        eval_dataset=conversations().select(range(7)),
+        processing_class=tokenizer,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        found = trainer.evaluate()
+    total = count = 0.0
+    for batch in trainer.get_eval_dataloader():
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        losses = row_losses(logits, batch["labels"]).sum(0)
+        total, count = total + losses[0].item(), count + losses[1].item()
+    assert found["eval_loss"] == pytest.approx(total / count, rel=1e-6)
+    assert 0 <= found["eval_mean_token_accuracy"] <= 1

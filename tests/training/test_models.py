@@ -1,0 +1,126 @@
+"""Models of any transformers configuration: planned, trained, saved as models that others use."""
+
+import json
+import logging
+import types
+import warnings
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, default_data_collator
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.plan import forecast
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.sources import DataSettings
+from hmm_datasets.training.trainer import Pretrainer
+
+CONFIGURATIONS = {
+    "llama": {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32},
+    "qwen3": {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32, "head_dim": 8},
+    "gpt_neox": {"num_attention_heads": 2, "intermediate_size": 32},
+    "gpt2": {"n_head": 2},
+    "mamba": {"state_size": 4},
+}
+DEFAULT_NAMES = {"hidden_size": 16, "num_hidden_layers": 2}
+NAMES = {"gpt2": {"n_embd": 16, "n_layer": 2}}
+
+
+@pytest.fixture(scope="module")
+def hmm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hmm")
+    processes.mess3().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def configuration(request, tmp_path):
+    """The JSON file of a tiny model's configuration, as a user writes it."""
+    path = tmp_path / "configuration.json"
+    kind = request.param
+    names = NAMES.get(kind, DEFAULT_NAMES)
+    path.write_text(json.dumps({"model_type": kind, **names, **CONFIGURATIONS[kind]}))
+    return path
+
+
+def train(hmm, model, folder, **settings):
+    data = DataSettings(hmm=hmm, length=12, num_test_sequences=8).load()
+    args = PretrainSettings(
+        str(folder),
+        **{"max_steps": 2, "save_steps": 1, "global_batch_size": 4, "per_device_train_batch_size": 4} | settings,
+        report_to="none",
+    )
+    torch.manual_seed(0)
+    model = new_model(ModelSettings(model=str(model)).config(data))
+    plan = args.plan(data, model)
+    trainer = Pretrainer(
+        model=model,
+        args=args,
+        train_dataset=plan.train_rows(),
+        eval_dataset=data.test_rows,
+        data_collator=default_data_collator,
+    )
+    return train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+
+
+def test_any_configuration_is_trained_without_a_warning_and_generates(hmm, configuration, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    logging.getLogger("transformers").propagate = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        summary = train(hmm, configuration, tmp_path / "run")
+    assert summary["tokens"] == 2 * 4 * 13
+    assert [record.getMessage() for record in caplog.records if "loss_type" in record.getMessage()] == []
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-1"):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert model.config.use_cache
+        assert model.generation_config.use_cache
+        assert AutoConfig.from_pretrained(folder).use_cache
+        prompt = torch.zeros(1, 3, dtype=torch.int64)
+        assert model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False).shape == (1, 7)
+
+
+def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        f"hmm: {hmm}\nlength: 12\nmodel: {configuration}\nmax_steps: 5\nglobal_batch_size: 4\n"
+        f"per_device_train_batch_size: 2\noutput_dir: {tmp_path / 'run'}\n"
+    )
+    found = plan_recipe(settings)
+    assert found["tokens"] == 5 * 4 * 13
+    assert found["flops_per_token"] > 6 * found["parameters_without_embeddings"]
+    assert found["memory"]["ddp"]["activations"] > 0
+
+
+def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
+    config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=9)
+    exact = forecast.peak_activations(config, micro_batch_size=2, length=20)
+    monkeypatch.setattr(forecast, "_LONGEST_SCAN", 8)
+    assert forecast.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
+
+
+def test_packed_documents_are_refused_to_a_model_that_would_mix_them(tmp_path):
+    (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 16}))
+    data = types.SimpleNamespace(vocab_size=9, row_length=8, special_tokens={}, packed=True)
+    with pytest.raises(InputError, match="packed is set, and MambaForCausalLM carries its state from one document"):
+        ModelSettings(model=str(tmp_path / "mamba.json")).config(data)
+
+
+def test_an_attention_that_the_model_lacks_is_refused_in_one_line(tmp_path):
+    (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 16}))
+    data = types.SimpleNamespace(vocab_size=9, row_length=8, special_tokens={}, packed=False)
+    with pytest.raises(InputError, match="attention is 'flex_attention', and MambaForCausalLM has only eager"):
+        ModelSettings(model=str(tmp_path / "mamba.json"), attention="flex_attention").config(data)
+
+
+def test_a_cached_generation_of_a_saved_model_computes_no_prefix_anew(hmm, tmp_path):
+    train(hmm, "d1", tmp_path / "run")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    lengths = []
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: lengths.append(inputs[0].shape[1]))
+    model.generate(torch.zeros(1, 5, dtype=torch.int64), max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert lengths == [5, 1, 1, 1]
