@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import launch_environment
 from .errors import InputError
 from .files import read_json, write_json
 
@@ -73,7 +74,7 @@ def check_digests(folder: str | os.PathLike, remedy: str) -> None:
         folder (path): what to check; one without `digests.json` passes.
         remedy (`str`): what to do then, the end of the message.
     """
-    problems = digest_problems(folder) if os.environ.get("LOCAL_RANK", "0") == "0" else []
+    problems = digest_problems(folder) if launch_environment.local_rank() == 0 else []
     if problems:
         more = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
         raise InputError(f"{Path(folder) / problems[0]}{more}; {remedy}")

@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import launch_environment
+
 # What libraries that keep the number of the error to themselves say of a full disk: safetensors, Arrow, torch.save.
 _FULL = re.compile(
     r"No space left on device|[Dd]isk quota exceeded"
@@ -98,7 +100,7 @@ def one_line_errors() -> Iterator[None]:
             yield
     except InputError as error:
         moment = time.time()
-        rank = int(os.environ.get("RANK", "0"))
+        rank = launch_environment.rank()
         origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
         if rank > 0 or isinstance(error, LostPeer):
             if threading.current_thread() is threading.main_thread():

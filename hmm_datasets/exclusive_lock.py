@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from . import launch_environment
 from .errors import InputError, disk_full, is_disk_full
 from .files import discard_unfinished
 
@@ -121,7 +122,7 @@ def exclusive_lock(
         yield
         return
     held, refusal = None, None
-    if os.environ.get("RANK", "0") == "0":
+    if launch_environment.rank() == 0:
         try:
             held = _acquire(folder, lock)
         except InputError as error:
@@ -210,7 +211,8 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
         if not told and now - began > _WORTH_A_LINE:
             told = True
             of_whom = "somebody" if other is None else f"process {other.process} on {other.host}"
-            print(f"{folder}: waiting up to {SILENCE:.0f} s to see whether {of_whom} still writes there", flush=True)
+            waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {of_whom} still writes there"
+            print(waiting, file=sys.stderr, flush=True)
         time.sleep(_LOOK_EVERY)
 
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+from . import launch_environment
 from .files import discard_unfinished
 
 _LOOK_EVERY = 0.5  # seconds
@@ -89,7 +90,7 @@ def _is_python(process: int) -> bool:
 
 def _end(launcher: int | None) -> None:
     discard_unfinished(after=_OTHER_RANKS)
-    rank = os.environ.get("RANK", "0")
+    rank = launch_environment.rank()
     with contextlib.suppress(OSError):  # the launcher's terminal may be gone with it
         print(f"error: rank {rank} ends: its launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
     os._exit(1)

@@ -6,6 +6,7 @@ Compiled, since in numpy the calls of a batch cost more than its tokens.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import numba
 import numpy as np
@@ -39,6 +40,39 @@ def epoch_order(indices: Int[np.ndarray, "B"], size: int, seed: int, epoch: int 
     places = np.asarray(indices).astype(np.uint64)
     _permute(places, np.uint64(size), half, np.frombuffer(key, dtype="<u8").astype(np.uint64))
     return places.astype(np.int64)
+
+
+def places_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int | None) -> Int[np.ndarray, "B"]:
+    """Which row each index is, in a data set that holds `size` rows `epochs` times over.
+
+    Args:
+        indices (sequence of `int`): negative ones count from the end.
+        size (`int`): rows per epoch.
+        epochs (`int`): how often each row is there.
+        seed (`int`, *optional*): of the orders, one for each epoch; None keeps the order of the rows.
+
+    Raises:
+        `IndexError`: outside the data set.
+
+    ```python
+    >>> sorted(places_in_epochs([0, 1, 2], 3, epochs=2, seed=0).tolist())
+    [0, 1, 2]
+
+    ```
+    """
+    indices = np.asarray(indices)
+    if indices.size and indices.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, found {indices.dtype}")
+    indices, total = indices.astype(np.int64), size * epochs
+    outside = (indices < -total) | (indices >= total)
+    if outside.any():
+        raise IndexError(f"index {indices[outside][0]} of a data set of {total} rows")
+    numbers, places = np.divmod(indices % total, size)
+    if seed is not None:
+        for epoch in set(numbers.tolist()):
+            chosen = numbers == epoch
+            places[chosen] = epoch_order(places[chosen], size, seed, epoch)
+    return places
 
 
 @numba.njit(cache=True, nogil=True)

@@ -28,12 +28,12 @@ def main(mixture: MixtureSettings, settings) -> None:
     trainer = Pretrainer(
         model=model,
         args=settings,
-        train_dataset=plan.train_rows(),
+        plan=plan,
         eval_dataset=data.test_rows,
         processing_class=data.tokenizer,
         data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
     )
-    train_and_save(trainer, plan=plan, settings=asdict(mixture), data=data.identity, base=mixture.model)
+    train_and_save(trainer, settings=asdict(mixture), data=data.identity, base=mixture.model)
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     trainer = Pretrainer(
         model=model,
         args=settings,
-        train_dataset=plan.train_rows(),
+        plan=plan,
         eval_dataset=data.test_rows,
         processing_class=data.tokenizer,
         data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
         **evaluation,
     )
     chosen = {**asdict(data_settings), **asdict(model_settings)}
-    train_and_save(trainer, plan=plan, settings=chosen, data=data.identity)
+    train_and_save(trainer, settings=chosen, data=data.identity)
 
 
 if __name__ == "__main__":

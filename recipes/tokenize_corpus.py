@@ -88,10 +88,11 @@ def _folder_name(corpus: str) -> str:
 
 def main(settings: TokenizeSettings) -> None:
     """Check everything; train the tokenizer, on train text alone unless told otherwise; tokenize every corpus."""
+    from hmm_datasets.identity import check_folder_identity
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
     from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
     from hmm_datasets.text.tokenizers.chat_template import check_chat_template, check_messages, load_tokenizer
-    from hmm_datasets.training.record import check_data, write_record
+    from hmm_datasets.training.record import write_record
 
     output = Path(settings.output_dir)
     chosen = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
@@ -99,7 +100,7 @@ def main(settings: TokenizeSettings) -> None:
     if len(settings.conversations) < 2:
         data["conversations"] = next(iter(settings.conversations), None)
     remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} goes on with this tokenizer there"
-    check_data(output, data, None, remedy)
+    check_folder_identity(output, {"data": data}, None, remedy=remedy)
 
     place = output / "tokenizer"
     given = place if place.exists() else settings.tokenizer

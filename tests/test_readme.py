@@ -31,7 +31,7 @@ def test_files_and_flags_the_readme_names_exist():
         r"recipes/(\w+)\.py (.*?)(?=\n\n|\n#|\naccelerate|\npython|\n```)", README, flags=re.DOTALL
     ):
         recipe, arguments = command
-        library = ["hmm/fit_settings", "metrics/evaluation"]
+        library = ["hmm/fitting/settings", "evaluation/evaluation"]
         library += ["training/settings", "training/sources", "training/models"]
         files = f"recipes/{recipe}.py", *(f"hmm_datasets/{name}.py" for name in library)
         source = "".join((ROOT / file).read_text() for file in files)

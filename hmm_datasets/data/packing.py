@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from jaxtyping import Int, Int64
 
+from .. import launch_environment
 from ..errors import InputError
 from ..files import atomic_file
 from ..text.stream.reader import TokenStream
@@ -320,7 +321,7 @@ def _packed_blocks(stream: TokenStream, length: int) -> Iterator[tuple[np.ndarra
     """Yield of each block the pieces a window, and the pieces' starts and lengths, window by window."""
     from tqdm.auto import tqdm
 
-    quiet = os.environ.get("RANK", "0") != "0"
+    quiet = launch_environment.rank() != 0
     with tqdm(total=stream.num_documents, desc="packing", unit=" documents", delay=2, disable=quiet) as bar:
         for number in range(0, stream.num_documents, _BLOCK):
             documents = np.arange(number, min(number + _BLOCK, stream.num_documents))

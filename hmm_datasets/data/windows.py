@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 
 from ..errors import InputError
-from ..shuffle import epoch_order
+from ..shuffle import places_in_epochs
 from ..text.stream.reader import TokenStream
 
 IGNORED = -100
@@ -67,19 +67,7 @@ class Windows(ABC):
 
     def places(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
         """Return which window of an epoch each item is; negative indices count from the end."""
-        indices = np.asarray(indices)
-        if indices.size and indices.dtype.kind not in "iu":
-            raise TypeError(f"indices must be integers, found {indices.dtype}")
-        indices = indices.astype(np.int64)
-        outside = (indices < -len(self)) | (indices >= len(self))
-        if outside.any():
-            raise IndexError(f"index {indices[outside][0]} of a data set of {len(self)} windows")
-        epochs, places = np.divmod(indices % len(self), self.num_windows)
-        if self.seed is not None:
-            for epoch in set(epochs.tolist()):
-                chosen = epochs == epoch
-                places[chosen] = epoch_order(places[chosen], self.num_windows, self.seed, epoch)
-        return places
+        return places_in_epochs(indices, self.num_windows, self.epochs, self.seed)
 
     def fingerprint(self) -> str:
         """SHA-256 of what fixes every row: the stream, the kind of windows, their length and order."""
@@ -218,26 +206,6 @@ class StridedWindows(Windows):
             begin = start - int(starts[row])
             tokens[row, begin : begin + end - start] = self.stream.read(start, end)
         return tokens
-
-
-def repeated_windows(
-    stream: TokenStream, length: int, num_rows: int, *, seed: int = 0, packed: bool = False
-) -> Windows:
-    """Shuffled windows of a token stream, over as many epochs as `num_rows` rows take, each in an order of its own.
-
-    Args:
-        stream ([`TokenStream`]): the tokens.
-        length (`int`): tokens a window.
-        num_rows (`int`): rows that will be read.
-        seed (`int`, *optional*, defaults to 0): of the orders.
-        packed (`bool`, *optional*, defaults to `False`): [`~hmm_datasets.data.packing.PackedWindows`] in place of
-            [`TokenWindows`].
-    """
-    from .packing import PackedWindows
-
-    windows = (PackedWindows if packed else TokenWindows)(stream, length, seed=seed)
-    windows.epochs = max(1, -(-num_rows // windows.num_windows))
-    return windows
 
 
 def check_length(length: int) -> None:

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import launch_environment
 from ..errors import InputError
 
 GIB = 1 << 30
@@ -96,7 +97,7 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
         check_builds(),
         check_hub(settings.push),
     ]
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launch_environment.world_size() > 1:
         checks.append(check_all_reduce(settings.timeout))
     return checks
 
@@ -224,7 +225,7 @@ def check_all_reduce(timeout: float) -> Check:
 
     The process group is made if there is none, and then taken down again.
     """
-    rank, world = os.environ.get("RANK", "?"), int(os.environ["WORLD_SIZE"])
+    rank, world = launch_environment.rank(), launch_environment.world_size()
     origin = f"rank {rank} of {world} on {socket.gethostname()}"
     result: list[Check] = []
 
@@ -251,7 +252,7 @@ def _all_reduce(origin: str, world: int, timeout: float) -> Check:
 
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(launch_environment.local_rank())
     ours = not dist.is_initialized()
     if ours:
         dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=max(timeout, 1.0)))

@@ -1,10 +1,10 @@
 """Conversations to fine-tune on, and those that are held out: the rows in which an assistant speaks."""
 
-import os
 from typing import TYPE_CHECKING
 
 from transformers import TrainingArguments
 
+from .. import launch_environment
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.local_files import shorten
@@ -71,12 +71,12 @@ def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
     missing = len(rows) - len(numbers)
     if missing == 0:
         return rows
-    if os.environ.get("RANK", "0") == "0" and numbers:
+    if launch_environment.rank() == 0 and numbers:
         print(
             f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant and "
             "are left out"
         )
-    elif os.environ.get("RANK", "0") == "0" and split == "test":
+    elif launch_environment.rank() == 0 and split == "test":
         print(
             f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant: training "
             "goes on, and there is no held-out loss"

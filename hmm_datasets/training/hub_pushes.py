@@ -14,18 +14,21 @@ import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy, SaveStrategy
-from transformers.utils.hub import PushInProgress
 
+from ..compat.transformers import PushInProgress
 from ..errors import InputError
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
 from ..hub.faults import reason_of
 from ..hub.push import push_files
-from ..hub.run_cards import write_run_card
 
-UNFINISHED_NAME = ".unfinished"
+if TYPE_CHECKING:
+    from ..hub.push import PushResult
+    from .trainer import StepTrainer
+
 _SNAPSHOT_PREFIX = ".push."
 _APPENDED = (".jsonl", ".log", ".out", ".err", ".txt")
 _MODEL_FILES = (
@@ -35,36 +38,47 @@ _MODEL_FILES = (
 
 
 class HubPushes:
-    """Mixed into a Trainer that has `say`."""
+    """Uploads of a run.
 
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository before anything is trained; a Hub that refuses is told in one line."""
-        if not self.is_world_process_zero():
-            return
+    Args:
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): whose run it is.
+    """
+
+    def __init__(self, trainer: "StepTrainer"):
+        self._trainer = trainer
+        self._api = HfApi()
+
+    def create_repository(self, create: Callable[[], None]) -> None:
+        """Create the repository before anything is trained; a Hub that refuses is told in one line.
+
+        Args:
+            create (callable): the Trainer's own way.
+
+        Raises:
+            `InputError`: the Hub refuses.
+        """
+        args = self._trainer.args
         try:
-            super().init_hf_repo(token, private)
+            create()
         except Exception as error:  # the client's errors are of many kinds, and a library's below it
             raise InputError(
-                f"push_to_hub is set, and the repository {self.args.hub_model_id or self.args.output_dir} cannot be "
+                f"push_to_hub is set, and the repository {args.hub_model_id or args.output_dir} cannot be "
                 f"created ({reason_of(error)}); set HF_TOKEN to a token with write access, or leave push_to_hub out "
                 "and push afterwards with hmm-datasets push"
             ) from None
-        self._api = HfApi()
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        strategy = self.args.hub_strategy
-        if not self.is_world_process_zero() or strategy == HubStrategy.END:
+    def push_checkpoint(self, checkpoint: Path) -> None:
+        """Push the run so far, and what `hub_strategy` says of its newest checkpoint, in the background; on rank 0."""
+        trainer = self._trainer
+        args, strategy = trainer.args, trainer.args.hub_strategy
+        if not trainer.is_world_process_zero() or strategy == HubStrategy.END:
             return
-        checkpoint = Path(checkpoint_folder)
-        if checkpoint.parent.name == UNFINISHED_NAME:
-            return  # asked for again once it has its place
-        under_way = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if under_way and not self.args.hub_always_push:
+        if self._is_under_way() and not args.hub_always_push:
             return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
         self._forget_snapshots()
-        by_step = self.args.save_strategy == SaveStrategy.STEPS
-        moment = f"step {self.state.global_step}" if by_step else f"epoch {int(self.state.epoch)}"
+        by_step = args.save_strategy == SaveStrategy.STEPS
+        moment = f"step {trainer.state.global_step}" if by_step else f"epoch {int(trainer.state.epoch)}"
         jobs = []
         try:
             jobs.append(self._start_push(self._model_so_far(checkpoint), f"Training in progress, {moment}"))
@@ -73,54 +87,37 @@ class HubPushes:
                 files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
                 jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
         except OSError as error:  # a disk with no room for a snapshot is no reason to stop training
-            self.say(f"{moment}: not pushed: {error}; training goes on")
-        if under_way:
-            self.push_in_progress.jobs.extend(jobs)
+            trainer.say(f"{moment}: not pushed: {error}; training goes on")
+        if self._is_under_way():
+            trainer.push_in_progress.jobs.extend(jobs)
         else:
-            self.push_in_progress = PushInProgress(jobs)
+            trainer.push_in_progress = PushInProgress(jobs)
 
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs,
-    ):
-        """Save the model and push the run's folder; see the Trainer's own for the arguments.
-
-        Returns:
-            [`~hmm_datasets.hub.push.PushResult`], or a `Future` of one if not `blocking`, on rank 0.
+    def push_run(
+        self, message: str | None, blocking: bool, token: str | None, revision: str | None
+    ) -> "PushResult | Future":
+        """Push the run's folder, once uploads under way are done; on rank 0.
 
         Raises:
             `InputError`: the Hub refuses, or a file holds a token.
         """
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        if self.hub_model_id is None:
-            self.init_hf_repo(token=token, private=private)
-        self.save_finished()
-        if not self.is_world_process_zero():
-            return None
-        self.create_model_card(**kwargs)
-        self._finish_current_push()
+        self._trainer.finish_pushes()
         self._forget_snapshots()
-        files = files_to_push(self.args.output_dir, DEFAULT_IGNORE)
-        push = self._snapshot(files, commit_message, token, revision)
+        files = files_to_push(self._trainer.args.output_dir, DEFAULT_IGNORE)
+        push = self._snapshot(files, message, token, revision)
         return push() if blocking else self._api.run_as_future(push)
 
-    def create_model_card(self, *args, **kwargs) -> None:
-        """Write the card of a finished run in place of the Trainer's draft; before the end there is none."""
-        if self.is_world_process_zero() and (Path(self.args.output_dir) / "summary.json").exists():
-            write_run_card(self.args.output_dir)
+    def _is_under_way(self) -> bool:
+        under_way = self._trainer.push_in_progress
+        return under_way is not None and not under_way.is_done()
 
     def _model_so_far(self, checkpoint: Path) -> dict[str, Path]:
         """The run's records, and the model and tokenizer of its newest checkpoint."""
-        run = Path(self.args.output_dir)
+        run = Path(self._trainer.args.output_dir)
         names = {path.name for pattern in _MODEL_FILES for path in checkpoint.glob(pattern)}
-        if self.processing_class is not None:
+        if self._trainer.processing_class is not None:
             with tempfile.TemporaryDirectory() as folder:
-                self.processing_class.save_pretrained(folder)
+                self._trainer.processing_class.save_pretrained(folder)
                 names.update(os.listdir(folder))
         return files_in(run, DEFAULT_IGNORE) | {
             name: checkpoint / name for name in sorted(names) if (checkpoint / name).is_file()
@@ -128,19 +125,19 @@ class HubPushes:
 
     def _forget_snapshots(self) -> None:
         """Remove what a run that was killed left of its pushes; none of this one is under way."""
-        if self.push_in_progress is None or self.push_in_progress.is_done():
-            for left in Path(self.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
+        if not self._is_under_way():
+            for left in Path(self._trainer.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def _start_push(self, files: Mapping[str, Path], message: str) -> Future:
-        push = self._snapshot(files, message, self.args.hub_token, self.args.hub_revision)
-        step = self.state.global_step
+        push = self._snapshot(files, message, self._trainer.args.hub_token, self._trainer.args.hub_revision)
+        step = self._trainer.state.global_step
 
         def push_or_say() -> None:
             try:
                 push()
             except Exception as error:  # whatever befalls the Hub or the network, training goes on
-                self.say(f"step {step:,}: not pushed: {error}; training goes on")
+                self._trainer.say(f"step {step:,}: not pushed: {error}; training goes on")
 
         return self._api.run_as_future(push_or_say)
 
@@ -148,7 +145,7 @@ class HubPushes:
         self, files: Mapping[str, Path], message: str | None, token: str | None, revision: str | None
     ) -> Callable[[], object]:
         """Hold on to the files as they are now; what pushes them and then lets go."""
-        run = Path(self.args.output_dir)
+        run = Path(self._trainer.args.output_dir)
         scratch = Path(tempfile.mkdtemp(prefix=_SNAPSHOT_PREFIX, dir=run))
         try:
             kept = {name: _linked(file, scratch / name) for name, file in files.items()}
@@ -160,11 +157,11 @@ class HubPushes:
             try:
                 return push_files(
                     kept,
-                    self.hub_model_id,
+                    self._trainer.hub_model_id,
                     folder=run,
                     message=message,
-                    token=token or self.args.hub_token,
-                    revision=revision or self.args.hub_revision,
+                    token=token or self._trainer.args.hub_token,
+                    revision=revision or self._trainer.args.hub_revision,
                 )
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -128,40 +128,45 @@ def parameter_groups(
     return [groups[key] for key in sorted(groups)]
 
 
-class Optimizers:
-    """Mixed into a Trainer: its optimizer and schedule by `matrix_optimizer`, `learning_rate_factors`, `decay_steps`.
+def named_optimizer(
+    model: PreTrainedModel, args, decayed: Collection[str], *, is_deepspeed: bool
+) -> torch.optim.Optimizer | None:
+    """The optimizer that `matrix_optimizer` and `learning_rate_factors` ask for; None where neither is set.
 
-    Where neither of the first two is set, the optimizer is the Trainer's own choice by `optim`.
+    Args:
+        model ([`~transformers.PreTrainedModel`]): whose parameters.
+        args ([`~hmm_datasets.training.settings.RunSettings`]): the settings.
+        decayed (collection of `str`): names of the parameters that have weight decay.
+        is_deepspeed (`bool`): whether DeepSpeed shards the optimizer.
+
+    Raises:
+        `InputError`: Muon under DeepSpeed, or an expression that matches no parameter.
     """
+    if args.matrix_optimizer == "adamw" and not args.learning_rate_factors:
+        return None
+    if args.matrix_optimizer == "muon" and is_deepspeed:
+        raise InputError(
+            "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
+        )
+    groups = parameter_groups(
+        model,
+        learning_rate=args.learning_rate,
+        weight_decay=args.weight_decay,
+        decayed=decayed,
+        factors=args.learning_rate_factors,
+        matrices=matrix_names(model) if args.matrix_optimizer == "muon" else (),
+    )
+    return _optimizer(args, groups)
 
-    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        """Make the optimizer, unless there is one."""
-        args = self.args
-        if self.optimizer is None and (args.matrix_optimizer != "adamw" or args.learning_rate_factors):
-            model = self.model if model is None else model
-            if args.matrix_optimizer == "muon" and self.is_deepspeed_enabled:
-                raise InputError(
-                    "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
-                )
-            groups = parameter_groups(
-                model,
-                learning_rate=args.learning_rate,
-                weight_decay=args.weight_decay,
-                decayed=set(self.get_decay_parameter_names(model)),
-                factors=args.learning_rate_factors,
-                matrices=matrix_names(model) if args.matrix_optimizer == "muon" else (),
-            )
-            self.optimizer = _optimizer(args, groups)
-        return super().create_optimizer(model)
 
-    def create_scheduler(self, num_training_steps: int, optimizer=None):
-        """Make the schedule, its decay as a share of the run resolved."""
-        given = self.args.lr_scheduler_kwargs
-        self.args.lr_scheduler_kwargs = schedule_settings(self.args, num_training_steps)
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        finally:
-            self.args.lr_scheduler_kwargs = given
+@contextlib.contextmanager
+def resolved_schedule(args, num_training_steps: int) -> Iterator[None]:
+    """Have `lr_scheduler_kwargs` say what they come to in a run of so many steps, while the schedule is made."""
+    given, args.lr_scheduler_kwargs = args.lr_scheduler_kwargs, schedule_settings(args, num_training_steps)
+    try:
+        yield
+    finally:
+        args.lr_scheduler_kwargs = given
 
 
 def _optimizer(args, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

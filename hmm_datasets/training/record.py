@@ -1,7 +1,6 @@
 """What a run was: settings, versions, command and commit, written beside its outputs; and its history, row by row."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import shlex
@@ -15,15 +14,15 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from .. import launch_environment
 from ..credentials import masked, masked_arguments
-from ..errors import InputError
 from ..files import (
     append_jsonl,
-    read_json,
     read_jsonl,
     write_json,
     write_jsonl,
 )
+from ..identity import check_folder_identity, write_identity
 
 RECORD_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
@@ -38,7 +37,9 @@ def write_record(
     lineage: dict[str, Any] | None = None,
     remedy: str = "choose another output_dir",
 ) -> dict:
-    """Write `run.json` on rank 0: the resolved settings, what the data are, versions, command, host and git commit.
+    """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
+
+    Beside it stands `identity.json`, which a run that goes on is compared with.
 
     Tokens and keys are masked in settings and command.
 
@@ -54,7 +55,8 @@ def write_record(
     Raises:
         `InputError`: the folder holds a run on other data; it names what differs.
     """
-    check_data(output_dir, data, accepted, remedy)
+    folder, identity = Path(output_dir), {"data": data}
+    check_folder_identity(folder, identity, accepted, remedy=remedy)
     record = {
         "data": data,
         "settings": masked(settings),
@@ -62,38 +64,16 @@ def write_record(
         "python": platform.python_version(),
         "command": shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)]),
         "host": socket.gethostname(),
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "world_size": launch_environment.world_size(),
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if lineage is not None:
         record["lineage"] = lineage
-    if os.environ.get("RANK", "0") == "0":
-        write_json(Path(output_dir) / RECORD_NAME, record)
+    if launch_environment.rank() == 0:
+        write_identity(folder, identity)
+        write_json(folder / RECORD_NAME, record)
     return record
-
-
-def check_data(
-    output_dir: str | os.PathLike,
-    data: dict[str, Any],
-    accepted: Collection[str] | None = (),
-    remedy: str = "choose another output_dir",
-) -> None:
-    """Compare what the data are with what an earlier run in this folder wrote down; see [`write_record`].
-
-    Raises:
-        `InputError`: the folder holds a run on other data; it names what differs.
-    """
-    path = Path(output_dir) / RECORD_NAME
-    if not path.exists():
-        return
-    data = json.loads(json.dumps(data))  # as it will be read again: a tuple comes back as a list
-    before = read_json(path)["data"]
-    for name in sorted(before.keys() | data.keys()):
-        if before.get(name) != data.get(name) and f"data.{name}" not in (accepted or ()):
-            offer = "" if accepted is None else f", or go on all the same with --accept_changes data.{name}"
-            found = f"a run with data.{name} {before.get(name)!r}, this one has {data.get(name)!r}"
-            raise InputError(f"{path}: {found}; {remedy}{offer}")
 
 
 def versions() -> dict[str, str]:

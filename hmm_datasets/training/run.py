@@ -6,12 +6,11 @@ resuming at step 1,000,000 costs what resuming at step 10 does.
 """
 
 import time
-from collections.abc import Sized
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Subset
-from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers import PrinterCallback, ProgressCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTTrainer
 
@@ -19,30 +18,31 @@ from ..errors import InputError
 from ..exclusive_lock import exclusive_lock
 from ..files import read_json, remove, write_json
 from ..hub.run_cards import write_run_card
+from ..identity import check_folder_identity
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from .callbacks.evaluation_schedule import GeometricPace
 from .callbacks.interruptions import Interruptions, parse_time
 from .callbacks.progress import ProgressLine
 from .callbacks.samples import Samples
-from .checkpoints.resuming import point_to_resume
-from .checkpoints.saving import UNFINISHED_NAME, check_checkpoint, identity_of
+from .checkpoints.resuming import Start, find_start
+from .checkpoints.saving import UNFINISHED_NAME
 from .lineage import lineage
 from .models import count_parameters
 from .plan.plan import Plan
-from .record import History, check_data, write_record
+from .record import History, write_record
 from .sharding import holdings
+from .trainer import StepTrainer
 
 SUMMARY_NAME = "summary.json"
 PLAN_NAME = "plan.json"
 
 
 def train_and_save(
-    trainer: Trainer,
+    trainer: StepTrainer,
     *,
     settings: dict[str, Any],
     data: dict[str, Any],
-    plan: Plan | None = None,
     base: str | None = None,
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
@@ -53,12 +53,10 @@ def train_and_save(
     evaluation, so that nothing that fails at the end costs the model.
 
     Args:
-        trainer ([`~transformers.Trainer`]): ready to train; its `args` mix in
-            [`~hmm_datasets.training.settings.GlobalBatch`].
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): ready to train. If it has a plan, what it
+            consumed is checked against that, to the token.
         settings (`dict`): the recipe's own settings, for the record.
         data (`dict`): what fixes the examples and their order, for the record.
-        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): what the run will consume; what it consumed is
-            checked against it, to the token.
         base (`str`, *optional*): folder or Hub name of the model that training starts from; None for a new model.
 
     Returns:
@@ -70,22 +68,25 @@ def train_and_save(
             planned, which is found before the first step, or else after the model is saved.
     """
     with exclusive_lock(trainer.args.output_dir, nested=True):
-        return _train_and_save(trainer, settings, data, plan, base)
+        return _train_and_save(trainer, settings, data, base)
 
 
 def _train_and_save(
-    trainer: Trainer, settings: dict[str, Any], data: dict[str, Any], plan: Plan | None, base: str | None
+    trainer: StepTrainer, settings: dict[str, Any], data: dict[str, Any], base: str | None
 ) -> dict[str, Any]:
-    args = trainer.args
-    check_data(args.output_dir, data, args.accept_changes)
+    args, plan = trainer.args, trainer.plan
+    check_folder_identity(Path(args.output_dir), {"data": data}, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
         if trainer.is_world_process_zero():
             print(f"{args.output_dir}: finished before, at step {finished['steps']}; nothing to do")
         return finished
-    if plan is None:
-        args.start = point_to_resume(args)
-    _prepare(trainer, data, plan)
+    start = find_start(args) if plan is None else plan.start
+    if args.should_save:
+        remove(Path(args.output_dir) / UNFINISHED_NAME)  # of a run that was killed
+    trainer.begin(data, start)
+    if plan is not None and start is not None:
+        _check_tokens(plan, start, args.accept_changes)
     origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan))
     write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin)
     interruptions = _add_callbacks(trainer)
@@ -94,7 +95,7 @@ def _train_and_save(
         if trainer.is_world_process_zero():
             write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
     began = time.time()
-    trainer.train(resume_from_checkpoint=None if args.start is None else str(args.start.folder))
+    trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
     seconds = time.time() - began
     if interruptions.interrupted:
         trainer.say(
@@ -123,41 +124,18 @@ def _train_and_save(
     return summary
 
 
-def _prepare(trainer: Trainer, data: dict[str, Any], plan: Plan | None) -> None:
-    """Refuse what cannot be honoured, before the first step; then give the trainer the rows still to come.
-
-    Raises:
-        `InputError`: the checkpoint is of another run, its tokens are not those of its rows, or a batch does not
-            divide.
-    """
-    args, start = trainer.args, trainer.args.start
-    trainer.identity = identity_of(trainer, data)
-    if args.should_save:
-        remove(Path(args.output_dir) / UNFINISHED_NAME)  # of a run that was killed
-    args.ramp.check_divides(args.world_size * args.per_device_train_batch_size, 0 if start is None else start.step)
-    if start is None:
-        return
-    in_order = args.train_sampling_strategy == "sequential"
-    # Shuffled rows are passed over batch by batch, which finds the next row only if batches are as they were.
-    check_checkpoint(
-        start.folder, trainer.identity, args.accept_changes, fixed=() if in_order else ("settings.global_batch_size",)
-    )
-    if plan is not None and not any(name.startswith("data.") for name in args.accept_changes):
-        expected = plan.tokens_at(start.step)
-        if start.tokens != expected:
-            raise InputError(
-                f"{start.folder}: consumed {start.tokens:,} tokens, but the {args.ramp.rows_before(start.step):,} "
-                f"rows before hold {expected:,} now; the data are not those it was trained on: give it these, or "
-                "choose another output_dir"
-            )
-    if in_order:
-        rows: Sized = trainer.train_dataset
-        trainer.train_dataset = Subset(rows, range(args.ramp.rows_before(start.step), len(rows)))
-        args.ignore_data_skip = True
-        trainer.random_state_of = start.folder
+def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:
+    """Refuse to go on where the rows before `start` do not hold the tokens that were consumed by then."""
+    expected = plan.tokens_at(start.step)
+    if start.tokens != expected and not any(name.startswith("data.") for name in accepted):
+        raise InputError(
+            f"{start.folder}: consumed {start.tokens:,} tokens, but the {plan.ramp.rows_before(start.step):,} rows "
+            f"before hold {expected:,} now; the data are not those it was trained on: give it these, or choose "
+            "another output_dir"
+        )
 
 
-def _add_callbacks(trainer: Trainer) -> Interruptions:
+def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     args = trainer.args
     if args.evaluations_per_doubling > 0:
         trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
@@ -173,12 +151,12 @@ def _add_callbacks(trainer: Trainer) -> Interruptions:
     return interruptions
 
 
-def _summary(trainer: Trainer, plan: Plan | None, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
-    args, state = trainer.args, trainer.state
-    before = 0 if args.start is None else args.start.tokens
+def _summary(trainer: StepTrainer, plan: Plan | None, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
+    args, state, start = trainer.args, trainer.state, trainer.start
+    before = 0 if start is None else start.tokens
     planned = None
     if plan is not None:
-        first_step = 0 if args.start is None else args.start.step
+        first_step = 0 if start is None else start.step
         planned = before + plan.tokens_at(state.global_step) - plan.tokens_at(first_step)
     return {
         "steps": state.global_step,
@@ -191,7 +169,7 @@ def _summary(trainer: Trainer, plan: Plan | None, seconds: float, evaluation: di
         "learning_rate": args.learning_rate,
         "seconds": round(seconds, 1),
         "tokens_per_second": round((state.num_input_tokens_seen - before) / seconds),
-        "resumed_from": None if args.start is None else args.start.folder.name,
+        "resumed_from": None if start is None else start.folder.name,
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
         "distributed_type": str(trainer.accelerator.distributed_type.value),
         "holdings": holdings(trainer),
@@ -199,7 +177,7 @@ def _summary(trainer: Trainer, plan: Plan | None, seconds: float, evaluation: di
     }
 
 
-def _push(trainer: Trainer) -> None:
+def _push(trainer: StepTrainer) -> None:
     """Push the finished run; one that the Hub refuses is finished all the same."""
     try:
         trainer.push_to_hub()
@@ -208,7 +186,7 @@ def _push(trainer: Trainer) -> None:
         trainer.say(f"{folder}: not pushed: {error}; all is saved, to push again: hmm-datasets push {folder} {name}")
 
 
-def _stage(trainer: Trainer, base: str | None) -> str:
+def _stage(trainer: StepTrainer, base: str | None) -> str:
     """What this stage of training is called."""
     if isinstance(trainer, SFTTrainer):
         return "fine-tuning"
@@ -221,7 +199,7 @@ def _description(settings: dict[str, Any], plan: Plan | None) -> str | None:
         return settings.get("conversations")
     if plan.data.source is not None:
         return f"sequences of {plan.data.source}"
-    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or None
+    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or settings.get("conversations")
 
 
 def _budget(args) -> dict[str, float]:

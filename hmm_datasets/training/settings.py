@@ -18,15 +18,16 @@ import yaml
 from transformers import PreTrainedModel, TrainingArguments
 from trl import SFTConfig, TrlParser
 
+from .. import launch_environment
 from ..errors import InputError
 from . import cpu_fsdp
 from .callbacks.interruptions import parse_time
 from .callbacks.samples import check_samples
-from .checkpoints.resuming import reached_points
-from .losses import check_z_loss
+from .checkpoints.resuming import possible_starts
+from .components.z_loss import check_z_loss
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchRamp
-from .plan.budget import Budget, accumulation_steps
+from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
 from .sources import TrainingData
@@ -34,7 +35,7 @@ from .trackers import check_trackers
 
 
 @dataclass
-class GlobalBatch:
+class RunSettings:
     """Settings that keep the order of examples the same on any number of processes.
 
     Mixed into `TrainingArguments` and its kin. The global batch is what the user chooses; accumulation follows from
@@ -65,81 +66,6 @@ class GlobalBatch:
     evaluations_per_doubling: int = field(
         default=0, metadata={"help": "Evaluate so many times while the step doubles, from step 1; 0 for never."}
     )
-    sample_prompts: list[str] = field(
-        default_factory=list, metadata={"help": "Texts that the model continues at every evaluation."}
-    )
-    sample_tokens: int = field(default=48, metadata={"help": "Tokens of each continuation, at most."})
-    sample_temperature: float = field(
-        default=0.0, metadata={"help": "Of the continuations: 0 for the likeliest token, else drawn from the seed."}
-    )
-
-    def __post_init__(self):
-        steps = accumulation_steps(
-            self.global_batch_size, int(os.environ.get("WORLD_SIZE", "1")), self.per_device_train_batch_size
-        )
-        if self.gradient_accumulation_steps not in (1, steps):
-            raise InputError(
-                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but follows from "
-                f"global_batch_size {self.global_batch_size}: {steps} here; set global_batch_size instead"
-            )
-        self.gradient_accumulation_steps = steps
-        if self.time_limit is not None:
-            parse_time(self.time_limit)
-        check_samples(self.sample_prompts, self.sample_tokens, self.sample_temperature)
-        check_trackers(self.report_to)
-        if self.keep_every is not None and self.keep_every < 1:
-            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or nothing")
-        _fit_to_machine(self)
-        if self.ddp_find_unused_parameters is None:
-            self.ddp_find_unused_parameters = False  # every parameter of these models takes part in every step
-        super().__post_init__()
-        if int(os.environ.get("WORLD_SIZE", "1")) != self.world_size:
-            raise InputError(
-                f"the launcher started {os.environ['WORLD_SIZE']} processes but they do not see each other (world "
-                f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
-            )
-
-    start = None
-    """Where the run goes on: a [`~hmm_datasets.training.checkpoints.resuming.Reached`]; None at its beginning."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: all but the token, which belongs into no file."""
-        return {**self.__dict__, "hub_token": None}
-
-    @property
-    def ramp(self) -> BatchRamp:
-        """The global batch of every step, and the rows consumed before it."""
-        ramp = BatchRamp.parse(getattr(self, "batch_ramp", ()), self.global_batch_size)
-        if self.start is None or self.start.rows is None:
-            return ramp
-        return ramp.reaching(self.start.rows, self.start.step)
-
-
-@dataclass
-class OptimizerSettings:
-    """Settings of [`~hmm_datasets.training.optimizers.Optimizers`], mixed into `TrainingArguments` and its kin."""
-
-    matrix_optimizer: str = field(
-        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
-    )
-    learning_rate_factors: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
-    )
-    decay_steps: float = field(
-        default=0.2,
-        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_optimizer(self)
-
-
-@dataclass
-class PretrainSettings(OptimizerSettings, GlobalBatch, TrainingArguments):
-    """`TrainingArguments` with this project's defaults, and a budget: one of those named so, or `max_steps`."""
-
     train_tokens: int | None = field(default=None, metadata={"help": "Budget: tokens, over all ranks."})
     tokens_per_parameter: float | None = field(
         default=None, metadata={"help": "Budget: tokens a parameter of the model; 20 where no budget is set."}
@@ -167,39 +93,66 @@ class PretrainSettings(OptimizerSettings, GlobalBatch, TrainingArguments):
     z_loss: float = field(
         default=0.0, metadata={"help": "Adds so much of the mean squared log-normalizer to the loss, such as 1e-4."}
     )
-    pad_vocabulary_to: int | None = field(
-        default=None, metadata={"help": "Compute the output layer for a multiple of it; 128 on a GPU, 1 for never."}
-    )
-    dataloader_num_workers: int = field(
-        default_factory=lambda: 2 * torch.accelerator.is_available(),
-        metadata={"help": "Processes a rank that draw rows ahead; by default 2 with a GPU, which would wait."},
-    )
     log_indices: bool = field(
         default=False, metadata={"help": "Write the indices of the rows each rank trains on to indices-RANK.jsonl."}
     )
+    sample_prompts: list[str] = field(
+        default_factory=list, metadata={"help": "Texts that the model continues at every evaluation."}
+    )
+    sample_tokens: int = field(default=48, metadata={"help": "Tokens of each continuation, at most."})
+    sample_temperature: float = field(
+        default=0.0, metadata={"help": "Of the continuations: 0 for the likeliest token, else drawn from the seed."}
+    )
+
     train_sampling_strategy: str = "sequential"
     include_num_input_tokens_seen: str = "non_padding"
-    lr_scheduler_type: str = "cosine_with_min_lr"
-    lr_scheduler_kwargs: dict[str, Any] | str | None = None
-    warmup_steps: float = 0.05
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.1
-    adam_beta2: float = 0.95
     logging_steps: float = 10
     logging_nan_inf_filter: bool = False
 
+    default_budget = Budget()
+    """What a run spends where no budget is set."""
+
     def __post_init__(self):
-        self.budget = Budget(
-            max_steps=self.max_steps if self.max_steps > 0 else None,
-            num_train_epochs=self.num_train_epochs or None,
-            **{
-                name: getattr(self, name)
-                for name in ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_money")
-            },
+        steps = accumulation_steps(
+            self.global_batch_size, launch_environment.world_size(), self.per_device_train_batch_size
         )
-        super().__post_init__()
-        self.ramp  # noqa: B018  (refuses stages that cannot be)
+        if self.gradient_accumulation_steps not in (1, steps):
+            raise InputError(
+                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but follows from "
+                f"global_batch_size {self.global_batch_size}: {steps} here; set global_batch_size instead"
+            )
+        self.gradient_accumulation_steps = steps
+        if self.time_limit is not None:
+            parse_time(self.time_limit)
+        check_samples(self.sample_prompts, self.sample_tokens, self.sample_temperature)
+        check_trackers(self.report_to)
+        if self.keep_every is not None and self.keep_every < 1:
+            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or nothing")
         check_z_loss(self.z_loss)
+        given = {name: getattr(self, name) for name in BUDGETS}
+        given["max_steps"] = self.max_steps if self.max_steps > 0 else None
+        given["num_train_epochs"] = self.num_train_epochs or None
+        budget = Budget(**given)
+        self.budget = budget if budget.given else self.default_budget
+        self.batch_schedule  # noqa: B018  (refuses stages that cannot be)
+        _fit_to_machine(self)
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # every parameter of these models takes part in every step
+        super().__post_init__()
+        if launch_environment.world_size() != self.world_size:
+            raise InputError(
+                f"the launcher started {launch_environment.world_size()} processes that do not see each other (world "
+                f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: all but the token, which belongs into no file."""
+        return {**self.__dict__, "hub_token": None}
+
+    @property
+    def batch_schedule(self) -> BatchRamp:
+        """The global batch of every step."""
+        return BatchRamp.parse(self.batch_ramp, self.global_batch_size)
 
     @property
     def rate(self) -> Rate | None:
@@ -220,14 +173,13 @@ class PretrainSettings(OptimizerSettings, GlobalBatch, TrainingArguments):
             model ([`~transformers.PreTrainedModel`]): what it trains.
             world_size (`int`, *optional*): processes; by default those there are.
         """
-        for start in (*(reached_points(self.output_dir) if self.resume else ()), None):
-            self.start = start
+        for start in (*(possible_starts(self.output_dir) if self.resume else ()), None):
             plan = make_plan(
                 self.budget,
-                self.ramp,
+                self.batch_schedule,
                 data,
                 model,
-                first_step=0 if start is None else start.step,
+                start=start,
                 micro_batch_size=self.per_device_train_batch_size,
                 world_size=self.world_size if world_size is None else world_size,
                 rate=self.rate,
@@ -240,14 +192,53 @@ class PretrainSettings(OptimizerSettings, GlobalBatch, TrainingArguments):
 
 
 @dataclass
-class SFTSettings(OptimizerSettings, GlobalBatch, SFTConfig):
+class OptimizerSettings:
+    """Settings of optimizer and schedule, mixed into `TrainingArguments` and its kin."""
+
+    matrix_optimizer: str = field(
+        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
+    )
+    learning_rate_factors: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
+    )
+    decay_steps: float = field(
+        default=0.2,
+        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_optimizer(self)
+
+
+@dataclass
+class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
+    """`TrainingArguments` with this project's defaults for training on rows of tokens."""
+
+    pad_vocabulary_to: int | None = field(
+        default=None, metadata={"help": "Compute the output layer for a multiple of it; 128 on a GPU, 1 for never."}
+    )
+    dataloader_num_workers: int = field(
+        default_factory=lambda: 2 * torch.accelerator.is_available(),
+        metadata={"help": "Processes a rank that draw rows ahead; by default 2 with a GPU, which would wait."},
+    )
+    lr_scheduler_type: str = "cosine_with_min_lr"
+    lr_scheduler_kwargs: dict[str, Any] | str | None = None
+    warmup_steps: float = 0.05
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    adam_beta2: float = 0.95
+
+
+@dataclass
+class SFTSettings(OptimizerSettings, RunSettings, SFTConfig):
     """TRL's `SFTConfig` with this project's defaults: the loss is on the assistant's words alone."""
 
     assistant_only_loss: bool = True
-    include_num_input_tokens_seen: str = "non_padding"
-    logging_steps: float = 10
-    logging_nan_inf_filter: bool = False
     bf16: bool | None = None
+
+    default_budget = Budget(num_train_epochs=3.0)
 
 
 def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tuple:

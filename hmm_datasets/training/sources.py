@@ -176,7 +176,7 @@ class TokenData(TrainingData):
         } | ({"packed": True} if settings.packed else {})
 
     def rows(self, num_rows):
-        from ..data.windows import repeated_windows
+        from ..data.repeated_windows import repeated_windows
 
         return repeated_windows(
             self.stream,
@@ -208,7 +208,7 @@ class MixedData(TrainingData):
 
         from ..data.windows import TokenWindows
         from ..text.stream import TokenStream, tokenizer_hash
-        from .held_out import HeldOutParts
+        from .components.held_out_loss import HeldOutParts
         from .models import load_pretrained
 
         self._settings = settings
@@ -232,7 +232,7 @@ class MixedData(TrainingData):
 
     def rows(self, num_rows):
         from ..data.interleaving import Mixture
-        from ..data.windows import repeated_windows
+        from ..data.repeated_windows import repeated_windows
 
         settings = self._settings
         sources = [
@@ -246,6 +246,45 @@ class MixedData(TrainingData):
             _corpus(folder, stream, part["epochs"]) | {"share": part["token_share"]}
             for folder, stream, part in zip(self._settings.streams, self.streams, parts, strict=True)
         ]
+
+
+class ConversationData(TrainingData):
+    """Tokenized conversations, shuffled anew in every epoch.
+
+    Args:
+        rows (`datasets.Dataset`): with `input_ids`, as TRL prepares them.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that made the tokens.
+        max_length (`int`, *optional*): longest row; None for that of the longest there is.
+        seed (`int`): of the orders.
+        test_rows (`datasets.Dataset`, *optional*): held out.
+    """
+
+    def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
+        import numpy as np
+
+        self._rows, self._seed = rows, seed
+        self._lengths = np.fromiter((len(row) for row in rows["input_ids"]), np.int64, len(rows))
+        self.row_length = int(self._lengths.max()) if max_length is None else max_length
+        self.rows_an_epoch = len(rows)
+        self.test_rows = test_rows
+        self.vocab_size = len(tokenizer)
+        self.tokenizer = tokenizer
+
+    def rows(self, num_rows):
+        from ..data.shuffled_epochs import ShuffledEpochs
+
+        return ShuffledEpochs(self._rows, self._seed, epochs=max(1, -(-num_rows // self.rows_an_epoch)))
+
+    @property
+    def tokens_per_row(self):
+        return float(self._lengths.mean())
+
+    def tokens_of(self, num_rows):
+        from ..shuffle import epoch_order
+
+        epochs, rest = divmod(num_rows, self.rows_an_epoch)
+        places = epoch_order(range(rest), self.rows_an_epoch, self._seed, epochs)
+        return epochs * int(self._lengths.sum()) + int(self._lengths[places].sum())
 
 
 def stream_names(folders: Sequence[str]) -> list[str]:

@@ -1,136 +1,358 @@
-"""The Trainer and TRL's SFTTrainer with whole checkpoints, exact counts, and a NaN that never trains on."""
+"""The Trainer and TRL's SFTTrainer with exact order, exact counts, whole checkpoints, and a NaN that never trains on.
+
+One optimizer step, from top to bottom, is [`StepTrainer.get_batch_samples`], then for each micro-batch
+[`StepTrainer.training_step`] and in it [`StepTrainer.compute_loss`], then [`StepTrainer.gradient_norm`] and the
+optimizer. What happens there besides is said by the components, in the order of [`StepTrainer.components`].
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import Trainer
+from torch.utils.data import Subset
+from tqdm import tqdm
+from transformers import Trainer, TrainerCallback
 from trl import SFTTrainer
 
+from ..compat.transformers import TrainingLength
 from ..data.hmm_sequences import EndlessSequences
-from ..data.packing import count_tokens
-from ..errors import InputError, RankError
-from ..text.stream.verification import check_streams
-from .accounting import Accounting
-from .checkpoints.model_folders import ModelFolders
-from .checkpoints.saving import WholeCheckpoints
-from .held_out import HeldOutLoss
+from ..errors import InputError
+from ..hub.run_cards import write_run_card
+from .callbacks.run_totals import RunTotals
+from .checkpoints.model_files import loadable
+from .checkpoints.resuming import RestoredRandomState, Start, check_start
+from .checkpoints.saving import Checkpoints, curve_identity, writer_of
+from .checkpoints.sharded import ShardedTrainer
+from .components.checked_streams import CheckedStreams
+from .components.component import Component
+from .components.finite_loss import FiniteLoss
+from .components.held_out_loss import HeldOutLoss
+from .components.logged_rows import ROW_INDEX, LoggedRows
+from .components.skipped_steps import SkippedSteps
+from .components.throughput import Throughput
+from .components.token_counts import count_on_all_ranks
+from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
-from .indices import LoggedIndices
-from .losses import ZLoss
-from .optimizers import Optimizers
+from .optimizers import named_optimizer, resolved_schedule
+from .plan.plan import Plan
+from .sources import ConversationData
 from .vocabulary import pad_output, vocabulary_multiple
 
 
-class FiniteLoss:
-    """Stops at the first loss that is not a finite number, before the optimizer has used it."""
+class StepTrainer(ShardedTrainer):
+    """Mixed into a Trainer class, before it; its settings mix in [`~hmm_datasets.training.settings.RunSettings`].
 
-    def training_step(self, *args, **kwargs) -> torch.Tensor:
-        """One micro-batch forward and backward; returns its loss."""
-        loss = super().training_step(*args, **kwargs)
-        if not torch.isfinite(loss).all():
-            raise RankError(
-                f"step {self.state.global_step + 1}: the loss is {loss.item()}; the newest checkpoint is from before "
-                "it: lower the learning rate, or look at the rows of this step"
-            )
-        return loss
-
-
-class Ramped:
-    """Steps of a growing global batch, by the [`BatchRamp`] of the settings.
-
-    The Trainer's loop counts the micro-batches of a step up to those of the full global batch, and synchronizes on the
-    last. A smaller global batch therefore begins with empty places (`None`), on which nothing happens.
+    Attributes:
+        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): of the run.
+        components (`list` of [`~hmm_datasets.training.components.component.Component`]): what a step does besides the
+            loss. `before_...` is called in this order, `after_...` in the reverse one.
+        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows of every step.
+        totals ([`~hmm_datasets.training.callbacks.run_totals.RunTotals`]): what adds up over the starts of the run.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): where this run goes on.
+        identity (`dict`, *optional*): what fixes the curve of the run; written beside every checkpoint.
     """
 
-    def set_initial_training_values(self, args, dataloader):
+    extra_columns = (ROW_INDEX,)
+    loss_has_logits = True
+    """Whether the loss is computed from logits that are there; else they take one more forward pass."""
+
+    def __init__(self, *args, plan: Plan | None = None, **kwargs):
+        self.hub_pushes = HubPushes(self)
+        super().__init__(*args, **kwargs)
+        self.plan = self._plan() if plan is None else plan
+        self.schedule = self.args.batch_schedule
+        self.start: Start | None = None
+        self.identity: dict[str, Any] | None = None
+        self.checkpoints = Checkpoints(self)
+        self.throughput = Throughput(self)
+        self.totals = RunTotals()
+        self.components: list[Component] = [
+            CheckedStreams(self),
+            RestoredRandomState(self),
+            LoggedRows(self),
+            FiniteLoss(self),
+            HeldOutLoss(self),
+            ZLoss(self),
+            SkippedSteps(self),
+            self.throughput,
+        ]
+        self.add_callback(self.totals)
+        self.add_callback(_Steps(self))
+
+    # Before the first step.
+
+    def _plan(self) -> Plan | None:
+        """The plan of a run that was given none."""
+        return None
+
+    @property
+    def reads_in_order(self) -> bool:
+        """Whether step `t` trains on the rows that follow those of step `t - 1`."""
+        return self.args.train_sampling_strategy == "sequential"
+
+    def begin(self, data: dict[str, Any], start: Start | None = None) -> None:
+        """Refuse what cannot be honoured; then read on from `start`. Called once, before `train`.
+
+        Args:
+            data (`dict`): what fixes the rows and their order.
+            start ([`Start`], *optional*): the checkpoint to go on from.
+
+        Raises:
+            `InputError`: the checkpoint is of another run, or a batch does not divide.
+        """
+        args = self.args
+        self.identity, self.start = curve_identity(self, data), start
+        args.batch_schedule.check_divides(
+            args.world_size * args.per_device_train_batch_size, 0 if start is None else start.step
+        )
+        if start is None:
+            return
+        # Shuffled rows are passed over batch by batch, which finds the next row only if batches are as they were.
+        fixed = () if self.reads_in_order else ("settings.global_batch_size",)
+        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
+        if start.rows is not None:
+            self.schedule = args.batch_schedule.reaching(start.rows, start.step)
+        if self.reads_in_order:
+            rows = self.train_dataset
+            self.train_dataset = Subset(rows, range(self.schedule.rows_before(start.step), len(rows)))
+            args.ignore_data_skip = True
+
+    def training_length(self, args, dataloader) -> TrainingLength:
         """One epoch of `max_steps` steps where micro-batches do not tell steps, or no step is left."""
-        values = super().set_initial_training_values(args, dataloader)
-        is_done = args.start is not None and args.start.step == values[-1]
-        if not (args.ramp.stages or is_done):
-            return values
-        _, _, num_examples, _, batch_size, _, steps = values
-        return (
-            1,
-            steps,
-            num_examples,
-            args.ramp.rows_before(steps),
-            batch_size,
-            steps * args.gradient_accumulation_steps,
-            steps,
+        length = super().training_length(args, dataloader)
+        is_done = self.start is not None and self.start.step == length.steps
+        if not (self.schedule.stages or is_done):
+            return length
+        return length._replace(
+            epochs=1,
+            steps_per_epoch=length.steps,
+            train_samples=self.schedule.rows_before(length.steps),
+            micro_batches_per_epoch=length.steps * args.gradient_accumulation_steps,
         )
 
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """Make the optimizer, unless there is one."""
+        if self.optimizer is None:
+            whose = self.model if model is None else model
+            decayed = set(self.get_decay_parameter_names(whose))
+            self.optimizer = named_optimizer(whose, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer=None):
+        """Make the schedule, its decay as a share of the run resolved."""
+        with resolved_schedule(self.args, num_training_steps):
+            return super().create_scheduler(num_training_steps, optimizer)
+
+    # A step.
+
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """The micro-batches of a step, behind empty places, and how many labels they hold."""
-        if not self.args.ramp.stages:
-            return super().get_batch_samples(epoch_iterator, num_batches, device)
-        step = self.state.global_step
-        rows = self.args.ramp.size(step)
-        wanted = rows // (self.args.world_size * self.args.per_device_train_batch_size)
+        """The micro-batches of a step, and how many labels they hold.
+
+        The Trainer's loop counts the micro-batches of a step up to those of the full global batch, and synchronizes on
+        the last. A smaller global batch therefore begins with empty ones (`None`), on which nothing happens.
+        """
+        step, rows = self.state.global_step, None
+        wanted = num_batches
+        if self.schedule.stages:
+            rows = self.schedule.size(step)
+            wanted = rows // (self.args.world_size * self.args.per_device_train_batch_size)
+        for component in self.components:
+            component.before_batches()
         batches, num_items = super().get_batch_samples(epoch_iterator, wanted, device)
-        if len(batches) < wanted:
+        for component in reversed(self.components):
+            component.after_batches()
+        if rows is not None and len(batches) < wanted:
             raise InputError(f"step {step + 1}: the rows end before its global batch of {rows} is full")
         return [None] * (num_batches - wanted) + batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """One micro-batch; an empty place has no loss."""
+        """Forward and backward of a micro-batch; returns its loss."""
         if inputs is None:
-            self.current_gradient_accumulation_steps -= 1
+            self.skip_micro_batch()
             return torch.zeros((), device=self.args.device)
-        return super().training_step(model, inputs, num_items_in_batch)
+        for component in self.components:
+            component.before_micro_batch(inputs)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        for component in reversed(self.components):
+            loss = component.after_micro_batch(loss)
+        return loss
 
-    def floating_point_ops(self, inputs) -> int:
-        """FLOPs of a micro-batch; an empty place has none."""
-        return 0 if inputs is None else super().floating_point_ops(inputs)
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The forward pass of a micro-batch, in training or evaluation; returns its loss."""
+        labels = inputs.get("labels")
+        needs_logits = labels is not None and any(part.needs_logits(model) for part in self.components)
+        has_outputs = return_outputs or (needs_logits and self.loss_has_logits)
+        for component in self.components:
+            component.before_forward(inputs)
+        loss = super().compute_loss(model, inputs, has_outputs, num_items_in_batch)
+        loss, outputs = loss if has_outputs else (loss, None)
+        logits = self._logits(model, inputs, outputs) if needs_logits else None
+        for component in reversed(self.components):
+            loss = component.after_forward(model, labels, logits, loss, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
 
+    def _logits(self, model, inputs, outputs) -> torch.Tensor:
+        if not self.loss_has_logits:
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        return outputs.logits
 
-class TokenCounts:
-    """Counts `non_padding` tokens of rows without an attention mask, whatever the tokenizer pads with.
-
-    Packed rows tell their padding by labels and positions; other rows have none.
-    """
-
-    def _track_num_input_tokens(self, inputs) -> None:
+    def count_tokens(self, inputs) -> None:
+        """Count the tokens of a micro-batch on all ranks, padding left out."""
         if inputs is None:
             return
         if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" in inputs:
-            super()._track_num_input_tokens(inputs)
-            return
-        count = count_tokens(inputs)
-        if isinstance(count, int):  # no padding, and the rows of all ranks are as many: no need to ask them
-            self.state.num_input_tokens_seen += count * self.args.world_size
+            super().count_tokens(inputs)
         else:
-            self.state.num_input_tokens_seen += self.accelerator.gather(count).sum().item()
+            self.state.num_input_tokens_seen += count_on_all_ranks(inputs, self.accelerator)
+
+    def floating_point_ops(self, inputs) -> int:
+        """FLOPs of a micro-batch on this rank; the Trainer adds them up and saves the sum with its checkpoints."""
+        return 0 if inputs is None else self.throughput.flops_of(inputs)
+
+    def store_flos(self) -> None:
+        """Add the FLOPs of all ranks to the sum, in float64; the Trainer adds in float32, to 7 digits."""
+        flops = torch.tensor(self.current_flos, dtype=torch.float64, device=self.args.device)
+        if self.args.world_size > 1:
+            torch.distributed.all_reduce(flops)
+        self.state.total_flos += flops.item()
+        self.current_flos = 0
+
+    def gradient_norm(self, model, norm=None):
+        """The norm of the gradient of the global batch; the optimizer's step follows."""
+        norm = super().gradient_norm(model, norm)
+        for component in reversed(self.components):
+            component.after_gradient(model, float(norm))
+        return norm
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        """Log a row."""
+        if "loss" in logs:
+            for component in self.components:
+                component.before_log(logs)
+        super().log(logs, *args, **kwargs)
+
+    def say(self, line: str) -> None:
+        """Write a line above the progress bar, on rank 0."""
+        if self.is_world_process_zero():
+            tqdm.write(line)
+
+    # Evaluations.
+
+    def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs):
+        """Evaluate, and let the components complete the measures."""
+        for component in self.components:
+            component.before_evaluation()
+        output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        for component in reversed(self.components):
+            component.after_evaluation(dataloader.dataset, output.metrics, metric_key_prefix)
+        return output
+
+    # Checkpoints, models, uploads.
+
+    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
+        """Save a checkpoint of the step just done."""
+        self.checkpoints.save(write)
+
+    def save_finished(self) -> None:
+        """Save the model in the run's folder, each of its files whole, the others as they were until it is."""
+        self.checkpoints.save_model()
+
+    def save_model_files(self, folder: Path, state_dict: dict | None = None) -> None:
+        """Write a model that others can load."""
+        with loadable(self.accelerator.unwrap_model(self.model, keep_torch_compile=False), folder):
+            super().save_model_files(folder, state_dict)
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Create the repository of `push_to_hub`."""
+        if self.is_world_process_zero():
+            create = super().init_hf_repo
+            self.hub_pushes.create_repository(lambda: create(token, private))
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs,
+    ):
+        """Save the model and push the run's folder; see the Trainer's own for the arguments.
+
+        Returns:
+            [`~hmm_datasets.hub.push.PushResult`], or a `Future` of one if not `blocking`, on rank 0.
+
+        Raises:
+            `InputError`: the Hub refuses, or a file holds a token.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_finished()
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**kwargs)
+        return self.hub_pushes.push_run(commit_message, blocking, token, revision)
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """Write the card of a finished run in place of the Trainer's draft; before the end there is none."""
+        if self.is_world_process_zero() and (Path(self.args.output_dir) / "summary.json").exists():
+            write_run_card(self.args.output_dir)
 
 
-class Pretrainer(
-    LoggedIndices,
-    Ramped,
-    TokenCounts,
-    FiniteLoss,
-    HeldOutLoss,
-    ZLoss,
-    Optimizers,
-    Accounting,
-    WholeCheckpoints,
-    ModelFolders,
-    HubPushes,
-    Trainer,
-):
-    """The Trainer for rows of tokens, read in order; its settings are [`PretrainSettings`]."""
+class _Steps(TrainerCallback):
+    """Tells the components of the optimizer, and counts the rows of a step once it is done."""
 
-    def __init__(self, *args, train_dataset=None, **kwargs):
+    def __init__(self, trainer: StepTrainer):
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        for component in self._trainer.components:
+            component.before_optimizer()
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        for component in reversed(self._trainer.components):
+            component.after_optimizer()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._trainer.totals.rows = self._trainer.schedule.rows_before(state.global_step)
+
+
+class Pretrainer(StepTrainer, Trainer):
+    """The Trainer for rows of tokens; its settings are [`~hmm_datasets.training.settings.PretrainSettings`].
+
+    Args:
+        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): of the run, whose rows are trained on.
+        train_dataset (`Dataset`, *optional*): rows, where there is no plan.
+        *args, **kwargs: the Trainer's own.
+    """
+
+    def __init__(self, *args, plan: Plan | None = None, train_dataset=None, **kwargs):
+        if plan is not None:
+            train_dataset = plan.train_rows()
         if isinstance(train_dataset, EndlessSequences):
             train_dataset = train_dataset.by_index()  # so that a run goes on at any step in constant time
-        super().__init__(*args, train_dataset=train_dataset, **kwargs)
+        super().__init__(*args, plan=plan, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
-    def training_step(self, *args, **kwargs) -> torch.Tensor:
-        """One micro-batch, unless a token stream that is checked in the background was found changed."""
-        check_streams()
-        return super().training_step(*args, **kwargs)
 
-
-class FineTuner(
-    FiniteLoss, HeldOutLoss, Optimizers, Accounting, WholeCheckpoints, ModelFolders, HubPushes, SFTTrainer
-):
-    """TRL's trainer for conversations."""
+class FineTuner(StepTrainer, SFTTrainer):
+    """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
     loss_has_logits = False  # its output layer and loss are one
+
+    def _plan(self) -> Plan | None:
+        """The plan for the conversations as TRL prepared them, which are then read in order."""
+        if not self.reads_in_order:
+            return None
+        data = ConversationData(
+            self.train_dataset,
+            self.processing_class,
+            max_length=self.args.max_length,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            test_rows=self.eval_dataset,
+        )
+        plan = self.args.plan(data, self.model)
+        self.train_dataset = plan.train_rows()
+        return plan

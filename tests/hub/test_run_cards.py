@@ -47,12 +47,12 @@ def stages(tmp_path_factory):
         trainer = Pretrainer(
             model=model,
             args=args,
-            train_dataset=plan.train_rows(),
+            plan=plan,
             eval_dataset=data.test_rows,
             processing_class=data.tokenizer,
             data_collator=torch.utils.data.default_collate,
         )
-        train_and_save(trainer, plan=plan, settings={}, data=data.identity, base=base)
+        train_and_save(trainer, settings={}, data=data.identity, base=base)
 
     chosen = DataSettings(tokens=str(root / "stories"), tokenizer=str(root / "tokenizer"), length=32)
     data = chosen.load()

@@ -18,7 +18,6 @@ def train(settings):
     """Train, evaluate and save as the recipes do; a step takes as long as `STEP_SECONDS` says."""
     from transformers import set_seed
 
-    from hmm_datasets import HMMSequences
     from hmm_datasets.hmm import processes
     from hmm_datasets.training.models import ModelSettings, new_model
     from hmm_datasets.training.run import train_and_save
@@ -52,9 +51,8 @@ def train(settings):
     data = DataSettings(hmm=str(folder), length=LENGTH, num_test_sequences=24).load()
     model = new_model(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)
-    rows = HMMSequences(data.source, LENGTH)
-    trainer = Phases(model=model, args=settings, train_dataset=rows, eval_dataset=data.test_rows)
-    return train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+    trainer = Phases(model=model, args=settings, plan=plan, eval_dataset=data.test_rows)
+    return train_and_save(trainer, settings={}, data=data.identity)
 
 
 if __name__ == "__main__":

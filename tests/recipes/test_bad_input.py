@@ -127,6 +127,6 @@ def test_a_folder_of_another_run_is_refused_and_kept(program, succeeded, hmm_fol
     succeeded(program.run(*arguments, "--length", 8))
     before = (output / "model.safetensors").read_bytes()
     line = refused(program.run(*arguments, "--length", 9))
-    assert "a run with data.length 8, this one has 9" in line
+    assert "of another run: data.length was 8 and is 9" in line
     assert (output / "model.safetensors").read_bytes() == before
     assert json.loads((output / "run.json").read_text())["data"]["length"] == 8

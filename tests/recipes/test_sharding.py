@@ -108,4 +108,4 @@ with one_line_errors():
 """
     result = program.run("-c", code, WORLD_SIZE="2", timeout=60)
     assert result.returncode == 2
-    assert "error: the launcher started 2 processes but they do not see each other" in result.stderr
+    assert "error: the launcher started 2 processes that do not see each other" in result.stderr

@@ -11,8 +11,9 @@ from tiny_runs import CONVERSATIONS, conversations
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.held_out import row_losses
+from hmm_datasets.training.components.held_out_loss import row_losses
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.optimizers import matrix_names
 from hmm_datasets.training.run import train_and_save
@@ -88,6 +89,42 @@ def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
     assert {group["lr"] for group in groups} == {0.01, 0.001}
     with pytest.raises(InputError, match="matrix_optimizer is 'sgd'"):
         settings(tmp_path, matrix_optimizer="sgd")
+
+
+def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp_path):
+    """Global batches 2, 2, 4: rows 0 to 7 of the shuffled conversations, each index once and in order."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    )
+    given = {"max_steps": 3, "batch_ramp": ["2:2"], "z_loss": 0.01, "log_indices": True}
+    trainer = FineTuner(
+        model=model, args=settings(tmp_path, **given), train_dataset=conversations(), processing_class=tokenizer
+    )
+    lengths = [len(trainer.plan.train_rows()[index]["input_ids"]) for index in range(8)]
+    summary = train_and_save(trainer, settings={}, data={})
+    assert summary["tokens"] == summary["planned_tokens"] == sum(lengths)
+    logged = read_jsonl(tmp_path / "indices-0.jsonl")
+    assert [(row["step"], row["indices"]) for row in logged] == [(1, [0, 1]), (2, [2, 3]), (3, [4, 5]), (3, [6, 7])]
+    rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
+    assert all(0 < row["z_loss"] < 0.01 * 100 for row in rows)
+    plain = FineTuner(
+        model=LlamaForCausalLM.from_pretrained(tmp_path),
+        args=settings(tmp_path / "plain", max_steps=1, learning_rate=0.0),
+        train_dataset=conversations(),
+        processing_class=tokenizer,
+    )
+    pulled = FineTuner(
+        model=LlamaForCausalLM.from_pretrained(tmp_path),
+        args=settings(tmp_path / "pulled", max_steps=1, learning_rate=0.0, z_loss=0.5),
+        train_dataset=conversations(),
+        processing_class=tokenizer,
+    )
+    for one in (plain, pulled):
+        one.train()
+    (without,), (with_z,) = ([row for row in one.state.log_history if "loss" in row] for one in (plain, pulled))
+    assert with_z["loss"] == pytest.approx(without["loss"], rel=1e-5), "what is logged is the cross-entropy"
+    assert with_z["grad_norm"] != pytest.approx(without["grad_norm"], rel=1e-3), "what is minimized is not"
 
 
 @pytest.fixture(scope="module")

@@ -60,11 +60,11 @@ def train(hmm, model, folder, **settings):
     trainer = Pretrainer(
         model=model,
         args=args,
-        train_dataset=plan.train_rows(),
+        plan=plan,
         eval_dataset=data.test_rows,
         data_collator=default_data_collator,
     )
-    return train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+    return train_and_save(trainer, settings={}, data=data.identity)
 
 
 def test_any_configuration_is_trained_without_a_warning_and_generates(hmm, configuration, tmp_path, caplog):

@@ -98,7 +98,7 @@ def test_a_run_counts_every_token_but_padding(packed, tmp_path, counted):
     run = trainer(tmp_path, **given)
     apart = copy.deepcopy(run.model)
     run.train()
-    ends = [run.args.ramp.rows_before(step) for step in range(1, 7)]
+    ends = [run.schedule.rows_before(step) for step in range(1, 7)]
     expected = [packed.tokens_between(0, end) if counted == "non_padding" else end * LENGTH for end in ends]
     assert [row["num_input_tokens_seen"] for row in history(run)] == expected
     with torch.no_grad():

@@ -46,10 +46,10 @@ def test_a_run_on_the_same_data_may_go_on_with_other_settings(tmp_path):
 @pytest.mark.parametrize(
     ("change", "differs"),
     [
-        ({"length": 65}, "data.length 64, this one has 65"),
-        ({"hmm": "xyz"}, "data.hmm 'abc', this one has 'xyz'"),
-        ({"tokens": "new"}, "data.tokens None, this one has 'new'"),
-        ({"splits": (1, 3)}, "data.splits [1, 2], this one has [1, 3]"),
+        ({"length": 65}, "data.length was 64 and is 65"),
+        ({"hmm": "xyz"}, "data.hmm was 'abc' and is 'xyz'"),
+        ({"tokens": "new"}, "data.tokens was None and is 'new'"),
+        ({"splits": (1, 3)}, "data.splits was [1, 2] and is [1, 3]"),
     ],
 )
 def test_the_folder_of_a_run_on_other_data_is_refused_and_left_alone(tmp_path, change, differs):
@@ -58,7 +58,7 @@ def test_the_folder_of_a_run_on_other_data_is_refused_and_left_alone(tmp_path, c
     with pytest.raises(InputError) as caught:
         write_record(tmp_path, {}, {**DATA, **change})
     remedy = f"choose another output_dir, or go on all the same with --accept_changes data.{next(iter(change))}"
-    assert str(caught.value) == f"{tmp_path / 'run.json'}: a run with {differs}; {remedy}"
+    assert str(caught.value) == f"{tmp_path / 'identity.json'}: of another run: {differs}; {remedy}"
     assert (tmp_path / "run.json").read_bytes() == before
 
 
@@ -69,7 +69,7 @@ def test_only_rank_0_writes_the_record_and_every_rank_checks_it(tmp_path, monkey
     monkeypatch.setenv("RANK", "0")
     write_record(tmp_path, {}, DATA)
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(InputError, match=r"data\.length 64, this one has 1"):
+    with pytest.raises(InputError, match=r"data\.length was 64 and is 1"):
         write_record(tmp_path, {}, {**DATA, "length": 1})
 
 

@@ -36,7 +36,7 @@ def test_the_loss_of_a_step_is_the_mean_over_all_that_the_assistants_say(program
     torch.manual_seed(0)
     model = LlamaForCausalLM(trainer.model.config)
     total, count = 0.0, 0
-    for row in trainer.train_dataset.select(range(8)):
+    for row in map(trainer.train_dataset.__getitem__, range(8)):
         labels = torch.tensor([labels_of(row)])
         logits = model(torch.tensor([row["input_ids"]])).logits
         total += torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum").item()

@@ -19,13 +19,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
+from ...digests import write_digests
 from ...errors import InputError
+from ...files import write_json
 from ..checks import as_tokens, integer
+from ..format import FORMAT_VERSION
 from ..model import HMM
 from ..sampling.kernels import (
     FAMILY_STREAM,
@@ -34,6 +38,8 @@ from ..sampling.kernels import (
     shuffle_room,
 )
 from ..sampling.sequences import checked_draw, fill_in_parallel, philox
+
+FAMILY_NAME = "family.json"
 
 # Purpose 1 is EMISSIONS_STREAM, of the kernels.
 SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
@@ -75,10 +81,24 @@ class Family:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads."""
-        from .storage import save_family
+        """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads.
 
-        save_family(self, folder)
+        `family.json`, which makes it a family's, comes last but for its digest.
+        """
+        folder, parts = Path(folder), self.parts()
+        for place, hmm in enumerate(parts):
+            hmm.save_pretrained(folder / f"hmm-{place}")
+        write_json(
+            folder / FAMILY_NAME,
+            {
+                "family": type(self).__name__,
+                "format_version": FORMAT_VERSION,
+                "settings": self.settings(),
+                "num_hmms": len(parts),
+                "fingerprint": self.fingerprint(),
+            },
+        )
+        write_digests(folder, [FAMILY_NAME])
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""

@@ -9,39 +9,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...digests import write_digests
 from ...errors import InputError
-from ...files import read_json, write_json
+from ...files import read_json
 from ..format import FORMAT_VERSION
 from ..model import HMM
 from ..storage import CONFIG_NAME, WEIGHTS_NAME, download
 from .chains import RandomChains
-from .family import Family
+from .family import FAMILY_NAME, Family
 from .mixture import Mixture
 from .permuted import PermutedEmissions, PermutedSymbols
 
-FAMILY_NAME = "family.json"
-
 _KINDS = {kind.__name__: kind for kind in (Mixture, PermutedEmissions, PermutedSymbols, RandomChains)}
-
-
-def save_family(family: Family, folder: str | os.PathLike) -> None:
-    """Write the folder; `family.json`, which makes it one, comes last but for its digest."""
-    folder = Path(folder)
-    parts = family.parts()
-    for place, hmm in enumerate(parts):
-        hmm.save_pretrained(folder / f"hmm-{place}")
-    write_json(
-        folder / FAMILY_NAME,
-        {
-            "family": type(family).__name__,
-            "format_version": FORMAT_VERSION,
-            "settings": family.settings(),
-            "num_hmms": len(parts),
-            "fingerprint": family.fingerprint(),
-        },
-    )
-    write_digests(folder, [FAMILY_NAME])
 
 
 def load_source(

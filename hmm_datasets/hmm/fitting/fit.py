@@ -153,8 +153,8 @@ class _Fit:
         self.progress = self.progress and self.workers.rank == 0
         self.identity = {}
         if self.folder is not None:
-            self.identity = {"num_symbols": self.num_symbols} | identity_of(
-                self.settings, self.batch_size, self.data, self.held_out, self.initial
+            self.identity = identity_of(
+                self.settings, self.batch_size, self.num_symbols, self.data, self.held_out, self.initial
             )
 
     def go_on_or_start(self) -> FitState:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
 from ...files import atomic_folder, read_json, write_json
+from ...identity import Identity, check_folder_identity, write_identity
 from ..model import HMM
 from .baum_welch import Sequences, Statistics
 from .settings import FitSettings
@@ -96,8 +96,13 @@ class FitResult:
 
 
 def identity_of(
-    settings: FitSettings, batch_size: int, data: Sequences, held_out: Sequences | None, initial: HMM | None
-) -> dict:
+    settings: FitSettings,
+    batch_size: int,
+    num_symbols: int,
+    data: Sequences,
+    held_out: Sequences | None,
+    initial: HMM | None,
+) -> dict[str, dict[str, Any]]:
     """What a checkpoint must agree on with the fit that goes on from it."""
     free = _FREE | {"batch_size"}
     chosen = {name: value for name, value in vars(settings).items() if name not in free}
@@ -105,13 +110,16 @@ def identity_of(
         chosen["batch_size"] = batch_size  # where every update sees a few batches, their size matters
     return {
         "settings": chosen,
-        "data": _digest(data),
-        "test data": None if held_out is None else _digest(held_out),
-        "initial": None if initial is None else initial.fingerprint(),
+        "data": {
+            "num_symbols": num_symbols,
+            "train": _digest(data),
+            "test": None if held_out is None else _digest(held_out),
+            "initial": None if initial is None else initial.fingerprint(),
+        },
     }
 
 
-def save_state(folder: Path, state: FitState, identity: dict) -> None:
+def save_state(folder: Path, state: FitState, identity: Identity) -> None:
     """Write a checkpoint, whole or not at all."""
     from safetensors.numpy import save_file
 
@@ -129,13 +137,13 @@ def save_state(folder: Path, state: FitState, identity: dict) -> None:
                 "updates": state.updates,
                 "best_epoch": state.best_epoch,
                 "best_score": None if math.isinf(state.best_score) else state.best_score,
-                "identity": identity,
                 "history": state.history,
             },
         )
+        write_identity(temporary, identity)
 
 
-def load_state(folder: Path, identity: dict) -> FitState:
+def load_state(folder: Path, identity: Identity) -> FitState:
     """Read a checkpoint back.
 
     Raises:
@@ -144,13 +152,7 @@ def load_state(folder: Path, identity: dict) -> FitState:
     from safetensors.numpy import load_file
 
     saved = read_json(folder / "state.json")
-    differing = [name for name in identity if saved["identity"].get(name) != identity[name]]
-    if differing:
-        name = differing[0]
-        raise InputError(
-            f"{folder}: a fit with {_difference(name, saved['identity'].get(name), identity[name])}; "
-            "choose another folder or delete that one"
-        )
+    check_folder_identity(folder, identity, accepted=None, remedy="choose another folder, or delete that one")
     score, best, statistics = saved["best_score"], folder / "best", folder / _STATISTICS_NAME
     return FitState(
         hmm=HMM.from_pretrained(folder / "hmm"),
@@ -181,13 +183,6 @@ def chosen_restart(states: Sequence[FitState]) -> FitState:
     best = max(states, key=score)
     best.history = [row for state in states for row in state.rows()]
     return best
-
-
-def _difference(name: str, theirs: object, ours: object) -> str:
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        names = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-        return f"{name} {names[0]} {theirs.get(names[0])}, this one has {ours.get(names[0])}"
-    return f"{name} {theirs}, this one has {ours}"
 
 
 def _digest(data: Sequences) -> str:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ... import launch_environment
 from ...errors import InputError
 from .conversations import (
     FORMATS,
@@ -268,7 +269,7 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
             "columns, or name one by text_column= or messages_column="
         )
     line = f"{corpus.name}: recognized as {chosen.describe(row)}"
-    if chosen.kind != "text" and line not in _recognized and os.environ.get("RANK", "0") == "0":
+    if chosen.kind != "text" and line not in _recognized and launch_environment.rank() == 0:
         _recognized.add(line)
         print(line, file=sys.stderr, flush=True)
     return chosen

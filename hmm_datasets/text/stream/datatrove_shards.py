@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import launch_environment
 from ...errors import InputError
 from ...files import write_json
 from ..tokenizers.bpe import is_byte_level, token_bytes
@@ -112,5 +113,5 @@ _SAME_EOS = "tokenizer.eos_token, from texts in which no special token stands (P
 def _progress(paths: list[Path], corpus: str, show_progress: bool):
     from tqdm.auto import tqdm
 
-    quiet = not show_progress or os.environ.get("RANK", "0") != "0"
+    quiet = not show_progress or launch_environment.rank() != 0
     return tqdm(desc=f"reading shards of {corpus}", unit=" tokens", unit_scale=True, delay=2, disable=quiet)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...files import sync
+from ...identity import check_identity
 from .index import INDEX_NAME, TokenIndex, read_index
 
 PART_SUFFIX = ".part"
@@ -40,12 +41,9 @@ def finished_part(folder: Path, blank: TokenIndex) -> TokenIndex:
             index = read_index(folder)
         except InputError as error:
             raise InputError(f"{error}; or delete {folder} to start afresh") from None
-    for name in _SETTINGS:
-        if getattr(index, name) != getattr(blank, name):
-            raise InputError(
-                f"{folder}: an unfinished run has {name} {getattr(index, name)!r}, this one {getattr(blank, name)!r}; "
-                "start that one again to finish it, or delete the folder to start afresh"
-            )
+    before, now = ({"stream": {name: getattr(one, name) for name in _SETTINGS}} for one in (index, blank))
+    remedy = "start that one again to finish it, or delete the folder to start afresh"
+    check_identity(folder, before, now, accepted=None, remedy=remedy)
     remove_torn(folder, index)
     return index
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool
 
+from ... import launch_environment
 from ...errors import InputError
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
@@ -301,7 +302,7 @@ def _part(batch: TokenBatch, chosen: Bool[np.ndarray, "B"]) -> TokenBatch:
 def _progress(corpus: str, first: int, total: int | None, show_progress: bool):
     from tqdm.auto import tqdm
 
-    quiet = not show_progress or os.environ.get("RANK", "0") != "0"
+    quiet = not show_progress or launch_environment.rank() != 0
     return tqdm(
         desc=f"tokenizing {corpus}",
         unit=" documents",

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ... import launch_environment
 from ...digests import file_digest
 from ...errors import InputError
 from .index import INDEX_NAME, TokenIndex
@@ -84,7 +85,7 @@ class Verification:
 
 def begin_verification(folder: Path, index: TokenIndex) -> Verification | None:
     """Check the files of a stream, in the process that does so on this machine; `None` in others."""
-    return Verification(folder, index) if os.environ.get("LOCAL_RANK", "0") == "0" else None
+    return Verification(folder, index) if launch_environment.local_rank() == 0 else None
 
 
 def check_streams() -> None:

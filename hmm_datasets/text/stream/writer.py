@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int, Integer
 
+from ... import launch_environment
 from ...errors import (
     InputError,
     disk_full,
@@ -204,7 +205,7 @@ def writing(
             if safe:
                 error.add_note(safe)
             raise
-    if writer.index.num_empty and os.environ.get("RANK", "0") == "0":
+    if writer.index.num_empty and launch_environment.rank() == 0:
         _logger.warning("%s: left out %s empty documents", writer.index.corpus, f"{writer.index.num_empty:,}")
 
 

@@ -6,7 +6,6 @@ are tokens, so any text is encoded and comes back byte for byte. Training is the
 the texts, which it forgets; memory is that of the distinct pieces and the places of their pairs.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int
 
+from ... import launch_environment
 from ...errors import InputError
 from ..corpora.local_files import check_text
 
@@ -114,7 +114,7 @@ def train_bpe(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = byte_level_pieces(split_pattern)
     tokenizer.decoder = decoders.ByteLevel()
-    show_progress = show_progress and os.environ.get("RANK", "0") == "0"
+    show_progress = show_progress and launch_environment.rank() == 0
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

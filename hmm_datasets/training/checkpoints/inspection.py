@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError
+from ...identity import IDENTITY_NAME
 
 STATE_NAME = "trainer_state.json"
-IDENTITY_NAME = "identity.json"
 LARGE_RATIO = 10.0
 """Above this many bytes a byte of weights something is stored too often; float32 masters and Adam's two moments beside
 bfloat16 weights are 7."""

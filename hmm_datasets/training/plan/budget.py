@@ -15,6 +15,10 @@ CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
 compute-optimal large language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 for 10)."""
 
 
+BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_money")
+"""Budgets beside the Trainer's own `max_steps` and `num_train_epochs`."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """What a run may spend, by one of these; where none is given, 20 tokens a parameter.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
     from transformers import PreTrainedModel
 
+    from ..checkpoints.resuming import Start
     from .forecast import Rate
 
 
@@ -32,6 +33,7 @@ class Plan:
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
         parameters (`dict`): `total`, and `body`, those without embeddings.
         flops_per_token (`int`): forward and backward.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it goes on from.
     """
 
     budget: Budget
@@ -40,6 +42,7 @@ class Plan:
     data: TrainingData
     parameters: dict[str, int]
     flops_per_token: int
+    start: "Start | None" = None
 
     @cached_property
     def rows(self) -> int:
@@ -98,7 +101,7 @@ def make_plan(
     *,
     micro_batch_size: int,
     world_size: int = 1,
-    first_step: int = 0,
+    start: "Start | None" = None,
     rate: "Rate | None" = None,
     price_per_hour: float | None = None,
 ) -> Plan:
@@ -111,7 +114,7 @@ def make_plan(
         model ([`~transformers.PreTrainedModel`]): on any device, meta too: it is counted, not run.
         micro_batch_size (`int`): rows a rank runs at once.
         world_size (`int`, *optional*, defaults to 1): processes.
-        first_step (`int`, *optional*, defaults to 0): steps that are done.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it goes on from.
         rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed, for a budget of hours or money.
         price_per_hour (`float`, *optional*): of a device.
 
@@ -119,7 +122,9 @@ def make_plan(
         `InputError`: batches that do not divide, or a budget that buys no step.
     """
     accumulation_steps(ramp.global_batch_size, world_size, micro_batch_size)
-    ramp.check_divides(world_size * micro_batch_size, first_step)
+    ramp.check_divides(world_size * micro_batch_size, 0 if start is None else start.step)
+    if start is not None and start.rows is not None:
+        ramp = ramp.reaching(start.rows, start.step)
     parameters, flops = count_parameters(model), flops_per_token(model, data.row_length)
     steps = budget.steps(
         ramp,
@@ -134,4 +139,4 @@ def make_plan(
     needed = budget.tokens(parameters["total"], flops)
     while data.tokens_of(ramp.rows_before(steps)) < needed:
         steps += 1
-    return Plan(budget, steps, ramp, data, parameters, flops)
+    return Plan(budget, steps, ramp, data, parameters, flops, start)

@@ -76,15 +76,15 @@ def test_batch_size_and_length_of_the_fit_may_change_on_resuming(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "differs"),
     [
-        ({"settings": replace(SHORT, seed=6)}, "settings"),
-        ({"settings": replace(SHORT, pseudocount=0.5)}, "settings"),
-        ({"settings": replace(SHORT, num_states=2)}, "settings"),
-        ({"tokens": TOKENS[::-1]}, "data"),
-        ({"tokens": TOKENS[:-1]}, "data"),
-        ({"lengths": np.full(60, 19)}, "data"),
-        ({"test_tokens": TOKENS}, "test data"),
-        ({"initial": GUESS}, "initial"),
-        ({"num_symbols": 5}, "num_symbols"),
+        ({"settings": replace(SHORT, seed=6)}, "settings.seed was 5 and is 6"),
+        ({"settings": replace(SHORT, pseudocount=0.5)}, "settings.pseudocount was"),
+        ({"settings": replace(SHORT, num_states=2)}, "settings.num_states was"),
+        ({"tokens": TOKENS[::-1]}, "data.train was"),
+        ({"tokens": TOKENS[:-1]}, "data.train was"),
+        ({"lengths": np.full(60, 19)}, "data.train was"),
+        ({"test_tokens": TOKENS}, "data.test was None and is"),
+        ({"initial": GUESS}, "data.initial was"),
+        ({"num_symbols": 5}, "data.num_symbols was"),
     ],
 )
 def test_the_folder_of_another_fit_is_refused_and_left_alone(tmp_path, arguments, differs):
@@ -93,8 +93,8 @@ def test_the_folder_of_another_fit_is_refused_and_left_alone(tmp_path, arguments
     with pytest.raises(InputError) as caught:
         fit(**{"settings": SHORT, **arguments}, checkpoint_dir=tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'epoch-4'}: a fit with {differs} ")
-    assert message.endswith("choose another folder or delete that one")
+    assert message.startswith(f"{tmp_path / 'epoch-4' / 'identity.json'}: of another run: {differs}")
+    assert message.endswith("choose another folder, or delete that one")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -125,7 +125,7 @@ def test_stochastic_em_goes_on_with_its_statistics_to_the_last_bit(tmp_path):
 
 def test_in_stochastic_em_the_batch_size_may_not_change(tmp_path):
     fit(settings=ONLINE, checkpoint_dir=tmp_path)
-    with pytest.raises(InputError, match="a fit with settings batch_size 7, this one has 8"):
+    with pytest.raises(InputError, match=r"settings\.batch_size was 7 and is 8"):
         fit(settings=replace(ONLINE, batch_size=8), checkpoint_dir=tmp_path)
 
 

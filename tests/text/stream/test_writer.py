@@ -232,17 +232,17 @@ def test_documents_left_out_are_counted_once_however_often_a_run_is_interrupted(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"corpus": "other"}, "corpus 'test', this one 'other'"),
-        ({"tokenizer_hash": "other"}, "tokenizer_hash 'none', this one 'other'"),
-        ({"vocab_size": 11}, "vocab_size 10, this one 11"),
-        ({"eos_id": 0}, "eos_id 9, this one 0"),
-        ({"shard_tokens": 7}, "shard_tokens 100000, this one 7"),
+        ({"corpus": "other"}, "stream.corpus was 'test' and is 'other'"),
+        ({"tokenizer_hash": "other"}, "stream.tokenizer_hash was 'none' and is 'other'"),
+        ({"vocab_size": 11}, "stream.vocab_size was 10 and is 11"),
+        ({"eos_id": 0}, "stream.eos_id was 9 and is 0"),
+        ({"shard_tokens": 7}, "stream.shard_tokens was 100000 and is 7"),
     ],
 )
 def test_a_run_with_other_settings_does_not_go_on(interrupted, changes, told):
     before = contents(interrupted.with_name("a.unfinished"))
     text = message(write, interrupted, numbers(6), **{"shard_tokens": SHARD} | changes)
-    assert f"an unfinished run has {told}; start that one again to finish it, or delete the folder" in text
+    assert f"of another run: {told}; start that one again to finish it, or delete the folder" in text
     assert contents(interrupted.with_name("a.unfinished")) == before
 
 

@@ -47,12 +47,10 @@ def pretrain(folder, hmm, stop=None, length=LENGTH, size="d1", **settings):
     data = DataSettings(hmm=hmm, length=length).load()
     model = LlamaForCausalLM(ModelSettings(size).config(data))
     plan = settings.plan(data, model)
-    trainer = Pretrainer(
-        model=model, args=settings, train_dataset=plan.train_rows(), data_collator=default_data_collator
-    )
+    trainer = Pretrainer(model=model, args=settings, plan=plan, data_collator=default_data_collator)
     if stop is not None:
         trainer.add_callback(StopAfter(stop))
-    return train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+    return train_and_save(trainer, settings={}, data=data.identity)
 
 
 def trained_rows(folder):
@@ -142,6 +140,7 @@ def test_shuffled_rows_cannot_go_on_with_another_global_batch_and_no_setting_pre
             **{"max_steps": 6, "global_batch_size": global_batch_size, "per_device_train_batch_size": 2},
             **{"max_length": 48, "save_steps": 100, "report_to": "none", "accept_changes": list(accept)},
             activation_checkpointing=False,
+            train_sampling_strategy="random",
         )
         model = LlamaForCausalLM(llama_config("1m", vocab_size=len(tokenizer), max_length=48))
         trainer = FineTuner(model=model, args=settings, train_dataset=conversations(), processing_class=tokenizer)

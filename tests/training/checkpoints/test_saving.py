@@ -10,8 +10,8 @@ from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.identity import check_identity
 from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
-from hmm_datasets.training.checkpoints.saving import check_identity
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
@@ -135,7 +135,7 @@ def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tm
     far = tmp_path / "checkpoint-1000000"
     shutil.copytree(tmp_path / "checkpoint-2", far)
     state = read_json(far / "trainer_state.json")
-    state["stateful_callbacks"]["Tally"]["attributes"]["rows"] = 4_000_000
+    state["stateful_callbacks"]["RunTotals"]["attributes"]["rows"] = 4_000_000
     tokens = 4_000_000 * 8
     write_json(far / "trainer_state.json", state | {"global_step": 1_000_000, "num_input_tokens_seen": tokens})
     write_digests(far)

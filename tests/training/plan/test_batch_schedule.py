@@ -65,10 +65,10 @@ def test_settings_read_stages_from_yaml_and_flags(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(f"output_dir: {tmp_path}\nmax_steps: 3\nbatch_ramp: ['16:10', '32:300']\n")
     (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path)])
-    assert found.ramp == BatchRamp(((16, 10), (32, 300)), 64)
+    assert found.batch_schedule == BatchRamp(((16, 10), (32, 300)), 64)
     (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path), "--batch_ramp", "8:1", "16:2"])
-    assert found.ramp.stages == ((8, 1), (16, 2))
-    assert settings(tmp_path).ramp == BatchRamp((), 8)
+    assert found.batch_schedule.stages == ((8, 1), (16, 2))
+    assert settings(tmp_path).batch_schedule == BatchRamp((), 8)
 
 
 # Training
@@ -162,7 +162,7 @@ def test_resumed_within_or_after_the_ramp_the_run_is_the_undisturbed_one_to_the_
     first.add_callback(Stop())
     first.train()
     assert first.state.global_step == stop
-    begin = first.args.ramp.rows_before(stop)
+    begin = first.schedule.rows_before(stop)
     second = trainer(tmp_path / "parts", model=tiny_model(seed=9), **given | {"rows": Subset(rows, range(begin, 32))})
     second.args.ignore_data_skip = True
     second.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{stop}"))

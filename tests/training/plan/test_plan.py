@@ -56,10 +56,8 @@ def run(data, settings):
     """As recipes/pretrain.py does it."""
     model = LlamaForCausalLM(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)
-    trainer = Pretrainer(
-        model=model, args=settings, train_dataset=plan.train_rows(), data_collator=default_data_collator
-    )
-    return plan, train_and_save(trainer, plan=plan, settings={}, data=data.identity)
+    trainer = Pretrainer(model=model, args=settings, plan=plan, data_collator=default_data_collator)
+    return plan, train_and_save(trainer, settings={}, data=data.identity)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -87,9 +85,10 @@ def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
     settings = pretraining(tmp_path, max_steps=2)
     model = LlamaForCausalLM(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)
-    trainer = Pretrainer(model=model, args=settings, train_dataset=DataSettings(hmm=hmm, length=8).load().rows(8))
+    trainer = Pretrainer(model=model, args=settings, plan=plan)
+    trainer.train_dataset = DataSettings(hmm=hmm, length=8).load().rows(8)
     with pytest.raises(InputError, match="the model is saved, but 2 steps consumed 72 tokens, and the plan says 64"):
-        train_and_save(trainer, plan=plan, settings={}, data={})
+        train_and_save(trainer, settings={}, data={})
     LlamaForCausalLM.from_pretrained(tmp_path)
     assert json.loads((tmp_path / "summary.json").read_text())["planned_tokens"] == 64
 

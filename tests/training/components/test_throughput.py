@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.accounting import Stopwatch
+from hmm_datasets.training.components.throughput import Stopwatch
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.plan.devices import find_device, peak_flops
 from hmm_datasets.training.plan.flops import (
@@ -81,8 +81,10 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
 def test_a_stopwatch_adds_up_its_parts_and_starts_anew():
     watch = Stopwatch(torch.device("cpu"))
     for _ in range(2):
-        with watch.part("work"), watch.waiting("data"):
-            time.sleep(0.02)
+        watch.begin("work")
+        time.sleep(0.02)
+        watch.add("data", 0.02)
+        watch.end("work")
     found = watch.collect()
     assert found["work"] >= found["data"] >= 0.04
     assert watch.collect() == {}

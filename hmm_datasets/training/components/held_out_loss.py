@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch.utils.data import ConcatDataset, Dataset
 
-from ..data.windows import IGNORED
-from ..errors import InputError
+from ...data.windows import IGNORED
+from ...errors import InputError
+from .component import Component
 
 
 class HeldOutParts(ConcatDataset):
@@ -48,39 +49,34 @@ def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "
     return torch.stack([losses.double().sum(-1), (shifted != IGNORED).double().sum(-1)], dim=-1)
 
 
-class HeldOutLoss:
-    """Mixed into a Trainer; where `compute_metrics` is set, rows are taken to be alike, and nothing changes."""
+class HeldOutLoss(Component):
+    """The loss of an evaluation as a mean over tokens; where `compute_metrics` is set, rows are taken to be alike."""
 
-    loss_has_logits = True
-    """Whether the Trainer's loss comes with its logits; else they take one more forward pass."""
+    def __init__(self, trainer):
+        super().__init__(trainer)
+        self._rows: list[torch.Tensor] | None = None
 
-    _held_out: list[torch.Tensor] | None = None
+    def needs_logits(self, model: torch.nn.Module) -> bool:
+        """In such an evaluation."""
+        return self._rows is not None
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The loss; in an evaluation each row's share of it is kept."""
-        if self._held_out is None or "labels" not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels = inputs["labels"]
-        if self.loss_has_logits:
-            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        else:
-            loss = super().compute_loss(model, inputs, False, num_items_in_batch)
-            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        rows = row_losses(outputs.logits, labels)
-        self._held_out.append(self.accelerator.gather_for_metrics(rows).cpu())
-        return (loss, outputs) if return_outputs else loss
+    def before_evaluation(self) -> None:
+        """Begin to keep the losses of rows."""
+        self._rows = [] if self.trainer.compute_metrics is None else None
 
-    def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs):
-        """Evaluate; the loss is the mean over tokens."""
-        self._held_out = [] if self.compute_metrics is None else None
-        try:
-            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
-            if self._held_out:
-                losses = _mean_losses(torch.cat(self._held_out), dataloader.dataset)
-                output.metrics.update({f"{metric_key_prefix}_{name}": loss for name, loss in losses.items()})
-        finally:
-            self._held_out = None
-        return output
+    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+        """The loss as it is; each row's share is kept."""
+        if self._rows is not None and labels is not None:
+            rows = row_losses(logits, labels)
+            self._rows.append(self.trainer.accelerator.gather_for_metrics(rows).cpu())
+        return loss
+
+    def after_evaluation(self, dataset: Dataset, metrics: dict[str, float], prefix: str) -> None:
+        """Put the means over tokens in place of the Trainer's loss."""
+        rows, self._rows = self._rows, None
+        if rows:
+            means = _mean_losses(torch.cat(rows), dataset)
+            metrics.update({f"{prefix}_{name}": loss for name, loss in means.items()})
 
 
 def _mean_losses(rows: Float[torch.Tensor, "N 2"], dataset: Dataset) -> dict[str, float]:

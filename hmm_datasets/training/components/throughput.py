@@ -1,6 +1,6 @@
 """What a run consumes, told at every log step: tokens, arithmetic, time and where it goes, memory.
 
-Mixed into a Trainer. A step is: waiting for data, forward, backward, the optimizer, and the rest (logging, callbacks,
+A step is: waiting for data, forward, backward, the optimizer, and the rest (logging, callbacks,
 gathering of counts, evaluations and checkpoints since the last log step). On a GPU the parts are measured by events on
 its stream, read at log steps alone, so that nothing waits for them; on a CPU by the clock. Times are rank 0's; tokens
 and FLOPs are all ranks', padding apart, summed batch by batch and saved with the checkpoint.
@@ -8,16 +8,13 @@ and FLOPs are all ranks', padding apart, summed batch by batch and saved with th
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from transformers import TrainerCallback
 
-from .plan.devices import peak_flops
-from .plan.flops import sequence_lengths, unit_flops
-from .skips import FiniteGradients
+from ..plan.devices import peak_flops
+from ..plan.flops import sequence_lengths, unit_flops
+from .component import Component
 
 
 class Stopwatch:
@@ -45,19 +42,9 @@ class Stopwatch:
         else:
             self._seconds[name] += now - begun
 
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time what is inside."""
-        self.begin(name)
-        yield
-        self.end(name)
-
-    @contextmanager
-    def waiting(self, name: str) -> Iterator[None]:
-        """Time what is inside by the clock on any device: what keeps a GPU waiting."""
-        began = time.perf_counter()
-        yield
-        self._seconds[name] += time.perf_counter() - began
+    def add(self, name: str, seconds: float) -> None:
+        """Add to a part what the clock says on any device: time that a GPU was kept waiting."""
+        self._seconds[name] += seconds
 
     def _now(self) -> Any:
         if not self._on_stream:
@@ -86,86 +73,87 @@ class Mark(NamedTuple):
     flops: float
 
 
-class _OptimizerClock(TrainerCallback):
-    def __init__(self, watch: Stopwatch):
-        self._watch = watch
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        self._watch.begin("optimizer")
-
-    def on_optimizer_step(self, args, state, control, **kwargs):
-        self._watch.end("optimizer")
-
-
-class Accounting(FiniteGradients):
-    """Mixed into a Trainer whose settings mix in [`~hmm_datasets.training.settings.GlobalBatch`].
+class Throughput(Component):
+    """Measures what a run consumes.
 
     Adds to every row that has a loss: `step_seconds` and of it `data_seconds`, `forward_seconds`, `backward_seconds`,
-    `optimizer_seconds`, all a step (DeepSpeed steps its optimizer within the backward pass); `tokens_per_second` and
+    `optimizer_seconds`, all per step (DeepSpeed steps its optimizer within the backward pass); `tokens_per_second` and
     `samples_per_second` over all ranks, `tokens_per_second_per_device`; `flops` so far, and `mfu` where the device's
     peak is known; `memory_allocated` and `memory_reserved` on a GPU, at most, in bytes; `fraction` of the plan, and
     `seconds_left` at the rate of this start, evaluations and checkpoints included; `skipped_steps` so far; `cost` so
     far, where `price_per_hour` says what a device costs.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._watch = Stopwatch(self.args.device)
+    def __init__(self, trainer):
+        super().__init__(trainer)
+        self._watch = Stopwatch(trainer.args.device)
         self._unit_flops: tuple[int, int] | None = None
+        self._waiting_since = 0.0
+        self._is_forward = False
         self._began: Mark | None = None
         self._marked: Mark | None = None
-        self.add_callback(_OptimizerClock(self._watch))
 
-    def get_batch_samples(self, *args, **kwargs):
-        """The micro-batches of a step; what this takes is waiting for data."""
+    def before_batches(self) -> None:
+        """What follows is waiting for data."""
         if self._marked is None:
             self._began = self._marked = self._mark()
-        with self._watch.waiting("data"):
-            return super().get_batch_samples(*args, **kwargs)
+        self._waiting_since = time.perf_counter()
 
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        """The forward pass."""
-        if not model.training:
-            return super().compute_loss(model, inputs, *args, **kwargs)
-        with self._watch.part("forward"):
-            return super().compute_loss(model, inputs, *args, **kwargs)
+    def after_batches(self) -> None:
+        """The data are there."""
+        self._watch.add("data", time.perf_counter() - self._waiting_since)
 
-    def training_step(self, *args, **kwargs):
-        """Forward and backward of a micro-batch."""
-        with self._watch.part("forward and backward"):
-            return super().training_step(*args, **kwargs)
+    def before_micro_batch(self, inputs: dict[str, Any]) -> None:
+        """Begin forward and backward."""
+        self._watch.begin("forward and backward")
 
-    def floating_point_ops(self, inputs) -> int:
-        """FLOPs of a micro-batch on this rank; the Trainer adds them up and saves the sum with its checkpoints."""
+    def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
+        """End forward and backward."""
+        self._watch.end("forward and backward")
+        return loss
+
+    def before_forward(self, inputs: dict[str, Any]) -> None:
+        """Begin the forward pass, in training."""
+        self._is_forward = self.trainer.model.training
+        if self._is_forward:
+            self._watch.begin("forward")
+
+    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+        """End the forward pass."""
+        if self._is_forward:
+            self._watch.end("forward")
+        return loss
+
+    def before_optimizer(self) -> None:
+        """Begin the optimizer's step."""
+        self._watch.begin("optimizer")
+
+    def after_optimizer(self) -> None:
+        """End it."""
+        self._watch.end("optimizer")
+
+    def flops_of(self, inputs: dict[str, Any]) -> int:
+        """FLOPs of a micro-batch on this rank."""
         if self._unit_flops is None:
-            self._unit_flops = unit_flops(self.model)
+            self._unit_flops = unit_flops(self.trainer.model)
         return sum(unit * count for unit, count in zip(self._unit_flops, sequence_lengths(inputs), strict=True))
 
-    def store_flos(self) -> None:
-        """Add the FLOPs of all ranks to the sum, in float64; the Trainer adds in float32, to 7 digits."""
-        flops = torch.tensor(self.current_flos, dtype=torch.float64, device=self.args.device)
-        if self.args.world_size > 1:
-            torch.distributed.all_reduce(flops)
-        self.state.total_flos += flops.item()
-        self.current_flos = 0
+    def before_log(self, row: dict[str, float]) -> None:
+        """Add the figures since the last row."""
+        if self._marked is not None:
+            row |= self._figures()
 
     def fraction_done(self) -> float:
-        """Share of the plan's rows that were trained on; not of its steps, which a ramp makes unequal."""
-        ramp = self.args.ramp
-        return ramp.rows_before(self.state.global_step) / ramp.rows_before(self.state.max_steps)
-
-    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        """Add the accounts to a row with a loss."""
-        if "loss" in logs and self._marked is not None:
-            logs |= self._accounts()
-        super().log(logs, *args, **kwargs)
+        """Share of the plan's rows that were trained on; not of its steps, which may be of unequal size."""
+        schedule, state = self.trainer.schedule, self.trainer.state
+        return schedule.rows_before(state.global_step) / schedule.rows_before(state.max_steps)
 
     def _mark(self) -> Mark:
-        state = self.state
-        rows = self.args.ramp.rows_before(state.global_step)
+        trainer, state = self.trainer, self.trainer.state
+        rows = trainer.schedule.rows_before(state.global_step)
         return Mark(time.perf_counter(), state.global_step, rows, state.num_input_tokens_seen, state.total_flos)
 
-    def _accounts(self) -> dict[str, float]:
+    def _figures(self) -> dict[str, float]:
         before, now = self._marked, self._mark()
         parts = self._watch.collect()
         steps, seconds = now.step - before.step, now.seconds - before.seconds
@@ -173,8 +161,8 @@ class Accounting(FiniteGradients):
             return {}
         self._marked = now
         forward = parts.get("forward", 0.0)
-        rate, devices = (now.tokens - before.tokens) / seconds, self.args.world_size
-        left = self.args.ramp.rows_before(self.state.max_steps) - now.rows
+        rate, devices = (now.tokens - before.tokens) / seconds, self.trainer.args.world_size
+        left = self.trainer.schedule.rows_before(self.trainer.state.max_steps) - now.rows
         found = {
             "step_seconds": seconds / steps,
             "data_seconds": parts.get("data", 0.0) / steps,
@@ -187,15 +175,15 @@ class Accounting(FiniteGradients):
             "flops": now.flops,
             "fraction": self.fraction_done(),
             "seconds_left": left * (now.seconds - self._began.seconds) / (now.rows - self._began.rows),
-            "skipped_steps": self.tally.skipped_steps,
+            "skipped_steps": self.trainer.totals.skipped_steps,
         }
-        if self.args.device.type == "cuda":
-            peak = peak_flops(torch.cuda.get_device_name(self.args.device), self.args.mixed_precision)
+        if self.trainer.args.device.type == "cuda":
+            peak = peak_flops(torch.cuda.get_device_name(self.trainer.args.device), self.trainer.args.mixed_precision)
             if peak is not None:
                 found["mfu"] = (now.flops - before.flops) / (seconds * devices * peak)
-            found["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.args.device))
-            found["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.args.device))
-        if self.args.price_per_hour is not None:
-            self.tally.cost += seconds / 3600 * devices * self.args.price_per_hour
-            found["cost"] = self.tally.cost
+            found["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.trainer.args.device))
+            found["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.trainer.args.device))
+        if self.trainer.args.price_per_hour is not None:
+            self.trainer.totals.cost += seconds / 3600 * devices * self.trainer.args.price_per_hour
+            found["cost"] = self.trainer.totals.cost
         return found

@@ -1,0 +1,184 @@
+"""transformers: the Trainer's private methods under public names, and the few private constants it is read by.
+
+The Trainer documents its callbacks and a handful of methods to override. Exact order, checkpoints that appear whole,
+gradients checked before the optimizer, and uploads of files under their final names need more. [`OpenTrainer`] is the
+one place that overrides what is private: each private method calls a public one of the same meaning, whose own body
+calls the Trainer's. Everything else in this package overrides and calls the public ones.
+
+All of it goes once the Trainer has hooks for these moments; no upstream issue asks for them as a whole.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_callback import ExportableState
+from transformers.utils.hub import PushInProgress
+
+__all__ = [
+    "SCHEDULER_NAME",
+    "TRAINING_ARGS_NAME",
+    "ExportableState",
+    "OpenTrainer",
+    "PushInProgress",
+    "TrainingLength",
+]
+
+
+class TrainingLength(NamedTuple):
+    """What the Trainer's loop is laid out by: the tuple that `set_initial_training_values` returns, by name."""
+
+    epochs: int
+    steps_per_epoch: int
+    examples: int
+    train_samples: int
+    total_batch_size: int
+    micro_batches_per_epoch: int | None
+    steps: int
+
+
+class OpenTrainer:
+    """Mixed into a Trainer class, before it: its private methods under public names.
+
+    Override the public methods and call `super()` of the same name. What each is for:
+
+    | public | private | needed for |
+    |---|---|---|
+    | `training_length` | the result of `set_initial_training_values` | growing global batches; resuming at the end |
+    | `skip_micro_batch` | `current_gradient_accumulation_steps` | the empty micro-batches of a smaller global batch |
+    | `gradient_norm` | `_get_grad_norm` | gradients that are not finite, before the optimizer uses them |
+    | `count_tokens` | `_track_num_input_tokens` | counts of packed rows, which have no attention mask |
+    | `extra_columns` | `_signature_columns` | the index of a row, which is no argument of the model's |
+    | `save_checkpoint` | `_save_checkpoint`, `_get_output_dir` | checkpoints that are renamed into place when whole |
+    | `save_model_files` | `_save` | a configuration that generates with a cache; no pickled settings |
+    | `save_optimizer` | `_save_optimizer_and_scheduler` | weights that stand in a checkpoint once |
+    | `prepare_training` | `_prepare_for_training` | DeepSpeed checkpoints of another number of processes |
+    | `load_weights`, `load_best` | `_load_from_checkpoint`, `_load_best_model` | weights read under ZeRO and FSDP2 |
+    | `load_optimizer` | `_load_optimizer_and_scheduler`, `_load_scaler` | the same |
+    | `load_random_state` | `_load_rng_state` | random numbers that go on after the first batch was drawn |
+    | `finish_pushes` | `_finish_current_push` | the last upload, once those before it are done |
+
+    Two are entered without a public name. `_push_from_checkpoint` does nothing: the Trainer asks for an upload while
+    the checkpoint still has another name. `_finalize_training` runs without `save_total_limit`: at a limit of one it
+    would delete the newest checkpoint without a word.
+    """
+
+    extra_columns: tuple[str, ...] = ()
+    """Columns that are kept beside the arguments of the model."""
+
+    _checkpoint_parent: Path | None = None
+
+    def set_initial_training_values(self, args, dataloader) -> TrainingLength:
+        """The Trainer's own name for [`OpenTrainer.training_length`]."""
+        return self.training_length(args, dataloader)
+
+    def training_length(self, args, dataloader) -> TrainingLength:
+        """How many epochs, steps and micro-batches the loop runs."""
+        return TrainingLength(*super().set_initial_training_values(args, dataloader))
+
+    def skip_micro_batch(self) -> None:
+        """Count one micro-batch less in the step that is under way."""
+        self.current_gradient_accumulation_steps -= 1
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        return self.gradient_norm(model, grad_norm)
+
+    def gradient_norm(self, model, norm=None) -> Any:
+        """The norm of the gradient, once per step, after clipping and before the optimizer's step."""
+        return super()._get_grad_norm(model, norm)
+
+    def _track_num_input_tokens(self, inputs) -> None:
+        self.count_tokens(inputs)
+
+    def count_tokens(self, inputs) -> None:
+        """Add the tokens of a micro-batch, on all ranks, to `state.num_input_tokens_seen`."""
+        super()._track_num_input_tokens(inputs)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns.extend(name for name in self.extra_columns if name not in self._signature_columns)
+
+    def _save_checkpoint(self, model, trial) -> None:
+        def write(parent: Path) -> None:
+            self._checkpoint_parent = parent
+            try:
+                super(OpenTrainer, self)._save_checkpoint(model, trial)
+            finally:
+                self._checkpoint_parent = None
+
+        self.save_checkpoint(write)
+
+    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
+        """Save a checkpoint of the step just done, on all ranks.
+
+        Args:
+            write (callable): writes the Trainer's files into `checkpoint-N` of the folder that it is given.
+        """
+        write(Path(self.args.output_dir))
+
+    def _get_output_dir(self, trial) -> str:
+        return super()._get_output_dir(trial) if self._checkpoint_parent is None else str(self._checkpoint_parent)
+
+    def _finalize_training(self, *args, **kwargs):
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            return super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        self.save_model_files(Path(self.args.output_dir if output_dir is None else output_dir), state_dict)
+
+    def save_model_files(self, folder: Path, state_dict: dict | None = None) -> None:
+        """Write configuration, weights and tokenizer, on the ranks that write."""
+        super()._save(str(folder), state_dict)
+
+    def write_model(self, folder: Path) -> None:
+        """Write the model into a folder, on all ranks, without pushing it."""
+        self.save_model(str(folder), _internal_call=True)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        self.save_optimizer(output_dir)
+
+    def save_optimizer(self, folder: str) -> None:
+        """Write the state of optimizer and schedule into a checkpoint."""
+        super()._save_optimizer_and_scheduler(folder)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        return self.prepare_training(max_steps, train_dataloader, resume_from_checkpoint)
+
+    def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
+        """Make optimizer and schedule, wrap the model, and load a checkpoint if one is given."""
+        return super()._prepare_for_training(steps, dataloader, checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        self.load_weights(resume_from_checkpoint, model)
+
+    def load_weights(self, checkpoint: str, model=None) -> None:
+        """Read the weights of a checkpoint into the model."""
+        super()._load_from_checkpoint(checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        self.load_best()
+
+    def load_best(self) -> None:
+        """Read the weights of `state.best_model_checkpoint` into the model."""
+        super()._load_best_model()
+
+    def load_optimizer(self, checkpoint: str) -> None:
+        """Read the state of optimizer, schedule and gradient scaler."""
+        self._load_optimizer_and_scheduler(checkpoint)
+        self._load_scaler(checkpoint)
+
+    def load_random_state(self, checkpoint: str | os.PathLike) -> None:
+        """Set the generators of random numbers as they were when the checkpoint was written."""
+        self._load_rng_state(str(checkpoint))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        pass  # asked for while the checkpoint is being written; see `save_checkpoint`
+
+    def finish_pushes(self) -> None:
+        """Wait for uploads that are under way."""
+        self._finish_current_push()

@@ -1,0 +1,111 @@
+"""Checkpoints of ZeRO and FSDP2: the weights once, and a resume on any number of processes.
+
+DeepSpeed (stages 1 and 2) and accelerate (FSDP2 with full state dicts) write the weights beside the Trainer's
+`model.safetensors` once more. Here they stand in `model.safetensors` alone, which `from_pretrained` reads, and are
+loaded from there; beside them stands the optimizer's state, under ZeRO with the float32 weights it steps.
+
+A ZeRO checkpoint is cut for as many processes as wrote it. For another number rank 0 first turns it into DeepSpeed's
+universal form (Lian et al., "Universal Checkpointing", 2024, arXiv 2406.18820), which costs its size in reads and
+writes, and goes once it is read. FSDP2's is whole and fits any number.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from accelerate.utils import save_fsdp_optimizer
+from safetensors.torch import load_file
+
+from ...compat.deepspeed import mend_stage_3, universal_checkpoints, without_module_weights, write_universal
+from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
+from ...errors import InputError
+from .inspection import zero_shards
+
+
+class ShardedTrainer(OpenTrainer):
+    """Mixed into a Trainer; under plain data parallelism it changes nothing."""
+
+    def save_optimizer(self, folder: str) -> None:
+        """Write the optimizer's state, and not the weights beside it once more."""
+        if self.is_deepspeed_enabled and not self.model_wrapped.zero_optimization_partition_weights():
+            with without_module_weights(self.model_wrapped):
+                super().save_optimizer(folder)
+        elif self._gathers_fsdp:
+            save_fsdp_optimizer(
+                self.accelerator.state.fsdp_plugin, self.accelerator, self.optimizer, self.model, folder
+            )
+            if self.args.should_save:
+                torch.save(self.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
+        else:
+            super().save_optimizer(folder)
+
+    def prepare_training(self, steps, dataloader, checkpoint):
+        """Under DeepSpeed, wrap the model first and load the checkpoint into what wraps it."""
+        if checkpoint is None or not self.is_deepspeed_enabled:
+            return super().prepare_training(steps, dataloader, checkpoint)
+        prepared = super().prepare_training(steps, dataloader, None)
+        self._load_deepspeed(checkpoint)
+        self.load_optimizer(checkpoint)
+        return prepared
+
+    def load_weights(self, checkpoint: str, model=None) -> None:
+        """Under FSDP2, read them on rank 0 and send each rank its part."""
+        if not self._gathers_fsdp:
+            super().load_weights(checkpoint, model)
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+        weights = {}
+        if self.args.process_index == 0:
+            for path in sorted(Path(checkpoint).glob("model*.safetensors")):
+                weights |= load_file(path)
+        # Not strict: of tied weights one stands in the file.
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+        set_model_state_dict(self.model if model is None else model, weights, options=options)
+
+    def load_best(self) -> None:
+        """Read the best checkpoint in the way that resuming does."""
+        if self.is_deepspeed_enabled:
+            self._load_deepspeed(self.state.best_model_checkpoint)
+        elif self._gathers_fsdp:
+            self.load_weights(self.state.best_model_checkpoint)
+        else:
+            super().load_best()
+
+    @property
+    def _gathers_fsdp(self) -> bool:
+        return self.is_fsdp_enabled and "FULL_STATE_DICT" in str(self.accelerator.state.fsdp_plugin.state_dict_type)
+
+    def _load_deepspeed(self, checkpoint: str) -> None:
+        engine = self.model_wrapped
+        shards = zero_shards(Path(checkpoint))
+        if not engine.zero_optimization_partition_weights():
+            super().load_weights(checkpoint, engine.module)
+        if shards.ranks == self.args.world_size:
+            _load(engine, checkpoint)
+            return
+        self.say(f"{checkpoint}: of {shards.ranks} processes; cutting it anew for {self.args.world_size}")
+        universal = shards.folder.with_name(shards.folder.name + "_universal")
+        if self.args.should_save:
+            _remove_universal(universal)  # of a start that was killed
+            write_universal(shards.folder, universal)
+        self.accelerator.wait_for_everyone()
+        with universal_checkpoints(engine):
+            _load(engine, checkpoint)
+        if engine.zero_optimization_partition_weights():
+            mend_stage_3(engine, universal)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            _remove_universal(universal)
+
+
+def _load(engine, checkpoint: str) -> None:
+    found, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
+    if found is None:
+        raise InputError(f"{checkpoint}: DeepSpeed cannot read it; move it away to go on from the one before")
+
+
+def _remove_universal(universal: Path) -> None:
+    shutil.rmtree(universal, ignore_errors=True)
+    (universal.parent / "latest_universal").unlink(missing_ok=True)

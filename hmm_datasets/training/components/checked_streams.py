@@ -1,0 +1,14 @@
+"""Token streams whose files are compared with their hashes in the background, while training already runs."""
+
+from typing import Any
+
+from ...text.stream.verification import check_streams
+from .component import Component
+
+
+class CheckedStreams(Component):
+    """Ends training once a token stream was found changed on disk."""
+
+    def before_micro_batch(self, inputs: dict[str, Any]) -> None:
+        """Raise the error of the background check, if it found one."""
+        check_streams()

@@ -1,0 +1,90 @@
+"""z-loss: a small pull of the softmax's normalizer towards 1, so that logits do not drift.
+
+`z_loss` times the mean over predicted tokens of `(log Z)^2`, `Z` the sum of the exponentials of the logits (Chowdhery
+et al., "PaLM", 2022, section 5, with 1e-4). The mean is over the tokens of the whole global batch, as the
+cross-entropy's is: on any world size, micro-batch and accumulation each token weighs the same. It costs one more pass
+over the logits and their float32 copy. What is logged and returned as the loss stays the cross-entropy.
+"""
+
+import torch
+from jaxtyping import Float, Int
+
+from ...data.windows import IGNORED
+from ...errors import InputError
+from .component import Component
+
+
+def squared_log_normalizers(
+    logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]
+) -> Float[torch.Tensor, "N"]:
+    """`(log Z)^2` at the places that predict a label that counts.
+
+    Args:
+        logits (`torch.Tensor` of shape `(B, T, V)`): of a causal model; those at `t` predict label `t + 1`.
+        labels (`torch.Tensor` of shape `(B, T)`): not shifted; -100 counts not.
+
+    ```python
+    >>> logits = torch.zeros(1, 3, 4)
+    >>> squared_log_normalizers(logits, torch.tensor([[1, 2, -100]])).sqrt().exp()
+    tensor([4.])
+
+    ```
+    """
+    counted = labels[:, 1:] != IGNORED
+    return torch.logsumexp(logits[:, :-1][counted].float(), dim=-1).square()
+
+
+class ZLoss(Component):
+    """Adds z-loss to what is minimized, where `z_loss` of the settings is above 0.
+
+    Rows of the history get a column `z_loss`: what was added, a mean over tokens. Evaluations are without.
+    """
+
+    def __init__(self, trainer):
+        super().__init__(trainer)
+        self._coefficient = trainer.args.z_loss
+        self._added: torch.Tensor | None = None
+        self._is_shared = False
+        self._sum: torch.Tensor | None = None
+        self._since_step = 0
+
+    def needs_logits(self, model: torch.nn.Module) -> bool:
+        """In training, where it is asked for."""
+        return self._coefficient > 0 and model.training
+
+    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+        """The loss and the z-loss."""
+        if not self.needs_logits(model):
+            return loss
+        squares = squared_log_normalizers(logits, labels)
+        added = self._coefficient * (squares.mean() if num_items is None else squares.sum() / num_items)
+        if num_items is not None and self.trainer.args.average_tokens_across_devices:
+            added = added * self.trainer.args.world_size  # the mean over ranks that follows takes it back
+        self._added, self._is_shared = added.detach(), num_items is None
+        return loss + added
+
+    def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
+        """What is logged: the cross-entropy."""
+        if self._added is None:
+            return loss
+        added, self._added = self._added, None
+        if self._is_shared:  # by the micro-batches of a step
+            added = added / self.trainer.current_gradient_accumulation_steps
+        if self._sum is None:
+            self._sum, self._since_step = torch.zeros_like(added), self.trainer.state.global_step
+        self._sum += added
+        return loss - added
+
+    def before_log(self, row: dict[str, float]) -> None:
+        """Add the mean of what was added since the last row."""
+        if self._sum is None:
+            return
+        total = self.trainer.accelerator.gather(self._sum).mean().item()
+        row["z_loss"] = total / (self.trainer.state.global_step - self._since_step)
+        self._sum = None
+
+
+def check_z_loss(coefficient: float) -> None:
+    """Raise [`InputError`] for a coefficient below 0."""
+    if not coefficient >= 0:
+        raise InputError(f"z_loss is {coefficient}; expected 0 (none) or more, such as 1e-4")
