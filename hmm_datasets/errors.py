@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import launch_environment
+from .quantities import format_bytes
 
 # What libraries that keep the number of the error to themselves say of a full disk: safetensors, Arrow, torch.save.
 _FULL = re.compile(
@@ -66,24 +67,6 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
     folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
     free = format_bytes(shutil.disk_usage(folder).free)
     return InputError(f"{path}: no room left on the disk: it needs {needed}, {free} are free; make room and {advice}")
-
-
-def format_bytes(count: float) -> str:
-    """A number of bytes, in the decimal unit that suits it.
-
-    ```python
-    >>> format_bytes(999), format_bytes(12_345_678)
-    ('999 bytes', '12.3 MB')
-
-    ```
-    """
-    if count < 1000:
-        return f"{count:.0f} bytes"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 999.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} TB"
 
 
 @contextlib.contextmanager

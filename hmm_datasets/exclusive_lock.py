@@ -28,6 +28,7 @@ from pathlib import Path
 from . import launch_environment
 from .errors import InputError, disk_full, is_disk_full
 from .files import discard_unfinished
+from .quantities import format_duration
 
 LOCK_NAME = ".lock"
 """What the lock is called in the folder that it guards."""
@@ -264,17 +265,10 @@ def _remove(path: Path, token: str | None) -> None:
 def _refusal(folder: Path, path: Path, holder: Holder, how: str) -> InputError:
     age = max(0.0, time.time() - holder.since)
     return InputError(
-        f"{folder}: process {holder.process} on {holder.host} has been writing there for {_duration(age)}; wait for "
-        f"it to end or {how}, or choose another folder; the lock of a dead process ({path}) is taken over without "
+        f"{folder}: process {holder.process} on {holder.host} has been writing there for {format_duration(age)}; wait "
+        f"for it to end or {how}, or choose another folder; the lock of a dead process ({path}) is taken over without "
         f"asking, from another machine after {SILENCE:.0f} s of silence"
     )
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _told_by_rank_0(refusal: str | None) -> str | None:

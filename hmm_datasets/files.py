@@ -16,9 +16,9 @@ from typing import Any
 from .errors import (
     InputError,
     disk_full,
-    format_bytes,
     is_disk_full,
 )
+from .quantities import format_bytes
 
 _unfinished: set[Path] = set()
 

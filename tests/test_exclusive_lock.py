@@ -63,7 +63,7 @@ def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touch
     with pytest.raises(InputError) as caught, exclusive_lock(tmp_path):
         pass
     told = str(caught.value)
-    assert re.search(rf": process {process.pid} on {os.uname().nodename} has been writing there for \d+ s; wait", told)
+    assert re.search(rf": process {process.pid} on {os.uname().nodename} has been writing there for [\d.]+ s; wait", told)
     assert f"end it (kill {process.pid})" in told
     assert (tmp_path / LOCK_NAME).read_bytes() == content
 
@@ -103,7 +103,7 @@ def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence
 def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, elsewhere):
     timer = threading.Timer(0.5, elsewhere)
     timer.start()
-    expected = r"process 4711 on node7 has been writing there for 5 min; wait for it to end or end it there"
+    expected = r"process 4711 on node7 has been writing there for 5.0 min; wait for it to end or end it there"
     with pytest.raises(InputError, match=expected), exclusive_lock(tmp_path):
         pass
     assert (tmp_path / LOCK_NAME).exists()

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_jsonl
+from ..quantities import format_duration
 
 HISTORY_NAME = "history.jsonl"
 
@@ -166,16 +167,16 @@ def format_status(status: RunStatus) -> str:
     """A status as a table of two columns."""
     done = "" if status.fraction is None else f" ({status.fraction:.1%})"
     of = "" if status.max_steps is None else f" of {status.max_steps:,}"
-    left = _duration(status.seconds_left)
+    left = "unknown"
     if status.seconds_left is not None:
-        left += f", until {end_date(time.time() + status.seconds_left)}"
+        left = f"{format_duration(status.seconds_left)}, until {end_date(time.time() + status.seconds_left)}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
         ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats a token"),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
         ("rate", _rate(status)),
         ("time left", "finished" if status.finished else left),
-        ("last row", f"{_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
+        ("last row", f"{format_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
         ("stalled", "YES" if status.stalled else "no"),
         ("NaN or infinite", _list(status.not_finite)),
         ("spikes", _list(status.spikes)),
@@ -264,14 +265,6 @@ def _rate(status: RunStatus) -> str:
         return "unknown until there are two rows"
     tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens a second"
     return f"{status.steps_per_second:.3g} steps a second{tokens}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    hours, rest = divmod(round(seconds), 3600)
-    days, hours = divmod(hours, 24)
-    return f"{f'{days} d ' if days else ''}{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
 
 def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:

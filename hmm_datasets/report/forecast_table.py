@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..quantities import format_duration
 from .tables import text_table
 
 _GIB = 1 << 30
@@ -38,7 +39,7 @@ def forecast_text(found: dict[str, Any]) -> str:
     if "time" in found:
         time = found["time"]
         rows.append(("tokens a second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
-        rows.append(("time", _duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
+        rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
         rows.append(("ends", time["ends"].replace("T", " "), "if it starts now"))
         if "cost" in time:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
@@ -73,14 +74,3 @@ def _left(rows: Sequence[tuple[str, str, str]]) -> str:
 
 def _size(size: int) -> str:
     return f"{size / _GIB:.2f}" if size >= _GIB / 10 else f"{size / _GIB:.4f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"

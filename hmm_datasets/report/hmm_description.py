@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError
 from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.model import HMM
-from .tables import LADDER, text_table
+from .tables import PREDICTORS, text_table
 
 _MOST_STATES = 12  # rows of the table of states
 
@@ -159,7 +159,7 @@ def _predictors_table(description: dict[str, Any]) -> str:
             f"{entropies[name]['mean']:.4f}",
             f"{entropies[name]['standard_error']:.4f}",
         ]
-        for name, title in LADDER.items()
+        for name, title in PREDICTORS.items()
         if name in entropies
     ]
     table = text_table(["nats at position", *map(str, places), "mean", "+-"], rows)

@@ -18,16 +18,19 @@ from matplotlib.ticker import EngFormatter
 
 from ..files import atomic_file
 from .curves import Panel
-from .tables import Z_95
+from .tables import PREDICTORS, Z_95
 
+_LOOKS = {
+    "uniform": ("#CC79A7", "-"),
+    "unigram": ("#E69F00", "--"),
+    "process_unigram": ("#E69F00", "-"),
+    "bigram": ("#0072B2", "-."),
+    "process_bigram": ("#0072B2", "-"),
+    "bayes": ("#009E73", "-"),
+    "informed": ("#009E73", "--"),
+}
 STYLES = {
-    "uniform": {"color": "#CC79A7", "linestyle": "-", "label": "uniform"},
-    "unigram": {"color": "#E69F00", "linestyle": "--", "label": "unigram, in context"},
-    "process_unigram": {"color": "#E69F00", "linestyle": "-", "label": "unigram of the process"},
-    "bigram": {"color": "#0072B2", "linestyle": "-.", "label": "bigram, in context"},
-    "process_bigram": {"color": "#0072B2", "linestyle": "-", "label": "bigram of the process"},
-    "bayes": {"color": "#009E73", "linestyle": "-", "label": "Bayes-optimal"},
-    "informed": {"color": "#009E73", "linestyle": "--", "label": "told the HMM"},
+    name: {"color": color, "linestyle": line, "label": PREDICTORS[name]} for name, (color, line) in _LOOKS.items()
 }
 """One look for each predictor: the colour says what it counts, a broken line that it counts in the context alone."""
 

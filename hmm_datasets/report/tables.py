@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LADDER = {
+PREDICTORS = {
     "informed": "told the HMM of each row",
-    "bayes": "Bayes floor",
+    "bayes": "Bayes-optimal",
     "model": "model",
     "process_bigram": "bigram of the process",
     "process_unigram": "unigram of the process",
@@ -16,7 +16,7 @@ LADDER = {
     "unigram": "unigram, in context",
     "uniform": "uniform",
 }
-"""The rows of the table, those that there are, best first as a good model on one HMM has them."""
+"""Titles of the predictors, in tables and plots, best first as a good model on one HMM has them."""
 
 _ERROR = "standard_error"
 FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
@@ -87,11 +87,11 @@ def hmm_table(measured: Mapping[str, Any]) -> str:
 
 
 def ladder(names: Iterable[str]) -> dict[str, str]:
-    """Those of `names` that are a row of a table of predictors, in the order of [`LADDER`], with their titles."""
+    """Those of `names` that are a row of a table of predictors, in the order of [`PREDICTORS`], with their titles."""
     names = set(names)
     orders = sorted((int(name.removesuffix("-gram")) for name in names if name.endswith("-gram")), reverse=True)
     titles = {}
-    for name, title in LADDER.items():
+    for name, title in PREDICTORS.items():
         if name == "bigram":
             titles |= {f"{order}-gram": f"{order}-gram, in context" for order in orders}
         titles[name] = title

@@ -331,9 +331,9 @@ GOOD = {"bayes": 0.9, "model": 0.95, "process_bigram": 0.96, "process_unigram": 
 def test_the_table_of_a_model_says_where_it_stands():
     lines = hmm_table(measured(**GOOD)).splitlines()
     assert lines[0].split() == ["predictor", "nats/token", "+-", "KL(predictor", "||", "model)", "+-"]
-    assert lines[2].split() == ["Bayes", "floor", "0.9000", "0.0100", "0.5000", "0.1250"]
+    assert lines[2].split() == ["Bayes-optimal", "0.9000", "0.0100", "0.5000", "0.1250"]
     assert lines[3].split() == ["model", "0.9500", "0.0100"]
-    firsts = ["Bayes", "model", "bigram", "unigram", "bigram,", "unigram,", "uniform"]
+    firsts = ["Bayes-optimal", "model", "bigram", "unigram", "bigram,", "unigram,", "uniform"]
     assert [line.split()[0] for line in lines[2:9]] == firsts
     assert "0.0500 +- 0.0020 nats a token (1,200 held-out sequences of 64)" in lines[9]
     assert lines[10].endswith(": in order")

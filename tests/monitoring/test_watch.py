@@ -127,8 +127,8 @@ def test_the_table_names_what_is_wrong():
     table = format_status(status_of(rows, now=rows[-1]["time"] + 90_061))
     assert "step             150 of 1,000 (15.0%)" in table
     assert "0.5 steps a second, 500 tokens a second" in table
-    assert "time left        0:28:20" in table
-    assert "1 d 1:01:01 ago, on node7" in table
+    assert "time left        28.3 min" in table
+    assert "1 d 1 h ago, on node7" in table
     assert "stalled          YES" in table
     assert "nan at step 150 on node7" in table
     assert "50 at step 130 on node7" in table
@@ -191,5 +191,5 @@ def test_time_left_of_a_growing_batch_goes_by_its_rows():
     assert status.skipped_steps == 2
     text = format_status(status)
     assert "4 of 11 (30.0%)" in text
-    assert "0:02:20, until " in text
+    assert "2.3 min, until " in text
     assert "left out" in text

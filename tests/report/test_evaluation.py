@@ -159,7 +159,7 @@ def test_the_table_of_the_law_has_ngrams_and_the_last_token():
     assert lines[0].split()[-4:] == ["last", "token,", "nats", "+-"]
     names = [re.split("  +", line)[0] for line in lines[2:8]]
     assert names == [
-        "Bayes floor",
+        "Bayes-optimal",
         "model",
         "3-gram, in context",
         "bigram, in context",

@@ -2,9 +2,10 @@
 
 import datasets
 import evaluate
-import numpy as np
+import torch
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.baselines import kl_divergence
 from hmm_datasets.evaluation.clustered import as_table, clustered_mean
 
 _DESCRIPTION = """\
@@ -52,7 +53,4 @@ class PredictorKL(evaluate.Metric):
                 f"predictions have shape {log_model.shape}, references {law.shape}; expected (N, T, V) and (N, T, E), "
                 "E at most V"
             )
-        log_model = log_model[..., : law.shape[-1]]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.where(law > 0, law * (np.log(law) - log_model), 0.0)
-        return clustered_mean(terms.sum(axis=-1)).report("kl")
+        return clustered_mean(kl_divergence(torch.from_numpy(law), torch.from_numpy(log_model)).numpy()).report("kl")

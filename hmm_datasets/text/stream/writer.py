@@ -23,11 +23,11 @@ from ... import launch_environment
 from ...errors import (
     InputError,
     disk_full,
-    format_bytes,
     is_disk_full,
 )
 from ...exclusive_lock import exclusive_lock
 from ...files import write_json
+from ...quantities import format_bytes
 from .index import (
     ENDS_DTYPE,
     ENDS_SUFFIX,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...digests import write_digests
-from ...errors import InputError, disk_full, format_bytes, is_disk_full
+from ...errors import InputError, disk_full, is_disk_full
 from ...files import move_into, remove, size_of, sync, sync_tree, unfinished
 from ...identity import write_identity
+from ...quantities import format_bytes
 from .inspection import good_checkpoints, list_steps, verify_checkpoint
 
 if TYPE_CHECKING:

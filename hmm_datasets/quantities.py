@@ -1,0 +1,35 @@
+"""Quantities as text, in the unit that suits them."""
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes, in the decimal unit that suits it.
+
+    ```python
+    >>> format_bytes(999), format_bytes(12_345_678)
+    ('999 bytes', '12.3 MB')
+
+    ```
+    """
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 999.95:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
+
+
+def format_duration(seconds: float) -> str:
+    """A time, in its two largest units.
+
+    ```python
+    >>> [format_duration(seconds) for seconds in (3.21, 150, 7500, 200_000)]
+    ['3.2 s', '2.5 min', '2 h 5 min', '2 d 7 h']
+
+    ```
+    """
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
