@@ -1,6 +1,6 @@
 """Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/evaluate.py \
+    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/evaluate_model.py \
         --model outputs/demo/pretrain_hmm --against outputs/demo/hmm/hmm --output_dir outputs/demo/evaluate_hmm
 
 `hmm-datasets evaluate MODEL` does the same in one process. In `output_dir`: `report.json`, `report.html`, `plots/`,
