@@ -83,7 +83,9 @@ The recipe's flags:
 _RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps"}
 # What this module gives to the launcher itself, or what would start something other than the recipe.
 _OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
+# The launcher's flags that tell most clearly that --launch was forgotten.
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
+_ONLY_LAUNCHED |= {"--mixed_precision"}
 
 
 def start(name: str, arguments: Sequence[str]) -> int:
@@ -188,6 +190,8 @@ def _launch(script: Path, name: str, arguments: list[str]) -> int:
         return _exit_code(error.returncode)
     except SignalException as error:
         return 128 + error.sigval
+    except ValueError as error:  # accelerate's, of flags and configurations that it cannot launch
+        raise InputError(f"--launch {name}: {error}") from None
     except ImportError as error:
         if "deepspeed" not in str(error).lower():
             raise

@@ -121,6 +121,7 @@ def test_zero_2_starts_with_the_deepspeed_file_of_the_wheel(installed, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_demo_runs_from_an_empty_folder(installed, tmp_path):
     said = installed.run(tmp_path, "demo", timeout=1500).stdout
     assert os.listdir(tmp_path) == ["outputs"]
