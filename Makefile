@@ -1,35 +1,49 @@
-# make demo: set up, then the whole road in some minutes on two cores.    make test: set up, lint, all tests.
+# make demo    the whole road in some minutes on two cores        make lint    ruff
+# make check   lint, and the tests that start no other program    make test    lint, and all tests but the slow ones
+# make dist    sdist and wheel in dist/, built and checked
+# Each sets up its environment first: .venv, or one beside it for another Python, as in make test PYTHON=python3.13.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 # Python compiles a module when it is first imported; compiling all of every package takes as long as installing it.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
-.PHONY: demo test install lint
+# Files of tests side by side; each starts processes of its own, so not more than four. numba's threads are torch's
+# too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
+PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo check test lint dist install
 
 demo: install
-	$(BIN)/python recipes/demo/run.py
+	$(BIN)/hmm-datasets demo
 
-test: .venv/tools lint
-	@# Files of tests side by side; each starts processes of its own, so not more than four. numba's threads are
-	@# torch's too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+test: $(VENV)/tools lint
+	$(PYTEST) -m "not slow"
 
-lint: .venv/tools
+check: $(VENV)/tools lint
+	$(PYTEST) -m "not slow and not launch"
+
+dist: $(VENV)/tools
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
+lint: $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-install: .venv/installed
+install: $(VENV)/installed
 
 # What tests and benchmarks need besides: other libraries to compare with.
-.venv/tools: .venv/installed
+$(VENV)/tools: $(VENV)/installed
 	$(INSTALL) -c constraints.txt -e ".[dev]"
 	@touch $@
 
-.venv/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]}; 3.11 or newer is needed, set PYTHON=")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	@echo "installing; some minutes on the first time"
 ifeq ($(HAS_GPU),0)
 	@# No GPU: a build without CUDA, from the configured index or else from PyTorch's own, which uv knows.

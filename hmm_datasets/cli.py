@@ -1,4 +1,4 @@
-"""The `hmm-datasets` command: thin, one function a subcommand.
+"""The `hmm-datasets` command: thin, one function a subcommand; recipes are started by `recipe_commands`.
 
 Whatever takes time to import is imported in the function that needs it, so that `--help` is quick. Bad input ends in
 one line and exit code 2; a check that found something wrong, in exit code 1.
@@ -8,16 +8,15 @@ import argparse
 import contextlib
 import os
 import sys
-import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import InputError, one_line_errors
-from .hmm.fitting.settings import CHOICES as FIT_CHOICES
-from .hmm.fitting.settings import FitSettings
+from .recipe_commands import RECIPE_COMMANDS, launch_config, start
+from .shipped_files import local_or_shipped
+from .token_arrays import read_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,13 +28,18 @@ _CHUNK_TOKENS = 1 << 22
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = build_parser()
-    arguments, flags = parser.parse_known_args(argv)
-    if flags and arguments.run not in (plan, evaluate):
-        parser.error(f"unrecognized arguments: {' '.join(flags)}")
-    arguments.flags = flags
+    argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with one_line_errors():
+            if argv and argv[0] in RECIPE_COMMANDS:
+                return start(argv[0], argv[1:])
+            parser = build_parser()
+            spelt = {_hyphenated(word): word for word in argv}
+            arguments, flags = parser.parse_known_args(list(map(_hyphenated, argv)))
+            flags = [spelt.get(word, word) for word in flags]
+            if flags and arguments.run is not plan:
+                parser.error(f"unrecognized arguments: {' '.join(flags)}")
+            arguments.flags = flags
             return arguments.run(arguments)
     except BrokenPipeError:
         # The reader (head, less) had enough; what is left in the buffer must not fail again at exit.
@@ -46,15 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command and its subcommands."""
+    """The parser of the command and its subcommands; those that start recipes are parsed by the recipes."""
     parser = argparse.ArgumentParser(
         prog="hmm-datasets", description="Hidden Markov models as data sets, and the runs trained on them."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, recipe in RECIPE_COMMANDS.items():
+        commands.add_parser(name, help=recipe.summary, add_help=False)
+    _add_hmm_commands(commands)
+    _add_planning_commands(commands)
+    _add_result_commands(commands)
+    _add_run_commands(commands)
+    return parser
 
-    command = _add(commands, "sample", sample, "draw sequences from an HMM")
-    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+
+def _add_hmm_commands(commands) -> None:
+    """Drawing from an HMM and measuring it."""
+    command = _add_hmm_command(commands, "sample", sample, "draw sequences from an HMM")
     command.add_argument("--num-sequences", type=int, default=1, metavar="N", help="default 1")
     command.add_argument("--length", type=int, default=64, metavar="L", help="tokens a sequence, default 64")
     command.add_argument("--seed", type=int, default=0, help="which stream, default 0")
@@ -66,53 +79,46 @@ def build_parser() -> argparse.ArgumentParser:
         help=".npy, .bin (raw little-endian) or .txt (a line a sequence); by default text to stdout",
     )
 
-    command = _add(commands, "score", score, "log-likelihood of sequences, in nats a token")
-    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats a token")
     command.add_argument("tokens", type=Path, metavar="FILE.npy", help="integers of shape (N, L)")
 
-    command = _add(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats a token")
-    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats a token")
 
-    command = _add(commands, "describe", describe, "sizes, states, mixing, and what predictors reach")
-    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command = _add_hmm_command(commands, "describe", describe, "sizes, states, mixing, and what predictors reach")
     command.add_argument("--length", type=int, default=64, metavar="L", help="positions to measure at, default 64")
     command.add_argument("--num-sequences", type=int, default=2048, metavar="N", help="to measure on, default 2048")
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.add_argument("--plot", type=Path, metavar="FOLDER", help="write heat maps, for 3 states also the beliefs")
 
-    command = _add(commands, "fit", fit, "fit an HMM to sequences, by Baum-Welch")
-    command.add_argument("tokens", type=Path, metavar="TOKENS.npy", help="integers of shape (N, L)")
-    command.add_argument(
-        "--output", type=Path, required=True, metavar="FOLDER", help="gets hmm/, and checkpoints in fit/"
-    )
-    command.add_argument("--test", type=Path, metavar="TOKENS.npy", help="held-out sequences, for early stopping")
-    command.add_argument("--num-symbols", type=int, metavar="E", help="default one more than the largest token")
-    command.add_argument("--device", help="where to compute, as cuda; default cpu")
-    _add_settings(command, FitSettings, FIT_CHOICES)
+
+def _add_planning_commands(commands) -> None:
+    """What there is to run, and what it will take."""
+    command = _add(commands, "configs", configs, "list the shipped settings and recipes, or copy them for editing")
+    actions = command.add_subparsers(metavar="copy")
+    copy = _add(actions, "copy", copy_config, "copy a shipped file, or a folder of them, for editing")
+    copy.add_argument("name", metavar="NAME", help="demo, demo/pretrain_hmm.yaml, zero3, pretrain.py, ...")
+    copy.add_argument("destination", nargs="?", type=Path, metavar="DEST", help="by default NAME, in this folder")
 
     command = _add(commands, "corpora", corpora, "the corpora that have a name: size, licence, columns")
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
 
     command = _add(commands, "plan", plan, "what a recipe will consume, and ask of the machine, before it runs")
-    command.add_argument("settings", type=Path, metavar="FILE.yaml", help="of recipes/pretrain.py or midtrain.py")
-    command.add_argument("--num_processes", type=int, metavar="N", help="ranks; default those of --config_file, or 1")
-    command.add_argument("--config_file", type=Path, metavar="FILE.yaml", help="one of accelerate_configs/")
+    command.add_argument("settings", metavar="FILE.yaml", help="of the recipes pretrain or midtrain")
+    command.add_argument("--num-processes", type=int, metavar="N", help="ranks; default those of --launch, or 1")
+    command.add_argument(
+        "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: a shipped one's name, or a file"
+    )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.epilog = "Any other flag is the recipe's, and overrides the file: --assumed_device H200, for the time."
 
-    command = _add(commands, "evaluate", evaluate, "how far a model is from the optimum: a report in one folder")
-    command.add_argument("model", metavar="MODEL", help="folder of a run or a model, or its name on the Hub")
-    command.add_argument(
-        "--against", nargs="+", metavar="NAME", help="an HMM or a family, held-out text, or one of each"
-    )
-    command.add_argument("--tasks", nargs="+", metavar="TASK", help="law, beliefs, training, text, core, completions")
-    command.epilog = "Any other flag is that of recipes/evaluate.py: --output_dir, --length, --core_data, ..."
 
+def _add_result_commands(commands) -> None:
+    """Results beside each other, and on the Hub."""
     command = _add(commands, "compare", compare, "several evaluations side by side, with paired intervals")
     command.add_argument("runs", nargs="+", metavar="RUN", help="folder of an evaluation; the first is the reference")
-    command.add_argument("--output_dir", type=Path, metavar="FOLDER", help="write report, page and pictures there")
+    command.add_argument("--output-dir", type=Path, metavar="FOLDER", help="write report, page and pictures there")
     command.add_argument(
-        "--heat_map", nargs=2, metavar=("X", "Y"), help="of the runs' reports, such as law.num_states law.length"
+        "--heat-map", nargs=2, metavar=("X", "Y"), help="of the runs' reports, such as law.num_states law.length"
     )
     command.add_argument(
         "--value", default="law.bayes_gap.bayes_gap", help="what the heat map shows, default law.bayes_gap.bayes_gap"
@@ -124,6 +130,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--repo-type", choices=("model", "dataset"), default="model", help="default model")
     command.add_argument("--private", action="store_true", help="make the repository private")
 
+
+def _add_run_commands(commands) -> None:
+    """A run from outside: before it, while it lasts, after it."""
     command = _add(commands, "preflight", preflight, "check this machine before a run")
     command.add_argument("output_dir", nargs="?", type=Path, default=Path("."), metavar="OUTPUT_DIR")
     command.add_argument(
@@ -142,7 +151,6 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
     command.add_argument("--follow", action="store_true", help="again and again, until the run is finished")
     command.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --follow, default 10")
-    return parser
 
 
 def sample(arguments: argparse.Namespace) -> int:
@@ -185,7 +193,7 @@ def score(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     hmm = _load(arguments.hmm)
-    tokens = _read_tokens(arguments.tokens)
+    tokens = read_tokens(arguments.tokens)
     count, length = tokens.shape
     rows = max(1, _CHUNK_TOKENS // max(length, hmm.num_states))
     total = np.empty(count)
@@ -202,29 +210,6 @@ def score(arguments: argparse.Namespace) -> int:
     print(f"{rates.mean():.6f} nats a token{error}, over {count:,} sequences of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under this HMM")
-    return 0
-
-
-def fit(arguments: argparse.Namespace) -> int:
-    """Fit an HMM; the same command goes on where a stopped fit was."""
-    from .hmm.fitting.fit import fit_hmm
-
-    settings = FitSettings(**{f.name: getattr(arguments, f.name) for f in fields(FitSettings) if f.name in arguments})
-    output = arguments.output
-    result = fit_hmm(
-        _read_tokens(arguments.tokens),
-        settings,
-        num_symbols=arguments.num_symbols,
-        test_tokens=None if arguments.test is None else _read_tokens(arguments.test),
-        checkpoint_dir=output / "fit" if settings.backend == "torch" else None,
-        device=arguments.device,
-    )
-    result.hmm.save_pretrained(output / "hmm")
-    held_out = "" if result.test_log_likelihood is None else f", {result.test_log_likelihood:.6f} held out"
-    print(
-        f"{output / 'hmm'}: {result.hmm} of epoch {result.epoch}, {result.train_log_likelihood:.6f} nats a token on "
-        f"train{held_out}"
-    )
     return 0
 
 
@@ -275,6 +260,34 @@ def corpora(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def configs(arguments: argparse.Namespace) -> int:
+    """List what is shipped."""
+    from .shipped_files import list_shipped
+
+    print("Recipes, started by `hmm-datasets NAME`:")
+    for name, recipe in RECIPE_COMMANDS.items():
+        print(f"  {name:<24} {recipe.summary}")
+    titles = {
+        "recipes": "Settings for --config, and the recipes themselves:",
+        "accelerate_configs": "Launch configurations, for --launch NAME:",
+        "ds_configs": "DeepSpeed files, which those name:",
+    }
+    for folder, names in list_shipped().items():
+        print(f"\n{titles[folder]}")
+        for name in names:
+            print(f"  {name.removesuffix('.yaml') if folder == 'accelerate_configs' else name}")
+    print("\n`hmm-datasets configs copy NAME [DEST]` copies one, or a folder such as demo, for editing.")
+    return 0
+
+
+def copy_config(arguments: argparse.Namespace) -> int:
+    """Copy what is shipped out."""
+    from .shipped_files import copy_shipped
+
+    print(copy_shipped(arguments.name, arguments.destination))
+    return 0
+
+
 def plan(arguments: argparse.Namespace) -> int:
     """Tables, or JSON, of a run that has not begun."""
     import json
@@ -283,26 +296,12 @@ def plan(arguments: argparse.Namespace) -> int:
     from .training.plan.recipe_plan import plan_recipe
 
     found = plan_recipe(
-        arguments.settings,
+        local_or_shipped(arguments.settings, "recipes"),
         arguments.flags,
         num_processes=arguments.num_processes,
-        launch_config=arguments.config_file,
+        launch_config=None if arguments.launch is None else launch_config(arguments.launch),
     )
     print(json.dumps(found) if arguments.json else forecast_text(found))
-    return 0
-
-
-def evaluate(arguments: argparse.Namespace) -> int:
-    """Measure a model in this process; `accelerate launch recipes/evaluate.py` does it on many."""
-    from .evaluation.evaluation import EvaluationSettings, evaluate_model
-    from .training.settings import parse_settings
-
-    given = ["--model", arguments.model]
-    for name in ("against", "tasks"):
-        values = getattr(arguments, name)
-        given += [] if values is None else [f"--{name}", *values]
-    (settings,) = parse_settings(EvaluationSettings, arguments=[*given, *arguments.flags])
-    evaluate_model(settings)
     return 0
 
 
@@ -392,36 +391,16 @@ def _add(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     return command
 
 
-def _add_settings(command: argparse.ArgumentParser, settings: type, choices: dict[str, tuple[str, ...]]) -> None:
-    """A flag for every field of a dataclass; what is not given is left to the dataclass."""
-    for setting in fields(settings):
-        kind = next(kind for kind in (*typing.get_args(setting.type), setting.type) if kind is not type(None))
-        required = setting.default is MISSING
-        default = "" if required or setting.default is None else f" (default {setting.default})"
-        command.add_argument(
-            f"--{setting.name.replace('_', '-')}",
-            type=kind,
-            choices=choices.get(setting.name),
-            required=required,
-            default=argparse.SUPPRESS,
-            metavar=None if setting.name in choices else kind.__name__.upper(),
-            help=setting.metadata["help"] + default,
-        )
+def _add_hmm_command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
+    command = _add(commands, name, run, text)
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    return command
 
 
-def _read_tokens(path: Path) -> "np.ndarray":
-    import numpy as np
-
-    try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a whole .npy file of numbers ({error})") from None
-    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
-        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
-        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
-    return tokens
+def _hyphenated(word: str) -> str:
+    """A flag in the spelling of this parser, whichever of the two it has: `--num_states` and `--num-states`."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _load(name_or_path: str) -> "HMM":

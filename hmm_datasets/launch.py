@@ -3,13 +3,13 @@
 import atexit
 import contextlib
 import faulthandler
+import io
 import logging
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from .credentials import masked_arguments
 from .errors import LostPeer, one_line_errors
@@ -28,12 +28,10 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             loads only now.
     """
     end_with_launcher()
-    # Python puts the script's folder first on the path, where recipes/evaluate.py would hide the evaluate library.
-    folder = Path(sys.argv[0]).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != folder]
     # DeepSpeed calls old names of torch's at every step; nobody who runs a recipe can mend that.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    faulthandler.enable()  # a process that a signal kills says where it was
+    with contextlib.suppress(io.UnsupportedOperation):  # where stderr is no file, as in a notebook
+        faulthandler.enable()  # a process that a signal kills says where it was
     with exit_without_teardown(), one_line_errors(), _one_line_of_lost_peers():
         import torch
 

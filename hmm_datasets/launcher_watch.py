@@ -26,7 +26,7 @@ _OTHER_RANKS = 1.0  # seconds until the other ranks have noticed too, and write 
 
 # What the first words of a launcher's command line look like: a script by its name, or a module after `-m`.
 _LAUNCHER = re.compile(
-    r"(^|/)(accelerate|accelerate-launch|torchrun|deepspeed)$"
+    r"(^|/)(accelerate|accelerate-launch|torchrun|deepspeed|hmm-datasets)$|^hmm_datasets\.cli$"
     r"|(^|[/.])accelerate[/.]commands[/.]|torch[/.]distributed[/.](run|launch)\b|deepspeed[/.]launcher[/.]"
 )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 Stage = tuple[str, str]
-"""Title and command; `python` is this interpreter, `accelerate` its own."""
+"""Title and command: `hmm-datasets` and `python` are those of this interpreter."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class SideBySide:
     lanes: Sequence[Sequence[Stage]]
 
 
-def run_stages(stages: Sequence[Stage | SideBySide], root: Path) -> int:
+def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> int:
     """Run every stage; where one fails, end those beside it and start no other.
 
     Args:
         stages (sequence of `Stage` and [`SideBySide`]): what to run, in this order.
-        root (`Path`): the folder to run them in, that of the checkout.
+        folder (`Path`, *optional*): to run them in, by default the current one.
 
     Returns:
         `int`: the exit code of the first that failed, or 0.
     """
     began = time.time()
-    code = _Run(stages, root).code
+    code = _Run(stages, folder).code
     if code == 0:
         print(f"\nAll of it took {time.time() - began:.0f} s.")
     return code
@@ -52,10 +52,10 @@ def run_stages(stages: Sequence[Stage | SideBySide], root: Path) -> int:
 class _Run:
     """Runs stages when made; `code` is the exit code of the first that failed, or 0."""
 
-    def __init__(self, stages: Sequence[Stage | SideBySide], root: Path):
+    def __init__(self, stages: Sequence[Stage | SideBySide], folder: Path):
         groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
         self.code = 0
-        self._root = root
+        self._folder = folder
         self._total = sum(len(lane) for lanes in groups for lane in lanes)
         self._running: set[subprocess.Popen] = set()
         numbers = iter(range(1, self._total + 1))
@@ -63,7 +63,7 @@ class _Run:
             numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
             try:
                 if len(lanes) == 1:
-                    self._run_lane(numbered[0], _environment(root))
+                    self._run_lane(numbered[0], _environment())
                 else:
                     self._run_side_by_side(numbered)
             except BaseException:  # an interrupt, of this process alone perhaps
@@ -73,7 +73,7 @@ class _Run:
     def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
         spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
         print(f"\nStages {spans} run side by side; what the first of them say comes first.", flush=True)
-        environment = _environment(self._root, lanes=len(lanes))
+        environment = _environment(lanes=len(lanes))
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             outputs = [stack.enter_context((folder / f"{lane[0][0]}").open("wb")) for lane in lanes[1:]]
@@ -107,7 +107,7 @@ class _Run:
             started = time.time()
             errors = None if output is None else subprocess.STDOUT
             with subprocess.Popen(
-                _resolve(shlex.split(command)), cwd=self._root, env=environment, stdout=output, stderr=errors
+                _resolve(shlex.split(command)), cwd=self._folder, env=environment, stdout=output, stderr=errors
             ) as process:
                 self._running.add(process)
                 code = process.wait()
@@ -137,9 +137,8 @@ def _follow(path: Path, lane: Future) -> Iterator[str]:
                 time.sleep(0.2)
 
 
-def _environment(root: Path, lanes: int = 1) -> dict[str, str]:
+def _environment(lanes: int = 1) -> dict[str, str]:
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
@@ -150,6 +149,5 @@ def _environment(root: Path, lanes: int = 1) -> dict[str, str]:
 
 def _resolve(words: list[str]) -> list[str]:
     """The command under this interpreter, whatever the PATH."""
-    if words[0] == "accelerate":
-        return [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words[1:]]
-    return [sys.executable, *words[1:]]
+    # -P: modules of the user's in the current folder hide none of the libraries'.
+    return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

@@ -1,8 +1,8 @@
 """Show how a fine-tuned model answered held-out questions: accuracy before and after, and transcripts as they are.
 
-    python recipes/answers.py --model outputs/demo/sft [--transcripts 10]
+    hmm-datasets answers --model outputs/demo/sft [--transcripts 10]
 
-Reads what `recipes/sft.py --num_questions` left beside the model. Transcripts are the first of them, right or wrong.
+Reads what `hmm-datasets sft --num_questions` left beside the model. Transcripts are the first of them, right or wrong.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     with one_line_errors():
         if not (arguments.model / FIGURES_NAME).exists():
             raise InputError(
-                f"{arguments.model}: no {FIGURES_NAME}; fine-tune with recipes/sft.py --num_questions 256, say"
+                f"{arguments.model}: no {FIGURES_NAME}; fine-tune with hmm-datasets sft --num_questions 256, say"
             )
         rows = read_jsonl(arguments.model / ROWS_NAME)[: arguments.transcripts]
         print(answers_table(read_json(arguments.model / FIGURES_NAME)).text())

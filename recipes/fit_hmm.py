@@ -1,15 +1,17 @@
-"""Fit an HMM to the words of a corpus by Baum-Welch.
+"""Fit an HMM by Baum-Welch to the words of a corpus, or to sequences of symbols in a file.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/fit_hmm.py \
-        --config recipes/demo/fit_hmm.yaml [--num_states 200 ...]
+    hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]
+    hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]
 
-Keeps the sentences made only of the `vocabulary_size` commonest words, lays them end to end in windows, and fits. In
-`output_dir`: `words/` (the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `summary.json`.
-The same command goes on where a stopped fit was, on any number of processes.
+Of a text corpus it keeps the sentences made only of the `vocabulary_size` commonest words and lays them end to end in
+windows; a `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir`: `words/` (the sentences),
+`hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `summary.json`. The same command goes on where a stopped
+fit was, on any number of processes.
 """
 
 from dataclasses import asdict, dataclass, field
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.launch import run
 
@@ -18,19 +20,37 @@ from hmm_datasets.launch import run
 class CorpusSettings:
     """What to fit to; how is said by `FitSettings`."""
 
-    output_dir: str = field(metadata={"help": "Where everything goes."})
+    output_dir: str = field(metadata={"help": "Where everything goes.", "aliases": ["--output"]})
     corpus: str = field(
-        default="tinystories-sample", metadata={"help": "A named corpus, a local file, or a data set on the Hub."}
+        default="tinystories-sample",
+        metadata={"help": "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."},
+    )
+    test: str | None = field(
+        default=None, metadata={"help": "With a .npy file: another, held out, for early stopping."}
+    )
+    num_symbols: int | None = field(
+        default=None, metadata={"help": "With a .npy file: symbols of the HMM; by default one more than the largest."}
     )
     max_documents: int | None = field(default=None, metadata={"help": "Read no more documents than this."})
     vocabulary_size: int = field(default=100, metadata={"help": "Words kept, the full stop among them."})
     sentences: str = field(default="train", metadata={"help": "Fit to `train`, or to its `unique` sentences."})
     length: int = field(default=64, metadata={"help": "Symbols a window."})
+    device: str | None = field(
+        default=None, metadata={"help": "Where to compute, as cuda:1; by default each process takes its own."}
+    )
+
+    def __post_init__(self):
+        if not self.is_array and (self.test is not None or self.num_symbols is not None):
+            raise InputError(f"test and num_symbols go with a .npy file, but corpus is {self.corpus}; leave them out")
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the corpus is sequences of symbols in a file."""
+        return self.corpus.endswith(".npy")
 
 
 def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
-    """Read words, fit, save."""
-    import itertools
+    """Read sequences, fit, save."""
     import time
     from pathlib import Path
 
@@ -40,21 +60,27 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import write_json
     from hmm_datasets.hub.run_cards import write_hmm_card
-    from hmm_datasets.text.corpora.loading import load_corpus
-    from hmm_datasets.text.tokenizers.words import build_word_corpus
+    from hmm_datasets.token_arrays import read_tokens
     from hmm_datasets.training.record import write_record
 
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
-    documents = (row["text"] for row in load_corpus(settings.corpus, kind="text", test_fraction=0.0))
-    words = build_word_corpus(itertools.islice(documents, settings.max_documents), k=settings.vocabulary_size)
-    train = words.as_windows(settings.sentences, settings.length, seed=fit_settings.seed)
-    test = words.as_windows("test", settings.length, seed=fit_settings.seed)
-    chosen = asdict(settings) | asdict(fit_settings)
-    write_record(output, chosen, {"corpus": settings.corpus, "vocabulary_size": settings.vocabulary_size}, None)
-    if state.is_main_process:
+    data, vocabulary = {"corpus": settings.corpus}, None
+    if settings.is_array:
+        train = read_tokens(settings.corpus)
+        test = None if settings.test is None else read_tokens(settings.test)
+        num_symbols = settings.num_symbols
+    else:
+        words = _words(settings)
+        train, test = (
+            words.as_windows(split, settings.length, seed=fit_settings.seed) for split in (settings.sentences, "test")
+        )
+        num_symbols = data["vocabulary_size"] = settings.vocabulary_size
+        vocabulary = words.vocabulary
+    write_record(output, asdict(settings) | asdict(fit_settings), data, None)
+    if state.is_main_process and vocabulary is not None:
         words.save(output / "words", overwrite=True)
-        state.print(
+        print(
             f"{len(words.train):,} sentences of {words.num_sentences:,} are made of the {settings.vocabulary_size} "
             f"commonest words ({len(words.unique):,} of them distinct), {len(words.test):,} held out; {train.size:,} "
             f"tokens in windows of {settings.length}"
@@ -63,11 +89,11 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     result = fit_hmm(
         train,
         fit_settings,
-        num_symbols=settings.vocabulary_size,
+        num_symbols=num_symbols,
         test_tokens=test,
-        vocabulary=words.vocabulary,
+        vocabulary=vocabulary,
         checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
-        device=state.device,
+        device=settings.device or state.device,
     )
     if state.is_main_process:
         result.hmm.save_pretrained(output / "hmm")
@@ -80,15 +106,27 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             "entropy_rate": rate.value,
             "entropy_rate_error": rate.standard_error,
             "train_tokens": int(train.size),
-            "test_tokens": int(test.size),
+            "test_tokens": 0 if test is None else int(test.size),
             "seconds": round(time.time() - began, 1),
         }
         write_json(output / "summary.json", summary)
         write_hmm_card(output)
+        held_out = "" if test is None else f", {result.test_log_likelihood:.4f} held out"
         print(
-            f"{result.hmm} of epoch {result.epoch}: {result.train_log_likelihood:.4f} nats a token on train, "
-            f"{result.test_log_likelihood:.4f} held out; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
+            f"{result.hmm} of epoch {result.epoch}: {result.train_log_likelihood:.4f} nats per token on train"
+            f"{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
         )
+
+
+def _words(settings: CorpusSettings):
+    """The sentences of the corpus that are made of its commonest words."""
+    import itertools
+
+    from hmm_datasets.text.corpora.loading import load_corpus
+    from hmm_datasets.text.tokenizers.words import build_word_corpus
+
+    documents = (row["text"] for row in load_corpus(settings.corpus, kind="text", test_fraction=0.0))
+    return build_word_corpus(itertools.islice(documents, settings.max_documents), k=settings.vocabulary_size)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Midtrain: go on training a model on a mixture of token streams, text and conversations for instance.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/midtrain.py \
-        --config recipes/demo/midtrain.yaml [--weights 0.5 0.5 ...]
+    hmm-datasets midtrain --launch cpu2 --config demo/midtrain.yaml [--weights 0.5 0.5 ...]
 
 Rows come from the streams in the given proportions, by index alone, so that the order is the same on any number of
-processes and after a resume. `hmm-datasets plan recipes/demo/midtrain.yaml` tells what the run will consume.
+processes and after a resume. `hmm-datasets plan demo/midtrain.yaml` tells what the run will consume.
 """
 
 from dataclasses import asdict

@@ -1,9 +1,8 @@
 """Pretrain a Llama-style model: on sequences of an HMM or a family, drawn as they are needed, or on tokenized text.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/pretrain.py \
-        --config recipes/demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
+    hmm-datasets pretrain --launch cpu2 --config demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
 
-What the run will consume: `hmm-datasets plan recipes/demo/pretrain_hmm.yaml`. Optimizer step t trains on rows
+What the run will consume: `hmm-datasets plan demo/pretrain_hmm.yaml`. Optimizer step t trains on rows
 [t G, (t + 1) G), G the global batch, on any number of processes. The same command goes on where a stopped run was.
 Beside the model in `output_dir`: `run.json` (settings, versions, command, commit), `history.jsonl` (a row a log step),
 `checkpoint-N/`.

@@ -1,6 +1,6 @@
 """Push folders of an experiment to the Hub that HF_ENDPOINT names (huggingface.co by default), a commit each.
 
-    python recipes/push.py --config recipes/demo/push.yaml [--namespace me ...]
+    hmm-datasets push-all --config demo/push.yaml [--namespace me ...]
 
 Where the Hub does not answer, or there is no token, one line says how to push later, and nothing fails.
 """

@@ -1,6 +1,6 @@
 """One report of an experiment: a table in the terminal, report.json, plots, and cards filled from its runs.
 
-    python recipes/report.py --experiment outputs/demo
+    hmm-datasets report --experiment outputs/demo
 
 Reads what the other recipes wrote in the folders `hmm`, `pretrain_hmm`, `evaluate_hmm`, `tokens`, `pretrain_text`,
 `midtrain`, `sft`, `evaluate_text`, those of them that there are. Writes `report.json` and `*.png` there, adds to the

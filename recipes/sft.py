@@ -1,10 +1,9 @@
 """Fine-tune a model on conversations with TRL, the loss on the assistant's words alone; then let it answer.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/sft.py \
-        --config recipes/demo/sft.yaml [--prompt "What is the capital of France?" ...]
+    hmm-datasets sft --launch cpu2 --config demo/sft.yaml [--prompt "What is the capital of France?" ...]
 
 With `--num_questions N` the first questions of N held-out conversations are put to the model before and after, and
-answers in exactly the right words are counted: `answers.json` and `answers.jsonl`, which `recipes/answers.py` shows.
+answers in exactly the right words are counted: `answers.json` and `answers.jsonl`, which `hmm-datasets answers` shows.
 """
 
 from dataclasses import asdict, dataclass, field

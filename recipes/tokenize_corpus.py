@@ -1,13 +1,13 @@
 """Train a byte-level BPE tokenizer on a text corpus, and turn that corpus and conversations into token streams.
 
-    python recipes/tokenize_corpus.py --config recipes/demo/tokenize_corpus.yaml [--vocab_size 8192 ...]
+    hmm-datasets tokenize --config demo/tokenize_corpus.yaml [--vocab_size 8192 ...]
 
 In `output_dir`: `tokenizer/`; under `text/` and `chat/` the token streams `train/` and `test/`, of several corpora of
 conversations under `chat/NAME/`. Conversations are written as the chat template lays them out, one document each; the
 names of special tokens in a text are text. With `--tokenizer` an existing tokenizer is used in place of a new one, so
 that a corpus can be added later, in a folder of its own:
 
-    python recipes/tokenize_corpus.py --corpus none --conversations more.jsonl --tokenizer outputs/a/tokenizer \
+    hmm-datasets tokenize --corpus none --conversations more.jsonl --tokenizer outputs/a/tokenizer \
         --output_dir outputs/more
 
 Both splits of a corpus are written in one pass over its first `max_documents` rows: a document is held out by a hash

@@ -1,6 +1,6 @@
 """Tokenize a text corpus on a cluster: a datatrove pipeline, run by the executor you name, that ends in token streams.
 
-    python recipes/tokenize_with_datatrove.py --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
+    hmm-datasets tokenize-with-datatrove --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
         --output_dir outputs/fineweb --executor slurm --tasks 200 --partition cpu --time 4:00:00
 
 In `output_dir`, for each split, a folder of datatrove's shards, one a task, with the index that makes it a token

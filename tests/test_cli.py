@@ -247,3 +247,9 @@ def test_only_plan_takes_flags_it_does_not_know(folder, capsys):
         main(["entropy-rate", folder, "--max_steps", "7"])
     assert caught.value.code == 2
     assert "unrecognized arguments: --max_steps 7" in capsys.readouterr().err
+
+
+def test_flags_are_spelt_with_hyphens_or_underscores(folder, capsys):
+    for flags in (["--num-sequences", "2"], ["--num_sequences", "2"], ["--num_sequences=2"]):
+        assert main(["sample", folder, *flags, "--length=3"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2

@@ -221,8 +221,6 @@ run(main, Settings)
 )
 def test_a_recipe_runs_or_ends_in_one_line(tmp_path, child_environment, flags, code, output, errors):
     (tmp_path / "recipe.py").write_text(RECIPE)
-    # As recipes/evaluate.py would hide the library of that name.
-    (tmp_path / "yaml.py").write_text("raise RuntimeError('a file beside the recipe hid a library')")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", tmp_path / "recipe.py", *flags],
         env=child_environment,

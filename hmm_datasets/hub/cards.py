@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError
 from ..files import atomic_file
+from ..shipped_files import shipped
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, ModelCardData
@@ -198,12 +199,8 @@ def _marked(text: str) -> str:
 
 
 def template_path(kind: CardKind) -> Path:
-    """The template of a kind: beside this module in an installed package, at the top of a checkout."""
-    here = Path(__file__).parent
-    for folder in (here / "model_cards", here.parents[1] / "model_cards"):
-        if (folder / f"{kind}.md").is_file():
-            return folder / f"{kind}.md"
-    raise InputError(f"{here / 'model_cards' / f'{kind}.md'}: no such template; install hmm-datasets again")
+    """The template of a kind."""
+    return shipped(f"model_cards/{kind}.md")
 
 
 def _checked(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:

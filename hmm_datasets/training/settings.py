@@ -20,6 +20,7 @@ from trl import SFTConfig, TrlParser
 
 from .. import launch_environment
 from ..errors import InputError
+from ..shipped_files import local_or_shipped
 from . import cpu_fsdp
 from .callbacks.interruptions import parse_time
 from .callbacks.samples import check_samples
@@ -254,6 +255,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
     arguments = [part for argument in arguments for part in _split_config(argument)]
     _check_flags(arguments, parser)
     if "--config" in arguments:
+        _find_config(arguments)
         _check_config(arguments[arguments.index("--config") + 1 :][:1], parser, kinds)
     cpu_fsdp.enable()
     complaint = io.StringIO()
@@ -273,6 +275,16 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
 def _split_config(argument: str) -> list[str]:
     # TRL's parser knows `--config FILE` alone.
     return ["--config", argument.removeprefix("--config=")] if argument.startswith("--config=") else [argument]
+
+
+def _find_config(arguments: list[str]) -> None:
+    """Replace the value of `--config` by a shipped file, where no file here has that name."""
+    place = arguments.index("--config") + 1
+    given = arguments[place : place + 1]
+    for found in (str(local_or_shipped(name, "recipes")) for name in given):
+        if found != str(Path(given[0])) and os.environ.get("RANK", "0") == "0":
+            print(f"--config {given[0]}: no such file here; this is the shipped {found}", file=sys.stderr, flush=True)
+        arguments[place] = found
 
 
 def _check_flags(arguments: list[str], parser: TrlParser) -> None:

@@ -1,6 +1,6 @@
 """Does a transformer that learns to predict an HMM's symbols come to hold the beliefs about its state?
 
-    python recipes/belief_geometry/run.py [FOLDER]
+    hmm-datasets belief-geometry [FOLDER]
 
 The process is Mess3 with `x = 0.05` and `a = 0.85`, that of Shai, Marzen, Teixeira, Oldenziel and Riechers,
 "Transformers represent belief state geometry in their residual stream", 2024: three states, three symbols, beliefs
@@ -17,33 +17,33 @@ The report in `outputs/belief_geometry/evaluation` (or FOLDER's) draws the true 
 minutes on two cores; started again it goes on where it stopped.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.stages import run_stages
 
-ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = "accelerate launch --config_file accelerate_configs/cpu2.yaml recipes"
 
-
-def main(folder: str = "outputs/belief_geometry") -> int:
+def main(folder: str) -> int:
     """Write the HMM, train, measure; the exit code."""
-    processes.mess3(x=0.05, a=0.85).save_pretrained(ROOT / folder / "hmm")
+    processes.mess3(x=0.05, a=0.85).save_pretrained(Path(folder) / "hmm")
     stages = (
         (
             "A Llama of three layers on sequences of Mess3",
-            f"{LAUNCH}/pretrain.py --config recipes/belief_geometry/pretrain.yaml --hmm {folder}/hmm "
+            f"hmm-datasets pretrain --launch cpu2 --config belief_geometry/pretrain.yaml --hmm {folder}/hmm "
             f"--output_dir {folder}/pretrain",
         ),
         (
             "How far from the optimum, and are the beliefs there?",
-            f"{LAUNCH}/evaluate.py --model {folder}/pretrain --tasks law beliefs training --num_sequences 2048 "
-            f"--output_dir {folder}/evaluation",
+            f"hmm-datasets evaluate {folder}/pretrain --launch cpu2 --tasks law beliefs training "
+            f"--num_sequences 2048 --output_dir {folder}/evaluation",
         ),
     )
-    return run_stages(stages, ROOT)
+    return run_stages(stages)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", nargs="?", default="outputs/belief_geometry", help="where everything goes")
+    sys.exit(main(parser.parse_args().folder))

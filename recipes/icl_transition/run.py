@@ -1,6 +1,6 @@
 """From uniform to unigram to bigram to optimal: when does a model learn to count in its context?
 
-    python recipes/icl_transition/run.py
+    hmm-datasets icl-transition
 
 Every row comes from a Markov chain of its own, over three symbols, whose transition rows are drawn from a Dirichlet
 law of concentration 0.3. So nothing is to be learnt but the way: to predict well, a model must find the statistics of
@@ -14,27 +14,26 @@ the step at which the model is closest to it and that at which it leaves it behi
 again it goes on where it stopped.
 """
 
+import argparse
 import sys
-from pathlib import Path
 
 from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.stages import run_stages
 
-ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = "accelerate launch --config_file accelerate_configs/cpu2.yaml recipes"
 STAGES = (
     (
         "A Llama of two layers, each row from a chain of its own",
-        f"{LAUNCH}/pretrain.py --config recipes/icl_transition/pretrain.yaml",
+        "hmm-datasets pretrain --launch cpu2 --config icl_transition/pretrain.yaml",
     ),
     (
         "Which predictor was it like, and when?",
-        f"{LAUNCH}/evaluate.py --model outputs/icl_transition/pretrain --tasks law training "
+        "hmm-datasets evaluate outputs/icl_transition/pretrain --launch cpu2 --tasks law training "
         "--num_sequences 1024 --output_dir outputs/icl_transition/evaluation",
     ),
 )
 
 
 if __name__ == "__main__":
-    RandomChains(num_states=3, alpha=0.3).save_pretrained(ROOT / "outputs" / "icl_transition" / "chains")
-    sys.exit(run_stages(STAGES, ROOT))
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    RandomChains(num_states=3, alpha=0.3).save_pretrained("outputs/icl_transition/chains")
+    sys.exit(run_stages(STAGES))

@@ -1,6 +1,6 @@
 """Clean against leaky: what a tokenizer gains by having seen the test text, and what a model gains by the tokenizer.
 
-    python recipes/leaky_tokenizer/run.py --config recipes/leaky_tokenizer/small.yaml [--seeds 0 1 2 ...]
+    hmm-datasets leaky-tokenizer --config leaky_tokenizer/small.yaml [--seeds 0 1 2 ...]
 
 Two byte-level BPE tokenizers of one size, `clean` trained on the train text and `leaky` on train and test text; both
 texts tokenized by both; for each seed the same model, from the same first weights, trained on the same number of
@@ -33,21 +33,22 @@ class LeakySettings:
     micro_batch_size: int = field(default=16, metadata={"help": "Windows a process runs at once."})
     learning_rate: float = field(default=3e-3, metadata={"help": "Highest learning rate."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "One model of each tokenizer a seed."})
-    launcher: str = field(default="cpu2", metadata={"help": "Which of accelerate_configs/."})
+    launcher: str = field(default="cpu2", metadata={"help": "Launch configuration of training and measuring."})
 
 
 def main(settings: LeakySettings) -> None:
     """Tokenize twice, train and measure for each seed, compare."""
     from hmm_datasets.stages import run_stages
 
-    code = run_stages(stages(settings), Path(__file__).resolve().parents[2])
+    code = run_stages(stages(settings))
     if code != 0:
         sys.exit(code)
 
 
 def stages(settings: LeakySettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
-    launch = f"accelerate launch --config_file accelerate_configs/{settings.launcher}.yaml recipes/"
+    launch = f"--launch {settings.launcher}"
+    compare = shlex.quote(str(Path(__file__).with_name("compare.py")))
     text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size", "split_pattern")
     budget = _flags(settings, "model", "length", "train_tokens", "global_batch_size", "learning_rate")
     budget += f" --per_device_train_batch_size {settings.micro_batch_size} --save_steps 500 --save_total_limit 1"
@@ -57,22 +58,21 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
         result.append(
             (
                 f"The {name} tokenizer, of {splits.replace(' ', ' and ')} text; both texts tokenized",
-                f"python recipes/tokenize_corpus.py {text} --tokenizer_splits {splits} --conversations none "
-                f"--output_dir {folder}",
+                f"hmm-datasets tokenize {text} --tokenizer_splits {splits} --conversations none --output_dir {folder}",
             )
         )
         for seed in settings.seeds:
             result.append(
                 (
                     f"A model on the {name} tokens, seed {seed}",
-                    f"{launch}pretrain.py --tokens {folder}/text --tokenizer {folder}/tokenizer {budget} "
+                    f"hmm-datasets pretrain {launch} --tokens {folder}/text --tokenizer {folder}/tokenizer {budget} "
                     f"--seed {seed} --output_dir {folder}/model-{seed}",
                 )
             )
             result.append(
                 (
                     "Its bits per byte on the held-out documents",
-                    f"{launch}evaluate.py --model {folder}/model-{seed} --against {folder}/text/test "
+                    f"hmm-datasets evaluate {folder}/model-{seed} {launch} --against {folder}/text/test "
                     f"--tasks text --window {settings.length} --stride {settings.length // 2} --by_document true "
                     f"--output_dir {folder}/evaluation-{seed}",
                 )
@@ -80,8 +80,7 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
     result.append(
         (
             "Clean beside leaky",
-            f"python recipes/leaky_tokenizer/compare.py --experiment {settings.output_dir} --seeds "
-            + " ".join(map(str, settings.seeds)),
+            f"python {compare} --experiment {settings.output_dir} --seeds " + " ".join(map(str, settings.seeds)),
         )
     )
     return result

@@ -31,7 +31,7 @@ def experiment(program, tmp_path_factory):
         *("--evaluations_per_doubling", 2, "--eval_on_start", "true", "--learning_rate", 3e-3),
     )
     run(
-        *("evaluate_hmm", "recipes/evaluate.py", "--model", root / "pretrain_hmm"),
+        *("evaluate_hmm", "recipes/evaluate_model.py", "--model", root / "pretrain_hmm"),
         *("--output_dir", root / "evaluate_hmm", "--num_sequences", 40, "--batch_size", 16),
     )
     run("tokens", "recipes/tokenize_corpus.py", "--output_dir", root / "tokens", "--vocab_size", 600)
@@ -51,7 +51,7 @@ def experiment(program, tmp_path_factory):
         *("--num_questions", 12, "--max_new_tokens", 4, *SMALL),
     )
     run(
-        *("evaluate_text", "recipes/evaluate.py", "--model", root / "midtrain", "--window", 64),
+        *("evaluate_text", "recipes/evaluate_model.py", "--model", root / "midtrain", "--window", 64),
         *("--against", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
     )
     run("report", "recipes/report.py", "--experiment", root)

@@ -34,7 +34,7 @@ def test_a_family_is_trained_on_and_measured_as_an_hmm_is(program, succeeded, tm
 
     succeeded(
         program.run(
-            "recipes/evaluate.py",
+            "recipes/evaluate_model.py",
             *("--model", output, "--against", tmp_path / "chains", "--num_sequences", 64),
             *("--output_dir", tmp_path / "measured"),
         )

@@ -1,10 +1,9 @@
 """Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
 
-    accelerate launch --config_file accelerate_configs/cpu2.yaml recipes/evaluate.py \
-        --model outputs/demo/pretrain_hmm --against outputs/demo/hmm/hmm --output_dir outputs/demo/evaluate_hmm
+    hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --against outputs/demo/hmm/hmm
 
-`hmm-datasets evaluate MODEL` does the same in one process. In `output_dir`: `report.json`, `report.html`, `plots/`,
-`items/`.
+Without `--launch` one process does it. In `output_dir`, by default the model's folder `evaluation`: `report.json`,
+`report.html`, `plots/`, `items/`.
 """
 
 from hmm_datasets.evaluation.evaluation import EvaluationSettings

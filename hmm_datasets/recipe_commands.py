@@ -1,0 +1,266 @@
+"""Recipes as subcommands: `hmm-datasets pretrain --config FILE [--launch zero3 --num_processes 8] [flags]`.
+
+Without `--launch` a recipe runs in this process, exactly as `python recipes/NAME.py` does. With it, this process
+becomes accelerate's launcher, as `accelerate launch` is: it takes accelerate's own flags, and all others are the
+recipe's. The exit code is that of the rank that failed first.
+"""
+
+import contextlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import InputError
+from .shipped_files import local_or_shipped, shipped
+
+if TYPE_CHECKING:
+    import argparse
+
+
+@dataclass(frozen=True)
+class RecipeCommand:
+    """A subcommand that starts a recipe.
+
+    Attributes:
+        script (`str`): the recipe, below `recipes/`.
+        summary (`str`): what it does, for the list of commands.
+        first (`str`, *optional*): flag that a first argument without one stands for, as in `evaluate MODEL`.
+        launches (`bool`): whether it can run on several processes.
+    """
+
+    script: str
+    summary: str
+    first: str | None = None
+    launches: bool = True
+
+
+RECIPE_COMMANDS = {
+    "fit": RecipeCommand("fit_hmm.py", "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
+    "tokenize": RecipeCommand("tokenize_corpus.py", "train a tokenizer, write token streams", launches=False),
+    "tokenize-with-datatrove": RecipeCommand(
+        "tokenize_with_datatrove.py", "write token streams on a cluster", launches=False
+    ),
+    "pretrain": RecipeCommand("pretrain.py", "pretrain a model, on an HMM, a family or text"),
+    "midtrain": RecipeCommand("midtrain.py", "train a model further, on a mixture of token streams"),
+    "sft": RecipeCommand("sft.py", "fine-tune a model on conversations"),
+    "evaluate": RecipeCommand(
+        "evaluate_model.py", "how far a model is from the optimum: a report in one folder", "--model"
+    ),
+    "answers": RecipeCommand("answers.py", "how a fine-tuned model answered held-out questions", launches=False),
+    "report": RecipeCommand("report.py", "one report of the runs of an experiment", launches=False),
+    "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
+    "demo": RecipeCommand("demo/run.py", "the whole demo, in outputs/demo: minutes on two cores", launches=False),
+    "belief-geometry": RecipeCommand(
+        "belief_geometry/run.py", "experiment: beliefs in the residual stream", launches=False
+    ),
+    "icl-transition": RecipeCommand(
+        "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
+    ),
+    "leaky-tokenizer": RecipeCommand(
+        "leaky_tokenizer/run.py", "experiment: a tokenizer that has seen the test text", launches=False
+    ),
+}
+
+LAUNCHER_HELP = """\
+usage: hmm-datasets {name} [--launch CONFIG [launcher's flags]] [--config FILE.yaml] [recipe's flags]
+
+  --launch CONFIG   start several processes by accelerate: {configs},
+                    or a YAML file of `accelerate config`
+  launcher's flags  --num_processes, --num_machines, --machine_rank, --main_process_ip, --main_process_port,
+                    --mixed_precision and the others of `accelerate launch`
+  --config FILE     YAML file of settings, one of yours or one that `hmm-datasets configs` lists
+
+The recipe's flags:
+"""
+
+# Settings of a recipe that accelerate has flags of the same name for: they stay the recipe's.
+_RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps"}
+# What this module gives to the launcher itself, or what would start something other than the recipe.
+_OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
+# The launcher's flags that tell most clearly that --launch was forgotten.
+_ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
+_ONLY_LAUNCHED |= {"--mixed_precision"}
+
+
+def start(name: str, arguments: Sequence[str]) -> int:
+    """Run a recipe in this process, or launch it; the exit code.
+
+    Args:
+        name (`str`): one of `RECIPE_COMMANDS`.
+        arguments (sequence of `str`): what stands after it on the command line.
+
+    Raises:
+        `InputError`: no such launch configuration, or a flag that does not go with it.
+    """
+    command = RECIPE_COMMANDS[name]
+    script = shipped("recipes") / command.script
+    launch, arguments = _take_launch(list(arguments))
+    if command.first is not None and arguments[:1] and not arguments[0].startswith("-"):
+        arguments = [command.first, *arguments]
+    if command.launches and not {"-h", "--help"}.isdisjoint(arguments):
+        print(LAUNCHER_HELP.format(name=name, configs=", ".join(launch_configs())), flush=True)
+        launch = None
+    if launch is None:
+        _refuse_launcher_flags(arguments)
+        return _run_here(script, arguments)
+    if not command.launches:
+        raise InputError(f"--launch {launch}: {name} is one process, and starts what else it needs; leave it out")
+    return _launch(script, launch, arguments)
+
+
+def launch_configs() -> list[str]:
+    """Names of the shipped launch configurations."""
+    return sorted(path.stem for path in shipped("accelerate_configs").glob("*.yaml"))
+
+
+def launch_config(name: str) -> Path:
+    """The file of a launch configuration: one of the user's, or a shipped one by name.
+
+    Raises:
+        `InputError`: there is neither.
+    """
+    path = local_or_shipped(name, "accelerate_configs")
+    if not path.is_file():  # a folder of that name is none either
+        path = shipped(f"accelerate_configs/{name}.yaml")
+    if not path.is_file():
+        raise InputError(f"--launch {name}: neither a YAML file nor one of {', '.join(launch_configs())}")
+    return path
+
+
+def _take_launch(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of `--launch`, and the other arguments."""
+    for place, argument in enumerate(arguments):
+        if argument == "--launch":
+            if place + 1 == len(arguments):
+                raise InputError(f"--launch needs a YAML file or one of {', '.join(launch_configs())}")
+            return arguments[place + 1], arguments[:place] + arguments[place + 2 :]
+        if argument.startswith("--launch="):
+            return argument.partition("=")[2], arguments[:place] + arguments[place + 1 :]
+    return None, arguments
+
+
+def _underscored(argument: str) -> str:
+    """The name of a flag in its spelling with underscores."""
+    return argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+
+
+def _refuse_launcher_flags(arguments: list[str]) -> None:
+    for argument in arguments:
+        if argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
+            raise InputError(
+                f"{argument} is the launcher's; add --launch with a YAML file or one of {', '.join(launch_configs())}"
+            )
+
+
+def _run_here(script: Path, arguments: list[str]) -> int:
+    before = sys.argv[:]
+    sys.argv[:] = [str(script), *arguments]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv[:] = before
+    return 0
+
+
+def _launch(script: Path, name: str, arguments: list[str]) -> int:
+    """Be accelerate's launcher of a recipe, to its end; the exit code."""
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    parser = launch_command_parser()
+    parser.error = lambda message: _refuse(name, message)
+    config = launch_config(name)
+    own, recipe = split_flags(arguments, parser)
+    own += _deepspeed_config(config, own)
+    given = parser.parse_args(["--config_file", str(config), *own, str(script), *recipe])
+    try:
+        with _signals_passed_on():
+            launch_command(given)
+    except ChildFailedError as error:
+        print(error, file=sys.stderr, flush=True)
+        return _exit_code(error.get_first_failure()[1].exitcode)
+    except subprocess.CalledProcessError as error:  # accelerate's launcher of one process; that one said why
+        return _exit_code(error.returncode)
+    except SignalException as error:
+        return 128 + error.sigval
+    except ValueError as error:  # accelerate's, of flags and configurations that it cannot launch
+        raise InputError(f"--launch {name}: {error}") from None
+    except ImportError as error:
+        if "deepspeed" not in str(error).lower():
+            raise
+        raise InputError(
+            f"--launch {name}: DeepSpeed is not installed; pip install 'hmm-datasets[deepspeed]'"
+        ) from None
+    return 0
+
+
+def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
+    """The flags that are the launcher's, with their values, and the rest."""
+    flags = {flag: action for flag, action in launcher._option_string_actions.items() if flag.startswith("--")}
+    flags = {flag: action for flag, action in flags.items() if _underscored(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
+    own, recipe, words = [], [], iter(arguments)
+    for word in words:
+        action = flags.get(word.partition("=")[0])
+        if action is None:
+            recipe.append(word)
+            continue
+        own.append(word)
+        if "=" not in word and action.nargs != 0:
+            own += [value for value in [next(words, None)] if value is not None]
+    return own, recipe
+
+
+def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
+    """The flag that names the DeepSpeed file of a configuration, where that is not to be found from here."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{config}: not YAML ({error})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{config}: expected a mapping, as `accelerate config` writes it")
+    named = (content.get("deepspeed_config") or {}).get("deepspeed_config_file")
+    if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
+        return []
+    return ["--deepspeed_config_file", str(local_or_shipped(named, "ds_configs"))]
+
+
+def _refuse(name: str, message: str) -> None:
+    raise InputError(f"--launch {name}: {message}")
+
+
+def _exit_code(code: int) -> int:
+    """As a shell has it: 128 more than the number of the signal that ended a process."""
+    return 128 - code if code < 0 else code
+
+
+@contextlib.contextmanager
+def _signals_passed_on() -> Iterator[None]:
+    """Pass signals on that ask a run to save and stop, where the launcher has no handler of its own for them.
+
+    One that is ignored, as under nohup or `trap "" USR1`, stays so.
+    """
+    import psutil
+
+    def pass_on(number: int, frame: object) -> None:
+        for child in psutil.Process(os.getpid()).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
+
+    asked = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,191 @@
+"""Recipes as subcommands: which flags are whose, and what is shipped."""
+
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from hmm_datasets.cli import main
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json
+from hmm_datasets.hmm import processes
+from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, launch_configs, split_flags
+from hmm_datasets.shipped_files import copy_shipped, list_shipped, local_or_shipped, shipped
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def failing(capsys, *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def tokens(tmp_path, monkeypatch) -> Path:
+    np.save(tmp_path / "tokens.npy", processes.mess3().sample(40, 16))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tokens.npy"
+
+
+def test_every_recipe_is_a_command_and_every_command_a_recipe():
+    scripts = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
+    assert {command.script for command in RECIPE_COMMANDS.values()} == scripts - {"leaky_tokenizer/compare.py"}
+
+
+def test_no_recipe_hides_a_library():
+    """Python puts the folder of a script first on the path, so a recipe hides a library of its name."""
+    for path in (ROOT / "recipes").rglob("*.py"):
+        places = [entry for entry in sys.path if not Path(entry or ".").resolve().is_relative_to(ROOT / "recipes")]
+        assert importlib.machinery.PathFinder.find_spec(path.stem, places) is None, path
+        assert path.stem not in sys.stdlib_module_names, path
+
+
+def test_the_launcher_takes_its_own_flags_and_the_recipe_all_others():
+    from accelerate.commands.launch import launch_command_parser
+
+    given = ["--num-processes", "2", "--learning_rate", "1e-3", "--mixed_precision=bf16", "--multi_gpu"]
+    given += ["--gradient-accumulation-steps", "4", "--weights", "0.5", "0.5", "--config", "a.yaml", "--debug", "x"]
+    own, recipe = split_flags(given, launch_command_parser())
+    assert own == ["--num-processes", "2", "--mixed_precision=bf16", "--multi_gpu"]
+    assert recipe == given[2:4] + given[6:]
+
+
+def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
+    from accelerate.commands.launch import launch_command_parser
+
+    from hmm_datasets.evaluation.evaluation import EvaluationSettings
+    from hmm_datasets.hmm.fitting.settings import FitSettings
+    from hmm_datasets.training.models import ModelSettings
+    from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+    from hmm_datasets.training.sources import DataSettings, MixtureSettings
+
+    launcher = launch_command_parser()
+    kinds = (PretrainSettings, SFTSettings, ModelSettings, DataSettings, MixtureSettings, EvaluationSettings)
+    for kind in (*kinds, FitSettings):
+        for setting in fields(kind):
+            for flag in (f"--{setting.name}", f"--{setting.name.replace('_', '-')}"):
+                assert split_flags([flag, "1"], launcher) == ([], [flag, "1"])
+
+
+def test_bad_launches_are_told_in_one_line(tokens, capsys):
+    fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
+    assert "--launch nope: neither a YAML file nor one of cpu1, cpu2" in failing(capsys, *fit, "--launch", "nope")
+    assert "--launch needs a YAML file" in failing(capsys, *fit, "--launch")
+    assert "--num-processes is the launcher's; add --launch" in failing(capsys, *fit, "--num-processes", "2")
+    assert "--launch cpu2: argument --num_processes" in failing(capsys, *fit, "--launch=cpu2", "--num_processes", "x")
+    assert "demo is one process" in failing(capsys, "demo", "--launch", "cpu2")
+    assert os.listdir(tokens.parent) == [tokens.name]
+
+
+def test_a_misspelt_flag_is_answered_with_the_one_meant_and_both_spellings_are_known(tokens, capsys):
+    fit = ("fit", str(tokens), "--output-dir", "run", "--num-states", "3")
+    assert failing(capsys, *fit, "--max_epoch", "2") == "error: unknown flag --max_epoch; did you mean --max_epochs?"
+    assert failing(capsys, *fit, "--max-epoch", "2") == "error: unknown flag --max-epoch; did you mean --max-epochs?"
+    assert main([*fit, "--max-epochs", "1"]) == main([*fit, "--max_epochs", "2"]) == 0
+
+
+def test_help_of_a_recipe_names_the_launchers_flags_and_its_own(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "--help"])
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    for expected in ("--launch CONFIG", "multi_node_zero2", "--num_processes", "--num_states", "--vocabulary_size"):
+        assert expected in said
+
+
+def test_settings_are_read_from_here_or_else_as_shipped(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert local_or_shipped("demo/sft.yaml", "recipes") == shipped("recipes/demo/sft.yaml")
+    assert local_or_shipped("recipes/demo/sft.yaml") == shipped("recipes/demo/sft.yaml")
+    assert local_or_shipped("nowhere.yaml", "recipes") == Path("nowhere.yaml")
+    assert copy_shipped("demo/sft.yaml") == Path("demo/sft.yaml")
+    assert local_or_shipped("demo/sft.yaml", "recipes") == Path("demo/sft.yaml")
+    line = failing(capsys, "pretrain", "--config", "demo/pretrain_hmm.yaml", "--hm", "x")
+    assert line == "error: unknown flag --hm; did you mean --hmm?"
+
+
+def test_the_shipped_file_that_is_read_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--config", "demo/pretrain_hmm.yaml", "--output_dir", "run"])
+    lines = capsys.readouterr().err.splitlines()
+    assert f"--config demo/pretrain_hmm.yaml: no such file here; this is the shipped {shipped()}" in lines[0]
+    assert "outputs/demo/hmm/hmm" in lines[-1]
+
+
+def test_shipped_files_are_listed_and_copied_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["configs"]) == 0
+    said = capsys.readouterr().out
+    for expected in ("belief-geometry", "demo/pretrain_hmm.yaml", "pretrain.py", "  fsdp2\n", "zero3.json"):
+        assert expected in said
+    assert main(["configs", "copy", "zero3"]) == 0
+    assert (tmp_path / "zero3.yaml").read_bytes() == (ROOT / "accelerate_configs" / "zero3.yaml").read_bytes()
+    assert main(["configs", "copy", "demo", "mine"]) == 0
+    assert (tmp_path / "mine" / "sft.yaml").is_file()
+    assert main(["configs", "copy", "pretrain.py", "mine"]) == 0
+    assert (tmp_path / "mine" / "pretrain.py").is_file()
+    assert "zero3.yaml exists; remove it, or name another" in failing(capsys, "configs", "copy", "zero3")
+    assert "../README.md: nothing of that name is shipped" in failing(capsys, "configs", "copy", "../README.md")
+    for folder, names in list_shipped().items():
+        assert names, folder
+        for name in names:
+            assert copy_shipped(f"{folder}/{name}", tmp_path / "all" / folder / name).is_file()
+
+
+def test_launch_configurations_are_found_by_name_or_as_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in launch_configs():
+        assert launch_config(name) == shipped(f"accelerate_configs/{name}.yaml")
+    (tmp_path / "ddp").mkdir()  # a folder, such as a run's
+    assert launch_config("ddp").is_file()
+    (tmp_path / "mine.yaml").write_text("num_processes: 1\n")
+    assert launch_config("mine.yaml") == Path("mine.yaml")
+    with pytest.raises(InputError, match="neither a YAML file nor one of"):
+        launch_config("mine")
+
+
+@pytest.mark.launch
+def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=4, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, bos_token_id=3
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    processes.mess3().save_pretrained(tmp_path / "hmm")
+    launcher = ("accelerate.commands.accelerate_cli", "launch", "--config_file", ROOT / "accelerate_configs/cpu2.yaml")
+    recipe = (ROOT / "recipes" / "evaluate_model.py", "--model", tmp_path / "model", "--against", tmp_path / "hmm")
+    few = ("--tasks", "law", "--num_sequences", 16, "--length", 8, "--output_dir", tmp_path / "report")
+    result = launch(*launcher, *recipe, *few)
+    assert result.returncode == 0, result.stderr
+    assert read_json(tmp_path / "report" / "report.json")["law"]["bayes_gap"]["bayes_gap"] > 0
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("config", ["cpu1", "cpu2"])
+def test_a_signal_to_the_launcher_ends_its_ranks(config, tokens, child_environment):
+    command = [sys.executable, "-m", "hmm_datasets.cli", "fit", str(tokens), "--num_states", "90", "--launch", config]
+    command += ["--max_epochs", "1000000", "--tolerance", "0", "--output_dir", str(tokens.parent / "run")]
+    with subprocess.Popen(command, env=child_environment, stderr=subprocess.DEVNULL) as process:
+        limit = time.monotonic() + 60
+        while not (tokens.parent / "run" / "fit").exists():
+            assert time.monotonic() < limit
+            assert process.poll() is None
+            time.sleep(0.1)
+        ranks = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=40) == 128 + signal.SIGTERM
+    assert ranks
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]

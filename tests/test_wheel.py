@@ -1,0 +1,130 @@
+"""The wheel alone is enough: installed into an environment of its own, it works from an empty folder."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmm_datasets.hmm import processes
+
+pytest.importorskip("hatchling", reason="the wheel is built by hatchling, of the extra dev")
+pytestmark = pytest.mark.launch
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("--length", 8, "--model", "1m", "--max_steps", 2, "--global_batch_size", 4, "--per_device_train_batch_size", 2)
+
+
+class Installed:
+    """An environment with the wheel, which borrows everything else from the one that runs the tests.
+
+    Attributes:
+        folder (`Path`): of the environment.
+        wheel (`Path`): what was installed.
+    """
+
+    def __init__(self, root: Path):
+        self.folder = root / "environment"
+        self._home = root / "home"
+        build = (sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation", "-w", root, ROOT)
+        subprocess.run(list(map(str, build)), check=True, cwd=root)
+        (self.wheel,) = root.glob("*.whl")
+        venv.create(self.folder)
+        # Without the others in sight: pip would take the one that is installed there for this one's predecessor.
+        target = self.folder / "bin" / "python"
+        subprocess.run(
+            [sys.executable, "-m", "pip", "-q", "--python", target, "install", "--no-deps", "--no-index", self.wheel],
+            check=True,
+            env=os.environ | {"PYTHONPATH": ""},
+        )
+        self.packages = Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
+        borrowed = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+        (self.packages / "borrowed.pth").write_text("\n".join(borrowed))
+
+    def run(self, cwd: Path, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+        """`hmm-datasets ARGUMENTS` in a folder; fails where that fails."""
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        programs = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment |= {"PATH": programs, "OMP_NUM_THREADS": "1", "HF_HOME": str(self._home), "HF_HUB_OFFLINE": "1"}
+        command = [str(self.folder / "bin" / "hmm-datasets"), *map(str, arguments)]
+        result = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert result.returncode == 0, f"{result.stdout[-3000:]}\n{result.stderr[-5000:]}"
+        return result
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Empty but for sequences to fit to."""
+    np.save(tmp_path / "tokens.npy", processes.mess3().sample(60, 16))
+    return tmp_path
+
+
+def test_the_wheel_carries_every_shipped_file_and_the_commands_find_them(installed, tmp_path):
+    said = installed.run(tmp_path, "configs").stdout
+    shipped = installed.packages / "hmm_datasets" / "shipped"
+    for name in ("recipes", "accelerate_configs", "ds_configs", "model_cards"):
+        there = {path.relative_to(shipped) for path in (shipped / name).rglob("*") if path.is_file()}
+        kept = (path for path in (ROOT / name).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        assert {path.relative_to(ROOT) for path in kept} <= there
+    for expected in ("demo/pretrain_hmm.yaml", "zero3.json", "leaky-tokenizer", "  cpu2\n"):
+        assert expected in said
+    assert not os.listdir(tmp_path)
+
+
+def test_a_fit_and_a_launched_run_on_it_use_the_installed_files_alone(installed, folder):
+    installed.run(folder, "fit", "tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output_dir", "fit")
+    said = installed.run(
+        folder, "pretrain", "--launch", "cpu2", "--hmm", "fit/hmm", "--output-dir", "run", *TINY, "--log_indices"
+    )
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["world_size"] == 2
+    assert str(installed.packages / "hmm_datasets" / "shipped" / "recipes" / "pretrain.py") in record["command"]
+    assert record["commit"] is None
+    assert (folder / "run" / "model.safetensors").is_file()
+    card = (folder / "run" / "README.md").read_text()
+    assert card.startswith("---\n"), "the template of cards was found"
+    assert str(ROOT) not in said.stdout + said.stderr + json.dumps(record)
+
+
+def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
+    program = (
+        "import hmm_datasets.cli, hmm_datasets.training.settings, sys;"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('hmm_datasets')), sep='\\n')"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    python = installed.folder / "bin" / "python"
+    result = subprocess.run(
+        [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert all(Path(line).is_relative_to(installed.packages) for line in result.stdout.split())
+
+
+@pytest.mark.slow
+def test_zero_2_starts_with_the_deepspeed_file_of_the_wheel(installed, folder):
+    pytest.importorskip("deepspeed")
+    processes.mess3().save_pretrained(folder / "hmm")
+    installed.run(folder, "pretrain", "--launch", "zero2", "--hmm", "hmm", "--output_dir", "run", *TINY, timeout=400)
+    assert json.loads((folder / "run" / "run.json").read_text())["world_size"] == 2
+    assert (folder / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_demo_runs_from_an_empty_folder(installed, tmp_path):
+    said = installed.run(tmp_path, "demo", timeout=1500).stdout
+    assert os.listdir(tmp_path) == ["outputs"]
+    assert (tmp_path / "outputs" / "demo" / "report.json").is_file()
+    assert "Bayes floor <= model <= unigram <= uniform: in order" in said
+    assert str(ROOT) not in said
