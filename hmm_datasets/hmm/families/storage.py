@@ -17,12 +17,12 @@ from ..model import HMM
 from ..storage import CONFIG_NAME, WEIGHTS_NAME, download
 from .chains import RandomChains
 from .family import Family
-from .mixture import Mixture
+from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
 
 FAMILY_NAME = "family.json"
 
-_KINDS = {kind.__name__: kind for kind in (Mixture, PermutedEmissions, PermutedSymbols, RandomChains)}
+_KINDS = {kind.stored_name: kind for kind in (HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains)}
 
 
 def save_family(family: Family, folder: str | os.PathLike) -> None:
@@ -34,7 +34,7 @@ def save_family(family: Family, folder: str | os.PathLike) -> None:
     write_json(
         folder / FAMILY_NAME,
         {
-            "family": type(family).__name__,
+            "family": family.stored_name,
             "format_version": FORMAT_VERSION,
             "settings": family.settings(),
             "num_hmms": len(parts),
