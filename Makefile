@@ -1,4 +1,5 @@
 # make demo: set up, then the whole road in some minutes on two cores.    make test: set up, lint, all tests.
+# make test-newest: quick tests with the newest releases that pyproject.toml lets in.
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -6,7 +7,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
-.PHONY: demo test install lint
+.PHONY: demo test test-newest install lint
 
 demo: install
 	$(BIN)/python recipes/demo/run.py
@@ -19,6 +20,17 @@ test: .venv/tools lint
 lint: .venv/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/ty check
+
+# An environment of its own, brought up to date each time. tests/compat says by name what a library has changed.
+NEWEST := .venv-newest/bin
+test-newest:
+	test -d .venv-newest || $(PYTHON) -m venv .venv-newest
+	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade pip uv
+	$(NEWEST)/uv pip install -q -p $(NEWEST)/python --upgrade $(if $(filter 0,$(HAS_GPU)),--torch-backend cpu) -e ".[dev]" \
+		|| $(NEWEST)/python -m pip install -q --upgrade --upgrade-strategy eager -e ".[dev]"
+	$(NEWEST)/python -m pytest -q tests/compat
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not launch"
 
 install: .venv/installed
 

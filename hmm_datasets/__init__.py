@@ -104,11 +104,13 @@ _MODULE_OF = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
-    return module if name == "processes" else getattr(module, name)
+if not TYPE_CHECKING:  # with it, a checker would take any name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+        return module if name == "processes" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

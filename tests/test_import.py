@@ -59,7 +59,7 @@ def test_the_public_names_are_these():
 
 def test_a_type_checker_is_told_the_modules_that_names_are_loaded_from():
     tree = ast.parse(Path(hmm_datasets.__file__).read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    block = next(node for node in tree.body if isinstance(node, ast.If))
     told = {alias.name: node.module for node in block.body for alias in node.names}
     told["processes"] = "hmm.processes"
     assert told == hmm_datasets._MODULE_OF
