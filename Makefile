@@ -1,5 +1,6 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
 # make check   lint, and the tests that start no other program    make test    lint, and all tests but the slow ones
+# make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
 # make dist    sdist and wheel in dist/, built and checked
 # Each sets up its environment first: .venv, or one beside it for another Python, as in make test PYTHON=python3.13.
 PYTHON ?= python3
@@ -14,7 +15,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test lint dist install
+.PHONY: demo check test test-newest lint dist install
 
 demo: install
 	$(BIN)/hmm-datasets demo
@@ -33,6 +34,17 @@ dist: $(VENV)/tools
 lint: $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/ty check
+
+# An environment of its own, brought up to date each time. tests/compat says by name what a library has changed.
+NEWEST := .venv-newest/bin
+test-newest:
+	test -d .venv-newest || $(PYTHON) -m venv .venv-newest
+	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade pip uv
+	$(NEWEST)/uv pip install -q -p $(NEWEST)/python --upgrade $(if $(filter 0,$(HAS_GPU)),--torch-backend cpu) -e ".[dev]" \
+		|| $(NEWEST)/python -m pip install -q --upgrade --upgrade-strategy eager -e ".[dev]"
+	$(NEWEST)/python -m pytest -q tests/compat
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not launch"
 
 install: $(VENV)/installed
 

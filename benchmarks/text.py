@@ -33,7 +33,6 @@ import torch
 from machine import CORES, print_heading
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, default_data_collator
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
@@ -41,6 +40,7 @@ from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus, write_tokens
 from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
+from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters
 
 SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
 PACKAGES = ("tokenizers", "tiktoken", "fastokens", "transformers", "datasets", "datatrove", "numpy", "torch")
@@ -213,7 +213,7 @@ def _shifted(ids: list, first_id: int) -> list[list[int]]:
 
 def _ranks(tokenizer: PreTrainedTokenizerFast) -> dict[bytes, int]:
     """The byte-level vocabulary as tiktoken takes it: bytes, in the order of the merges."""
-    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     special = {str(token) for token in tokenizer.added_tokens_decoder.values()}
     vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
     first = min(vocabulary.values())

@@ -2,35 +2,115 @@
 
 Importing the package is quick: torch, transformers and datasets load when a name that needs them is first used.
 `import hmm_datasets` also makes `datasets.load_dataset("hmm", data_dir=...)` work (see `hmm`).
+
+The names in `__all__` stay; everything else may move.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .data.builders.registration import register as _register
 
 if TYPE_CHECKING:
     from .data.hmm_sequences import HMMSequences
+    from .data.interleaving import InterleavedRows
+    from .data.packing import PackedWindows
+    from .data.windows import TokenWindows
+    from .errors import InputError
+    from .evaluation.evaluation import EvaluationSettings, evaluate_model
     from .hmm import processes
+    from .hmm.families.chains import RandomChains
+    from .hmm.families.mixture import HMMMixture
+    from .hmm.families.permuted import PermutedEmissions, PermutedSymbols
+    from .hmm.families.storage import load_source
     from .hmm.fitting.fit import fit_hmm
+    from .hmm.fitting.settings import FitSettings
+    from .hmm.fitting.state import FitResult
     from .hmm.model import HMM
+    from .hub.push import push_folder
+    from .metrics import load_metric
+    from .text.corpora.loading import load_corpus
+    from .text.stream.reader import TokenStream
+    from .text.stream.tokenization import tokenize_corpus
+    from .text.tokenizers.bpe import train_bpe
+    from .text.tokenizers.words import build_word_corpus
+    from .training.run import train_and_save
+    from .training.settings import PretrainSettings, SFTSettings
+    from .training.trainer import FineTuner, Pretrainer
 
 __version__ = "0.1.0"
-__all__ = ["HMM", "HMMSequences", "fit_hmm", "processes"]
+__all__ = [
+    "HMM",
+    "EvaluationSettings",
+    "FineTuner",
+    "FitResult",
+    "FitSettings",
+    "HMMMixture",
+    "HMMSequences",
+    "InputError",
+    "InterleavedRows",
+    "PackedWindows",
+    "PermutedEmissions",
+    "PermutedSymbols",
+    "PretrainSettings",
+    "Pretrainer",
+    "RandomChains",
+    "SFTSettings",
+    "TokenStream",
+    "TokenWindows",
+    "build_word_corpus",
+    "evaluate_model",
+    "fit_hmm",
+    "load_corpus",
+    "load_metric",
+    "load_source",
+    "processes",
+    "push_folder",
+    "tokenize_corpus",
+    "train_and_save",
+    "train_bpe",
+]
 
 _MODULE_OF = {
-    "HMM": "hmm_datasets.hmm.model",
-    "HMMSequences": "hmm_datasets.data.hmm_sequences",
-    "fit_hmm": "hmm_datasets.hmm.fitting.fit",
-    "processes": "hmm_datasets.hmm.processes",
+    "HMM": "hmm.model",
+    "EvaluationSettings": "evaluation.evaluation",
+    "FineTuner": "training.trainer",
+    "FitResult": "hmm.fitting.state",
+    "FitSettings": "hmm.fitting.settings",
+    "HMMMixture": "hmm.families.mixture",
+    "HMMSequences": "data.hmm_sequences",
+    "InputError": "errors",
+    "InterleavedRows": "data.interleaving",
+    "PackedWindows": "data.packing",
+    "PermutedEmissions": "hmm.families.permuted",
+    "PermutedSymbols": "hmm.families.permuted",
+    "PretrainSettings": "training.settings",
+    "Pretrainer": "training.trainer",
+    "RandomChains": "hmm.families.chains",
+    "SFTSettings": "training.settings",
+    "TokenStream": "text.stream.reader",
+    "TokenWindows": "data.windows",
+    "build_word_corpus": "text.tokenizers.words",
+    "evaluate_model": "evaluation.evaluation",
+    "fit_hmm": "hmm.fitting.fit",
+    "load_corpus": "text.corpora.loading",
+    "load_metric": "metrics",
+    "load_source": "hmm.families.storage",
+    "processes": "hmm.processes",
+    "push_folder": "hub.push",
+    "tokenize_corpus": "text.stream.tokenization",
+    "train_and_save": "training.run",
+    "train_bpe": "text.tokenizers.bpe",
 }
 
 
-def __getattr__(name: str):
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_MODULE_OF[name])
-    return module if name == "processes" else getattr(module, name)
+if not TYPE_CHECKING:  # with it, a checker would take any name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+        return module if name == "processes" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -63,7 +63,9 @@ def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touch
     with pytest.raises(InputError) as caught, exclusive_lock(tmp_path):
         pass
     told = str(caught.value)
-    assert re.search(rf": process {process.pid} on {os.uname().nodename} has been writing there for [\d.]+ s; wait", told)
+    assert re.search(
+        rf": process {process.pid} on {os.uname().nodename} has been writing there for [\d.]+ s; wait", told
+    )
     assert f"end it (kill {process.pid})" in told
     assert (tmp_path / LOCK_NAME).read_bytes() == content
 

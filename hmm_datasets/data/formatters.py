@@ -6,16 +6,17 @@ yield (`map_nested`), at 0.1 to 0.2 ms per row. Here a table whose columns are a
 within a column, becomes one array per column, copied once. Values, types (int64) and shapes are the same; any other
 table, and any format with arguments, goes to the formatter of `datasets`.
 
-`datasets` documents no hook for formatters: they stand in a private table by the name of the format. This module
-alone writes there, and can go once `datasets` converts lists of equal length in one step.
+This module can go once `datasets` converts lists of equal length in one step.
 """
 
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Features, LargeList, List, Value, formatting
+from datasets import Features, LargeList, List, Value
 from datasets.formatting.np_formatter import NumpyFormatter
 from datasets.formatting.torch_formatter import TorchFormatter
+
+from ..compat.datasets import replace_formatters
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 _INTEGER_IDS = {pa.type_for_alias(name).id for name in _INTEGERS}
@@ -59,7 +60,7 @@ class TokenTorchFormatter(_TokensAtOnce, TorchFormatter):
 
 def register_formatters() -> None:
     """Put these formatters in place of those they extend, in this process."""
-    formatting._FORMAT_TYPES.update(numpy=TokenNumpyFormatter, torch=TokenTorchFormatter)
+    replace_formatters(numpy=TokenNumpyFormatter, torch=TokenTorchFormatter)
 
 
 def token_arrays(table: pa.Table) -> dict[str, np.ndarray] | None:

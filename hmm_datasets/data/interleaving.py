@@ -23,7 +23,7 @@ RESOLUTION = 100_000
 """Weights are rounded to one part in this many."""
 
 
-class Mixture(Dataset):
+class InterleavedRows(Dataset):
     """Rows of several sources in fixed proportions.
 
     Row `i` depends on `i` alone. A source may be a mixture. Where one source tells positions, as
@@ -53,7 +53,7 @@ class Mixture(Dataset):
             empty source; a source that does not say its `tokens_per_row`; one that ends too soon under `"error"`.
 
     ```python
-    >>> mixture = Mixture([range(10_000), range(20_000, 30_000)], weights=[0.7, 0.3])
+    >>> mixture = InterleavedRows([range(10_000), range(20_000, 30_000)], weights=[0.7, 0.3])
     >>> mixture.counts, len(mixture), [mixture[i] for i in range(5)]
     ([7, 3], 14286, [0, 20000, 1, 2, 3])
 

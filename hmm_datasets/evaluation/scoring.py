@@ -144,7 +144,7 @@ def _shared_length(group: Sequence[Row]) -> int:
 
 def _lends_its_cache(model: "PreTrainedModel") -> bool:
     """Whether the cache is of plain keys and values, and a trial with padding gives what whole rows give."""
-    from transformers.cache_utils import DynamicCache, DynamicLayer
+    from transformers import DynamicCache, DynamicLayer
 
     tokens = [place % min(7, model.config.get_text_config().vocab_size) for place in range(16)]
     groups = [[Row(tokens[:size], size - 2), Row([*tokens[:size], 0], size - 2)] for size in (16, 6)]

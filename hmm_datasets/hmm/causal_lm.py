@@ -23,10 +23,18 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from ..compat.torch import KeepsTypes
 from ..digests import write_digests
 from ..errors import InputError
 from .checks import as_tokens
@@ -135,7 +143,7 @@ class BeliefCache(Cache):
         raise InputError("the belief of an HMM cannot be taken back; run the model again without the cache")
 
 
-class HMMForCausalLM(PreTrainedModel, GenerationMixin):
+class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
     """The filter of an HMM behind the interface of a causal language model.
 
     Made from an [`~hmm_datasets.hmm.model.HMM`] by [`from_hmm`], or loaded by `from_pretrained`; made from a config
@@ -234,6 +242,9 @@ class HMMForCausalLM(PreTrainedModel, GenerationMixin):
         settings = generation_config or self.generation_config
         if settings.top_k is None and kwargs.get("do_sample", settings.do_sample):
             kwargs.setdefault("top_k", 0)
+        if kwargs.get("past_key_values") is None and settings.cache_implementation is None:
+            # An empty one, which `forward` takes: transformers would make one by numbers of layers, which are none.
+            kwargs["past_key_values"] = DynamicCache()
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def forward(
@@ -328,21 +339,9 @@ class HMMForCausalLM(PreTrainedModel, GenerationMixin):
             )
         return cache.belief, cache.length
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        # Keys and values are nothing to an HMM: the first forward pass makes the cache.
-        return False
-
     def _init_weights(self, module: nn.Module) -> None:
         # Tables are made in `__init__`; those a file lacks must not be filled with noise.
         pass
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "HMMForCausalLM":
-        def move_only(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        return super()._apply(move_only, recurse)
 
 
 def _uniform(*shape: int, ways: int | None = None) -> nn.Parameter:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from ..compat.pomegranate import import_pomegranate, sparse_transition
 from ..errors import InputError
 from .model import HMM
 
@@ -52,11 +53,9 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
     if model.edges is None or emission.size == 0:
         raise InputError("the pomegranate model has no distributions or no edges yet; fit it first")
     if isinstance(model, pomegranate.hmm.SparseHMM):
-        if not hasattr(model, "_edge_keymap"):
+        transition = sparse_transition(model, states)
+        if transition is None:
             raise InputError("the pomegranate SparseHMM holds no table of edges yet; fit it first")
-        transition = np.zeros((states, states))
-        for (origin, target), place in model._edge_keymap.items():
-            transition[origin, target] = np.exp(_numpy(model._edge_log_probs)[place])
     else:
         transition = np.exp(_numpy(model.edges))
     start = np.full(states, 1 / states) if model.starts is None else np.exp(_numpy(model.starts))
@@ -139,7 +138,7 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
 def _import(package: str) -> Any:
     try:
         if package == "pomegranate":
-            return _import_pomegranate()
+            return import_pomegranate()
         import hmmlearn
         import hmmlearn.hmm
 
@@ -148,20 +147,6 @@ def _import(package: str) -> Any:
         raise InputError(
             f'{package} cannot be imported ({error}); install it with: pip install "hmm-datasets[{package}]"'
         ) from None
-
-
-def _import_pomegranate() -> Any:
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        import pomegranate
-        import pomegranate.distributions
-        import pomegranate.hmm
-    finally:
-        # Its apricot starts numba's threads, which set torch's to all cores, whatever OMP_NUM_THREADS says.
-        torch.set_num_threads(threads)
-    return pomegranate
 
 
 def _categorical(place: int, node: Any) -> Float[np.ndarray, "E"]:

@@ -4,6 +4,8 @@ import json
 import random
 from collections.abc import Iterator
 
+from ..compat.huggingface_hub import is_lost_connection, is_malformed
+
 _LONGEST_PAUSE = 60.0
 
 
@@ -16,17 +18,16 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
 
 def passes(error: Exception) -> bool:
     """Whether an error may be gone on the next try: transport, overload, or a commit made by someone else."""
-    import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     for cause in causes_of(error):
-        if isinstance(cause, OfflineModeIsEnabled | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
+        if isinstance(cause, OfflineModeIsEnabled) or is_malformed(cause):
             return False
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code
             return status in (408, 409, 412, 429) or status >= 500
         # A JSON error is a gateway's page of HTML: the library reads some replies before it looks at their status.
-        if isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError | json.JSONDecodeError):
+        if is_lost_connection(cause) or isinstance(cause, ConnectionError | TimeoutError | json.JSONDecodeError):
             return True
     return False
 

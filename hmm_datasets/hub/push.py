@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from ..compat.huggingface_hub import http_errors, sha256_of
 from ..errors import InputError
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .faults import (
@@ -92,14 +93,13 @@ def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
 
     ```
     """
-    import httpx2
     from huggingface_hub.utils import get_session
 
     url = _endpoint(endpoint)
     statuses = []
 
     def ask() -> None:
-        with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, OSError):
+        with contextlib.suppress(*http_errors(), OSError):
             statuses.append(get_session().head(url, timeout=timeout).status_code)
 
     # A thread, because no HTTP timeout covers the name lookup, which waits long where a resolver is silent.
@@ -267,7 +267,7 @@ class _Push:
         self.repo_id = url.repo_id
         commit, operations = self._retried("commit", self._commit)
         self._compare(commit, operations)
-        size = sum(operation.upload_info.size for operation in operations)
+        size = sum(map(_size, operations))
         return PushResult(self.repo_id, str(url), commit, len(operations), size)
 
     def _create(self):
@@ -304,7 +304,7 @@ class _Push:
     def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
         arrived = self._retried("list the files", lambda: self._listing(commit))
         for operation in operations:
-            path, info = operation.path_in_repo, operation.upload_info
+            path, sha256 = operation.path_in_repo, sha256_of(operation)
             where = f"{self.repo_id}: {path} at commit {commit[:8]}"
             if path not in arrived:
                 raise InputError(f"{where} is missing; a .gitignore in the repository may leave it out")
@@ -314,11 +314,11 @@ class _Push:
                 raise InputError(
                     f"{where} has {size} bytes, the local file {local_size}: did it change meanwhile? Push again"
                 )
-            if lfs is not None and info.is_hashed and lfs.sha256 != info.sha256.hex():
-                raise InputError(f"{where} has sha256 {lfs.sha256}, the local file {info.sha256.hex()}: push again")
+            if lfs is not None and sha256 is not None and lfs.sha256 != sha256:
+                raise InputError(f"{where} has sha256 {lfs.sha256}, the local file {sha256}: push again")
 
     def _listing(self, commit: str) -> dict:
-        from huggingface_hub.hf_api import RepoFile
+        from huggingface_hub import RepoFile
 
         entries = self.api.list_repo_tree(self.repo_id, repo_type=self.repo_type, revision=commit, recursive=True)
         return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
@@ -409,10 +409,14 @@ def _endpoint(endpoint: str | None) -> str:
     return endpoint
 
 
+def _size(operation: "CommitOperationAdd") -> int:
+    return os.path.getsize(operation.path_or_fileobj)
+
+
 def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOperationAdd"]]:
-    small = [operation for operation in operations if operation.upload_info.size < _LARGE_FILE]
+    small = [operation for operation in operations if _size(operation) < _LARGE_FILE]
     for first in range(0, len(small), _GROUP):
         yield small[first : first + _GROUP]
     for operation in operations:
-        if operation.upload_info.size >= _LARGE_FILE:
+        if _size(operation) >= _LARGE_FILE:
             yield [operation]

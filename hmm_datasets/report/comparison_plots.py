@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .plots import (
@@ -76,7 +77,7 @@ def run_style(number: int) -> dict[str, Any]:
     return {"color": _COLOURS[number % 7], "linestyle": _DASHES[(number + number // 7) % 4]}
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
     """A value of every run with its interval, and beside it the paired difference from the first, if there is one.
 
@@ -91,7 +92,8 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
         points = [(None, None, None) if change is None else tuple(change.values()) for change in changes]
         sides.append((points, "less the first"))
     size = (WIDTH, 0.75 + 0.22 * len(rows))
-    figure, panels = plt.subplots(1, len(sides), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)
     for axes, (points, label) in zip(panels[0], sides, strict=True):
         values, lows, highs = np.array(points, float).T
         bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
@@ -108,10 +110,11 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Excess over the floor by position, of every run."""
-    figure, axes = plt.subplots(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
+    axes = figure.subplots()
     axes.axhline(0, color="gray", linewidth=0.8)
     for number, (name, found) in enumerate(runs.items()):
         gap, error = (np.array(found[key], float) for key in ("by_position", "by_position_error"))
@@ -126,10 +129,11 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
     """KL(Bayes || model) along training, of every run that has it, against the tokens it saw."""
-    figure, axes = plt.subplots(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
+    axes = figure.subplots()
     for number, (name, found) in enumerate(runs.items()):
         points = [(x, y) for x, y in zip(found["tokens"], found["kl_bayes"], strict=True) if x > 0]
         axes.plot(*zip(*points, strict=True), **run_style(number), **markers(number, len(points)), label=name)
@@ -139,12 +143,13 @@ def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> N
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> None:
     """Centered accuracy by task, the runs of a task one below the other."""
     count = max(map(len, tasks.values()))
     size = (WIDTH, 0.8 + 0.13 * count + len(tasks) * (0.1 + 0.09 * count))
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
     axes.axvline(0, color="gray", linewidth=0.8)
     for number in range(count):
         rows = [found[number] for found in tasks.values()]
@@ -160,7 +165,7 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     """A value by two settings, written in its cells; a cell without a run is empty.
 
@@ -170,7 +175,8 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     """
     table = np.array(sweep["cells"], float)
     size = (WIDTH, np.clip(0.9 + 0.35 * len(table), 1.6, 5))
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
     image = axes.imshow(table, cmap="viridis", aspect="auto", origin="lower", interpolation="nearest")
     low, high = np.nanmin(table), np.nanmax(table)
     for row, column in np.argwhere(np.isfinite(table)):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -78,7 +78,7 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
     return paths
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along the sequence: how unlike each predictor the model is, and where.
 
@@ -86,7 +86,8 @@ def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
         law (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_law`].
         path (path): where the PNG goes, a PDF beside it.
     """
-    figure, axes = plt.subplots(figsize=(WIDTH, 3.1), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    axes = figure.subplots()
     highest = 0.0
     for number, (name, style) in enumerate(predictor_styles(law["kl"])):
         values, errors = (np.array(law["kl"][name][key], float) for key in ("by_position", "by_position_error"))
@@ -112,7 +113,7 @@ def _logarithmic(axes: Axes, highest: float) -> None:
         axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_KL))
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_training(training: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along training; where each predictor is closest, where passed, and the phases above.
 
@@ -122,9 +123,8 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     """
     rows = [row for row in training["rows"] if row["step"] > 0]
     steps = [row["step"] for row in rows]
-    figure, (strip, axes) = plt.subplots(
-        2, figsize=(WIDTH, 3.9), sharex=True, height_ratios=(0.075, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+    (strip, axes) = figure.subplots(2, sharex=True, height_ratios=(0.075, 1))
     styles = dict(predictor_styles(training["predictors"]))
     lines = []
     for number, (name, style) in enumerate(styles.items()):
@@ -180,7 +180,7 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
             text.remove()
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str) -> None:
     """How often what the model gave a probability came, beside the probability that the law gave it.
 
@@ -189,9 +189,8 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
         path (path): where the PNG goes, a PDF beside it.
         floor (`str`): the predictor that is the law.
     """
-    figure, (above, below) = plt.subplots(
-        2, figsize=(WIDTH, 4.0), sharex=True, height_ratios=(3, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
+    (above, below) = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     predicted, observed, law = (np.array(calibration[name], float) for name in ("predicted", "observed", "law"))
     edges, count = (np.array(calibration[name], float) for name in ("edges", "count"))
     used = np.flatnonzero(count)
@@ -222,7 +221,7 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
     """R2 of the linear probes by layer, on sequences not fitted on, with their two controls.
 
@@ -230,7 +229,8 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
         beliefs (`dict`): the result of [`~hmm_datasets.evaluation.beliefs.probe_beliefs`].
         path (path): where the PNG goes, a PDF beside it.
     """
-    figure, axes = plt.subplots(figsize=(WIDTH, 2.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    axes = figure.subplots()
     layers = beliefs["layers"]
     looks = {
         "r2": {"color": "#009E73", "marker": "o", "linestyle": "-", "label": "trained model"},
@@ -252,7 +252,7 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
     """True beliefs over three states beside the probed ones; the colour is the true belief, in both.
 
@@ -260,7 +260,8 @@ def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
         points (sequence of `dict`): `belief` and `probed`, three numbers each.
         path (path): where the PNG goes, a PDF beside it.
     """
-    figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 1.75), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.75), layout="constrained")
+    panels = figure.subplots(1, 2)
     colours = np.clip(np.array([point["belief"] for point in points]), 0, 1)
     for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
         draw_simplex(axes, np.array([point[key] for point in points]), colours)
@@ -268,7 +269,7 @@ def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
     save_figure(figure, path, vector=True)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_core(core: Report, path: str | os.PathLike) -> None:
     """Centered accuracy of each task with its interval, the control with corrupted inputs, and the mean of all.
 
@@ -279,7 +280,8 @@ def plot_core(core: Report, path: str | os.PathLike) -> None:
     rows = [(name, task["centered"], task["low"], task["high"], task["corrupted_centered"])
             for name, task in core["tasks"].items()]  # fmt: skip
     rows.append((core["name"], core["score"], core["low"], core["high"], core["corrupted_score"]))
-    figure, axes = plt.subplots(figsize=(WIDTH, 1.1 + 0.2 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(rows)), layout="constrained")
+    axes = figure.subplots()
     axes.axvline(0, color="gray", linewidth=0.8)
     places = np.arange(len(rows), dtype=float)
     places[-1] += 0.6  # its name has up to three lines

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 
 from .plots import save_figure
 
@@ -33,7 +33,8 @@ def plot_table(
     """
     states, width = table.shape
     size = 5.6 * np.clip(np.array([width, states]) / max(width, states), 0.3, 1.0)
-    figure, axes = plt.subplots(figsize=(size[0] + 2.2, size[1] + 1.4), layout="constrained")
+    figure = Figure(figsize=(size[0] + 2.2, size[1] + 1.4), layout="constrained")
+    axes = figure.subplots()
     image = axes.imshow(table, norm=PowerNorm(0.5, vmin=0, vmax=1), cmap="cividis", interpolation="nearest")
     axes.set(title=title, xlabel=columns, ylabel="state")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -46,7 +47,8 @@ def plot_table(
 
 def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
     """Beliefs over three states in the triangle whose corners are certainty; the colour is the belief itself."""
-    figure, axes = plt.subplots(figsize=(6.4, 5.8), layout="constrained")
+    figure = Figure(figsize=(6.4, 5.8), layout="constrained")
+    axes = figure.subplots()
     draw_simplex(axes, beliefs, np.clip(beliefs, 0, 1))
     axes.set(title=title)
     save_figure(figure, path)

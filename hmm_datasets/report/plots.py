@@ -6,12 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -76,7 +72,8 @@ def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, tit
         title (`str`): above the plot.
     """
     held_out = _evaluations(history)
-    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
     for name, style in _styles(held_out[-1], "eval_cross_entropy_"):
         level = held_out[-1][f"eval_cross_entropy_{name}"]
         axes.axhline(level, linewidth=1.4, **{**style, "label": f"{style['label']}: {level:.3f}"})
@@ -94,7 +91,8 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
     """
     held_out = _evaluations(history)
     steps = [row["step"] for row in held_out]
-    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
     for name, style in _styles(held_out[-1], "eval_kl_"):
         values = [row[f"eval_kl_{name}"] for row in held_out]
         axes.plot(steps, values, marker="o", markersize=3, linewidth=1.4, **style)
@@ -104,7 +102,7 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
     _finish(figure, [axes], path)
 
 
-@plt.rc_context(PAPER)
+@rc_context(PAPER)
 def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
     """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
 
@@ -113,9 +111,8 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
         path (path): where the PNG goes, a PDF beside it.
         title (`str`, *optional*): above the plot.
     """
-    figure, (above, below) = plt.subplots(
-        2, figsize=(WIDTH, 4.2), sharex=True, height_ratios=(2, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    (above, below) = figure.subplots(2, sharex=True, height_ratios=(2, 1))
     entropy = measured["cross_entropy"]
     places = np.arange(1, len(entropy["model"]["by_position"]) + 1)
     for number, (name, style) in enumerate(predictor_styles(entropy)):
@@ -141,7 +138,8 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         path (path): where the PNG goes.
         title (`str`): above the plot.
     """
-    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
     if panel.level is not None:
         name, level = panel.level
         style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
@@ -169,7 +167,8 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
 
 def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.PathLike, *, title: str) -> None:
     """Training loss of consecutive stages (pretraining, midtraining, SFT) against the tokens seen since the first."""
-    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
     before = 0
     for colour, (name, history) in zip(("#0072B2", "#E69F00", "#009E73"), stages.items(), strict=False):
         train = [(before + row["tokens"], row["loss"]) for row in history if "loss" in row]
@@ -237,7 +236,7 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
 
 
 def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False) -> None:
-    """Write a picture, whole or not at all, and close the figure. The same figure gives the same bytes.
+    """Write a picture, whole or not at all. The same figure gives the same bytes, whatever backend is in use.
 
     Args:
         figure ([`~matplotlib.figure.Figure`]): what to write.
@@ -247,10 +246,9 @@ def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False
     """
     path, dots = Path(path), 300 if vector else 150
     # Type 42 keeps the letters of a PDF letters, which journals ask for.
-    with contextlib.ExitStack() as files, plt.rc_context({"pdf.fonttype": 42}):
+    with contextlib.ExitStack() as files, rc_context({"pdf.fonttype": 42}):
         figure.savefig(files.enter_context(atomic_file(path)), dpi=dots, format="png")
         if vector:
             figure.set_layout_engine("none")  # laid out by now, and alike in both
             pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
             figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
-    plt.close(figure)

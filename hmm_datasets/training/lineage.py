@@ -48,19 +48,21 @@ def stages_of(model: str) -> list[dict[str, Any]]:
 
 
 def _read(model: str, name: str) -> Mapping[str, Any] | None:
-    from transformers.utils import cached_file
-
-    path = cached_file(
-        model,
-        name,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if path is None:
+    path = Path(model, name) if Path(model).is_dir() else _downloaded(model, name)
+    if path is None or not path.is_file():
         return None
     try:
         found = read_json(path)
     except InputError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _downloaded(model: str, name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(hf_hub_download(model, name))
+    except (HfHubHTTPError, HFValidationError, OSError):  # no such file, no access, or no connection
+        return None

@@ -22,6 +22,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..compat.transformers_models import attention_kinds, is_stateful, name_attention
 from ..errors import InputError
 from ..shipped_files import local_or_shipped
 
@@ -152,15 +153,9 @@ def set_attention(config: "PreTrainedConfig", attention: str) -> None:
         `InputError`: the model has no attention, or none of this kind.
     """
     kind = _model_class(config)
-    has = {
-        "eager": True,
-        "sdpa": kind._supports_sdpa,
-        "flex_attention": kind._supports_flex_attn,
-        "flash_attention_2": kind._supports_flash_attn,
-        "flash_attention_3": kind._supports_flash_attn,
-    }
+    has = attention_kinds(kind)
     if has[attention]:
-        config._attn_implementation = attention
+        name_attention(config, attention)
     elif attention != "sdpa":
         found = [name for name in ATTENTION if has[name]]
         raise InputError(f"attention is {attention!r}, and {kind.__name__} has only {', '.join(found)}; leave it out")
@@ -168,7 +163,7 @@ def set_attention(config: "PreTrainedConfig", attention: str) -> None:
 
 def is_recurrent(config: "PreTrainedConfig") -> bool:
     """Whether a model carries a state from place to place, as Mamba does and hybrids do."""
-    return _model_class(config)._is_stateful
+    return is_stateful(_model_class(config))
 
 
 def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
@@ -180,7 +175,7 @@ def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
 
 
 def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
@@ -193,8 +188,7 @@ def _with_causal_loss(model: Any) -> Any:
 
 
 def _found_config(name: str) -> "PreTrainedConfig":
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(str(local_or_shipped(name)))

@@ -1,9 +1,7 @@
 """Settings of the recipes: dataclasses that TRL's parser reads from a YAML file and flags, checked where made."""
 
 import argparse
-import contextlib
 import difflib
-import io
 import os
 import sys
 import types
@@ -11,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -19,9 +17,9 @@ from transformers import PreTrainedModel, TrainingArguments
 from trl import SFTConfig, TrlParser
 
 from .. import launch_environment
+from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError
 from ..shipped_files import local_or_shipped
-from . import cpu_fsdp
 from .callbacks.interruptions import parse_time
 from .callbacks.samples import check_samples
 from .checkpoints.resuming import possible_starts
@@ -250,26 +248,43 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
             file and the key.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # A flag cut short would set another than the one meant, should a longer name come to exist.
-    parser = TrlParser(kinds, allow_abbrev=False)
+    parser = _Parser(kinds)
     arguments = [part for argument in arguments for part in _split_config(argument)]
     _check_flags(arguments, parser)
     if "--config" in arguments:
         _find_config(arguments)
         _check_config(arguments[arguments.index("--config") + 1 :][:1], parser, kinds)
-    cpu_fsdp.enable()
-    complaint = io.StringIO()
+    shard_on_cpu()
     try:
-        with contextlib.redirect_stderr(complaint):
-            return parser.parse_args_and_config(arguments)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise InputError(complaint.getvalue().strip().splitlines()[-1].partition("error: ")[2]) from None
+        return parser.parse_args_and_config(arguments)
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"settings: {error}") from None
+
+
+class _Parser(TrlParser):
+    """TRL's parser, which keeps the list of its flags and raises where argparse would print its usage and exit.
+
+    Args:
+        kinds (sequence of `type`): the dataclasses to read.
+
+    Attributes:
+        declared (`list[argparse.Action]`): what `add_argument` returned for every flag.
+    """
+
+    def __init__(self, kinds: Sequence[type]):
+        self.declared: list[argparse.Action] = []
+        # A flag cut short would set another than the one meant, should a longer name come to exist.
+        super().__init__(kinds, allow_abbrev=False)
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        action = super().add_argument(*names, **settings)
+        self.declared.append(action)
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message) from None
 
 
 def _split_config(argument: str) -> list[str]:
@@ -282,13 +297,13 @@ def _find_config(arguments: list[str]) -> None:
     place = arguments.index("--config") + 1
     given = arguments[place : place + 1]
     for found in (str(local_or_shipped(name, "recipes")) for name in given):
-        if found != str(Path(given[0])) and os.environ.get("RANK", "0") == "0":
+        if found != str(Path(given[0])) and launch_environment.rank() == 0:
             print(f"--config {given[0]}: no such file here; this is the shipped {found}", file=sys.stderr, flush=True)
         arguments[place] = found
 
 
-def _check_flags(arguments: list[str], parser: TrlParser) -> None:
-    known = {"--config", *parser._option_string_actions}
+def _check_flags(arguments: list[str], parser: _Parser) -> None:
+    known = {"--config", *(flag for action in parser.declared for flag in action.option_strings)}
     for argument in arguments:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and flag not in known:
@@ -319,13 +334,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_config(place: list[str], parser: TrlParser, kinds: Sequence[type]) -> None:
+def _check_config(place: list[str], parser: _Parser, kinds: Sequence[type]) -> None:
     if not place:
         raise InputError("--config needs a YAML file")
     path = Path(place[0])
     content = read_yaml(path)
     expected = {name: kind for one in kinds for name, kind in typing.get_type_hints(one).items()}
-    converters = {action.dest: action.type for action in reversed(parser._actions) if action.dest != "help"}
+    converters = {action.dest: action.type for action in reversed(parser.declared) if action.dest != "help"}
     for key, value in content.items():
         if key == "env":
             continue

@@ -231,14 +231,14 @@ class MixedData(TrainingData):
         }
 
     def rows(self, num_rows):
-        from ..data.interleaving import Mixture
+        from ..data.interleaving import InterleavedRows
         from ..data.repeated_windows import repeated_windows
 
         settings = self._settings
         sources = [
             repeated_windows(stream, settings.length, num_rows, seed=settings.stream_seed) for stream in self.streams
         ]
-        return Mixture(sources, settings.weights, by=settings.weigh_by, exhausted="error", num_rows=num_rows)
+        return InterleavedRows(sources, settings.weights, by=settings.weigh_by, exhausted="error", num_rows=num_rows)
 
     def corpora(self, num_rows):
         parts = self.rows(num_rows).realized(num_rows)

@@ -21,10 +21,16 @@ GPU_MULTIPLE = 128
 class PaddedOutput(nn.Linear):
     """A linear layer from `D` to `V` features, computed with `V` rounded up to a multiple.
 
-    Made by [`pad_output`] from an `nn.Linear` in its place: the same parameters under the same names.
+    Args:
+        layer (`nn.Linear`): whose parameters it takes, the very same ones, so that tied weights stay tied.
+        multiple (`int`): what the rows of the weight are rounded up to a multiple of.
     """
 
-    multiple: int
+    def __init__(self, layer: nn.Linear, multiple: int):
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.multiple = multiple
+        self.train(layer.training)
 
     def forward(self, hidden: Float[torch.Tensor, "*B D"]) -> Float[torch.Tensor, "*B V"]:
         """The logits: a view of those of the padded vocabulary."""
@@ -56,8 +62,7 @@ def pad_output(model: PreTrainedModel, multiple: int) -> None:
     """
     layer = model.get_output_embeddings()
     if type(layer) is nn.Linear and layer.out_features % multiple != 0:
-        layer.__class__ = PaddedOutput
-        layer.multiple = multiple
+        model.set_output_embeddings(PaddedOutput(layer, multiple))
 
 
 def vocabulary_multiple(asked: int | None, device: torch.device) -> int:

@@ -139,10 +139,7 @@ def _models_table(models: dict[str, Any]) -> str:
 
 def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> None:
     """Two panels: what leaking does to bytes a token, and to bits per byte, each with its interval."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     from hmm_datasets.report.plots import save_figure
 
@@ -152,7 +149,8 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
         ("mean" if row["seed"] == "mean" else f"seed {row['seed']}"): tuple(row["difference"].values())
         for row in [*models["seeds"], {"seed": "mean", **models["mean"]}]
     }
-    figure, panels = plt.subplots(1, 2, figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
+    figure = Figure(figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
+    panels = figure.subplots(1, 2)
     titles = ("bytes a token", "bits per byte of held-out text")
     for axes, title, rows in zip(panels, titles, (left, right), strict=True):
         for place, (value, low, high) in enumerate(rows.values()):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.data.interleaving import RESOLUTION, Mixture
+from hmm_datasets.data.interleaving import RESOLUTION, InterleavedRows
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 
@@ -33,7 +33,7 @@ class Rows:
         return [self[index] for index in indices]
 
 
-def place(mixture: Mixture, index: int) -> tuple[int, int]:
+def place(mixture: InterleavedRows, index: int) -> tuple[int, int]:
     (source,), (row,) = mixture.places([index])
     return int(source), int(row)
 
@@ -44,7 +44,7 @@ def place(mixture: Mixture, index: int) -> tuple[int, int]:
 @given(weights)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_a_period_holds_every_share_rounded_to_its_resolution(weights):
-    mixture = Mixture([LONG] * len(weights), weights)
+    mixture = InterleavedRows([LONG] * len(weights), weights)
     shares = np.array(weights) / np.sum(weights)
     assert RESOLUTION % mixture.period == 0
     assert sum(mixture.counts) == mixture.period
@@ -65,13 +65,13 @@ def test_a_period_holds_every_share_rounded_to_its_resolution(weights):
     ],
 )
 def test_counts_of_a_period_are_exact_and_in_lowest_terms(weights, counts):
-    assert Mixture([LONG] * len(weights), weights).counts == counts
+    assert InterleavedRows([LONG] * len(weights), weights).counts == counts
 
 
 @given(weights)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_any_first_rows_hold_every_share_to_within_a_row(weights):
-    mixture = Mixture([LONG] * len(weights), weights)
+    mixture = InterleavedRows([LONG] * len(weights), weights)
     # Tijdeman's bound for S sources.
     bound = 1 - 1 / max(1, 2 * len(weights) - 2)
     assert most_rows_off(mixture.schedule, np.array(mixture.counts) / mixture.period) <= bound + 1e-9 < 1
@@ -89,17 +89,17 @@ def test_shares_that_a_schedule_by_largest_deficit_would_miss_by_more_than_a_row
         greedy.append(int(np.argmax(shares * (slot + 1) - taken)))
         taken[greedy[-1]] += 1
     assert most_rows_off(greedy, shares) > 1.05
-    assert most_rows_off(Mixture([LONG] * 6, shares).schedule, shares) < 0.9 + 1e-9
+    assert most_rows_off(InterleavedRows([LONG] * 6, shares).schedule, shares) < 0.9 + 1e-9
 
 
 def test_hundreds_of_sources_are_mixed():
     shares = np.random.default_rng(0).dirichlet(np.ones(300)) + 1e-4
-    mixture = Mixture([LONG] * 300, shares)
+    mixture = InterleavedRows([LONG] * 300, shares)
     assert most_rows_off(mixture.schedule[:3000], np.array(mixture.counts) / mixture.period) < 1
 
 
 def test_the_order_of_a_mixture_is_fixed_for_good():
-    assert Mixture([LONG] * 3, [0.5, 0.3, 0.2]).places(range(10))[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2, 1, 0]
+    assert InterleavedRows([LONG] * 3, [0.5, 0.3, 0.2]).places(range(10))[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2, 1, 0]
 
 
 # Rows
@@ -108,7 +108,7 @@ def test_the_order_of_a_mixture_is_fixed_for_good():
 @given(weights, st.integers(0, 4000))
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_every_source_is_read_in_its_order_without_gaps(weights, first):
-    mixture = Mixture([LONG] * len(weights), weights)
+    mixture = InterleavedRows([LONG] * len(weights), weights)
     before = mixture.realized(first)
     sources, rows = mixture.places(range(first, first + 300))
     for source in range(len(weights)):
@@ -118,18 +118,18 @@ def test_every_source_is_read_in_its_order_without_gaps(weights, first):
 
 
 def test_a_row_depends_on_its_index_alone():
-    mixture = Mixture([range(0, 5000), range(10_000, 15_000)], [0.6, 0.4])
+    mixture = InterleavedRows([range(0, 5000), range(10_000, 15_000)], [0.6, 0.4])
     forward = [mixture[index] for index in range(2500)]
     order = np.random.default_rng(0).permutation(2500)
     assert [mixture[int(index)] for index in order] == [forward[index] for index in order]
-    again = Mixture([range(0, 5000), range(10_000, 15_000)], [3, 2])
+    again = InterleavedRows([range(0, 5000), range(10_000, 15_000)], [3, 2])
     assert [again[index] for index in range(2500)] == forward
     assert pickle.loads(pickle.dumps(mixture))[777] == forward[777]
 
 
 def test_a_far_row_costs_one_row():
     view = HMMSequences(processes.mess3(), 5)
-    mixture = Mixture([view, HMMSequences(processes.even(), 5)], [0.75, 0.25], num_rows=2 * 10**12)
+    mixture = InterleavedRows([view, HMMSequences(processes.even(), 5)], [0.75, 0.25], num_rows=2 * 10**12)
     source, row = place(mixture, 10**12)
     assert (source, row) == (0, 75 * 10**10)
     assert mixture[10**12]["input_ids"].tolist() == view[row]["input_ids"].tolist()
@@ -138,11 +138,11 @@ def test_a_far_row_costs_one_row():
 def test_a_mixture_that_nothing_ends_needs_a_number_of_rows():
     endless, ending = HMMSequences(processes.mess3(), 5), HMMSequences(processes.mess3(), 5, num_sequences=30)
     with pytest.raises(InputError, match="no source of the mixture ends it; pass num_rows="):
-        Mixture([endless, endless], [1, 1])
+        InterleavedRows([endless, endless], [1, 1])
     with pytest.raises(InputError, match="no source of the mixture ends it; pass num_rows="):
-        Mixture([endless, ending], [1, 1], exhausted="repeat")
-    assert len(Mixture([endless, ending], [1, 1], exhausted="repeat", num_rows=100)) == 100
-    assert 59 <= len(Mixture([endless, ending], [1, 1])) <= 61
+        InterleavedRows([endless, ending], [1, 1], exhausted="repeat")
+    assert len(InterleavedRows([endless, ending], [1, 1], exhausted="repeat", num_rows=100)) == 100
+    assert 59 <= len(InterleavedRows([endless, ending], [1, 1])) <= 61
 
 
 def test_rows_get_positions_where_another_source_has_them():
@@ -153,24 +153,24 @@ def test_rows_get_positions_where_another_source_has_them():
             return [{"input_ids": [7] * 3, "position_ids": [0, 1, 0]} for _ in indices]
 
     plain = HMMSequences(processes.mess3(), 2, num_sequences=100)
-    mixture = Mixture([plain, Packed("packed", 100, 3)], [1, 1])
+    mixture = InterleavedRows([plain, Packed("packed", 100, 3)], [1, 1])
     assert mixture.has_positions
-    assert not Mixture([plain, plain], [1, 1]).has_positions
+    assert not InterleavedRows([plain, plain], [1, 1]).has_positions
     positions = [list(map(int, row["position_ids"])) for row in mixture.__getitems__(range(4))]
     assert positions == [[0, 1, 2], [0, 1, 0]] * 2
 
 
 def test_a_batch_asks_each_source_once():
     first, second = Rows("first", 100, 1), Rows("second", 100, 1)
-    mixture = Mixture([first, second], [0.5, 0.5])
+    mixture = InterleavedRows([first, second], [0.5, 0.5])
     batch = mixture.__getitems__(range(40, 48))
     assert batch == [mixture[index] for index in range(40, 48)]
     assert first.asked[0] == [20, 21, 22, 23] == second.asked[0]
 
 
 def test_a_mixture_of_mixtures_multiplies_the_shares():
-    inner = Mixture([Rows("a", 10**6, 10), Rows("b", 10**6, 20)], [0.5, 0.5])
-    outer = Mixture([inner, Rows("c", 10**6, 40)], [0.8, 0.2])
+    inner = InterleavedRows([Rows("a", 10**6, 10), Rows("b", 10**6, 20)], [0.5, 0.5])
+    outer = InterleavedRows([inner, Rows("c", 10**6, 40)], [0.8, 0.2])
     names = [name for name, _ in outer.__getitems__(range(1000))]
     assert [names.count(name) for name in "abc"] == [400, 400, 200]
     assert (inner.tokens_per_row, outer.tokens_per_row) == (15, 0.8 * 15 + 0.2 * 40)
@@ -181,7 +181,7 @@ def test_a_mixture_of_mixtures_multiplies_the_shares():
 
 def test_shares_of_tokens_give_longer_rows_fewer_turns():
     text, chat = Rows("text", 10**6, 1024), Rows("chat", 10**6, 256)
-    mixture = Mixture([text, chat], [0.3, 0.7], by="tokens")
+    mixture = InterleavedRows([text, chat], [0.3, 0.7], by="tokens")
     rows = 50_000
     names = [name for name, _ in mixture.__getitems__(range(rows))]
     tokens = {source.name: names.count(source.name) * source.tokens_per_row for source in (text, chat)}
@@ -194,7 +194,7 @@ def test_shares_of_tokens_give_longer_rows_fewer_turns():
 def test_a_source_that_does_not_count_its_tokens_cannot_be_mixed_by_them():
     message = error([Rows("text", 9, 5), LONG], [1, 1], by="tokens")
     assert message == "source 1 (range) has no tokens_per_row; mix by='examples'"
-    realized = Mixture([Rows("text", 9, 5), LONG], [1, 1]).realized(4)
+    realized = InterleavedRows([Rows("text", 9, 5), LONG], [1, 1]).realized(4)
     assert [part["tokens"] for part in realized] == [10, None]
     assert [part["token_share"] for part in realized] == [None, None]
 
@@ -202,7 +202,7 @@ def test_a_source_that_does_not_count_its_tokens_cannot_be_mixed_by_them():
 @pytest.mark.parametrize("num_rows", [1, 7, 10, 1234, 5000])
 def test_the_realized_proportions_are_those_of_the_rows_read(num_rows):
     sources = [Rows("a", 300, 8), Rows("b", 900, 2), Rows("c", 50, 4)]
-    mixture = Mixture(sources, [0.5, 0.3, 0.2], exhausted="repeat", num_rows=5000)
+    mixture = InterleavedRows(sources, [0.5, 0.3, 0.2], exhausted="repeat", num_rows=5000)
     names = [name for name, _ in mixture.__getitems__(range(num_rows))]
     for source, part in zip(sources, mixture.realized(num_rows), strict=True):
         rows = names.count(source.name)
@@ -215,32 +215,32 @@ def test_the_realized_proportions_are_those_of_the_rows_read(num_rows):
 def test_epochs_are_those_of_the_source_where_it_holds_several():
     source = Rows("a", 300, 8)
     source.epochs = 3
-    assert Mixture([source], [1]).realized(150)[0]["epochs"] == 1.5
+    assert InterleavedRows([source], [1]).realized(150)[0]["epochs"] == 1.5
 
 
 # Exhausted sources
 
 
 def test_a_mixture_stops_where_a_source_has_no_next_row():
-    mixture = Mixture([range(25), range(10**6)], [0.5, 0.5])
+    mixture = InterleavedRows([range(25), range(10**6)], [0.5, 0.5])
     rows = list(mixture)
     assert [
         row for source, row in zip(mixture.schedule[np.arange(len(rows)) % 2], rows, strict=True) if source == 0
     ] == [*range(25)]
-    sources, _ = Mixture([LONG, LONG], [0.5, 0.5]).places([len(mixture)])
+    sources, _ = InterleavedRows([LONG, LONG], [0.5, 0.5]).places([len(mixture)])
     assert sources[0] == 0, "the next row would be of the source that ended"
     for index in (len(mixture), -1):
         with pytest.raises(IndexError, match=f"index {index} is outside a mixture of {len(mixture)} rows"):
             mixture[index]
-    assert len(Mixture([range(25), range(10**6)], [0.5, 0.5], num_rows=30)) == 30
+    assert len(InterleavedRows([range(25), range(10**6)], [0.5, 0.5], num_rows=30)) == 30
 
 
 @given(weights, st.data())
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_a_mixture_that_stops_reads_no_row_twice_and_one_more_would(weights, data):
     sizes = [data.draw(st.integers(1, 60)) for _ in weights]
-    mixture = Mixture([range(size) for size in sizes], weights)
-    endless = Mixture([LONG] * len(weights), weights)
+    mixture = InterleavedRows([range(size) for size in sizes], weights)
+    endless = InterleavedRows([LONG] * len(weights), weights)
     _, rows = endless.places(range(len(mixture)))
     sources, _ = mixture.places(range(len(mixture)))
     assert all(rows[sources == source].max(initial=-1) < size for source, size in enumerate(sizes))
@@ -249,7 +249,7 @@ def test_a_mixture_that_stops_reads_no_row_twice_and_one_more_would(weights, dat
 
 
 def test_a_source_that_repeats_begins_again_until_each_was_read_whole():
-    mixture = Mixture([range(4), range(100, 107)], [0.5, 0.5], exhausted="repeat")
+    mixture = InterleavedRows([range(4), range(100, 107)], [0.5, 0.5], exhausted="repeat")
     assert len(mixture) == 14
     rows = list(mixture)
     assert [row for row in rows if row < 100] == [0, 1, 2, 3, 0, 1, 2]
@@ -260,7 +260,7 @@ def test_a_source_that_repeats_begins_again_until_each_was_read_whole():
 def test_a_mixture_that_may_not_end_early_is_refused_when_made():
     message = error([range(10), LONG], [1, 1], exhausted="error", num_rows=100)
     assert message.startswith("source 0 has 10 rows and ends before row 20 of 100; give it more epochs")
-    mixture = Mixture([range(10), LONG], [1, 1], exhausted="error", num_rows=20)
+    mixture = InterleavedRows([range(10), LONG], [1, 1], exhausted="error", num_rows=20)
     assert len(list(mixture)) == 20
 
 
@@ -269,7 +269,7 @@ def test_a_mixture_that_may_not_end_early_is_refused_when_made():
 
 def error(sources, weights, **settings) -> str:
     with pytest.raises(InputError) as caught:
-        Mixture(sources, weights, **settings)
+        InterleavedRows(sources, weights, **settings)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -297,4 +297,4 @@ def test_a_mixture_that_cannot_be_is_refused(sources, weights, settings, message
 
 def test_realized_proportions_of_more_rows_than_there_are_are_refused():
     with pytest.raises(InputError, match="num_rows=11: expected 0 to 10"):
-        Mixture([range(10)], [1]).realized(11)
+        InterleavedRows([range(10)], [1]).realized(11)

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
 from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.data.interleaving import Mixture
+from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.hmm import processes
@@ -49,8 +49,12 @@ DATA = {
     "token_shards stream": lambda folders: stream(folders, "token_shards", streaming=True),
     "TokenWindows": windows,
     "PackedWindows": lambda folders: windows(folders, PackedWindows),
-    "Mixture": lambda folders: Mixture([windows(folders), windows(folders, PackedWindows)], [0.3, 0.7], by="tokens"),
-    "Mixture with an endless part": lambda folders: Mixture([windows(folders), HMMSequences(HMM, LENGTH - 1)], [1, 1]),
+    "InterleavedRows": lambda folders: InterleavedRows(
+        [windows(folders), windows(folders, PackedWindows)], [0.3, 0.7], by="tokens"
+    ),
+    "InterleavedRows with an endless part": lambda folders: InterleavedRows(
+        [windows(folders), HMMSequences(HMM, LENGTH - 1)], [1, 1]
+    ),
 }
 
 

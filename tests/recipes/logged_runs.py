@@ -14,7 +14,7 @@ from hmm_datasets.launch import run
 
 def view(name, folder):
     from hmm_datasets import HMMSequences
-    from hmm_datasets.data.interleaving import Mixture
+    from hmm_datasets.data.interleaving import InterleavedRows
     from hmm_datasets.hmm import processes
     from hmm_datasets.text.stream import TokenStream
     from hmm_datasets.data.windows import TokenWindows
@@ -22,7 +22,9 @@ def view(name, folder):
     if name == "hmm":
         return HMMSequences(processes.mess3(), LENGTH).by_index()
     windows = TokenWindows(TokenStream(folder), LENGTH + 1, seed=5, epochs=50)
-    return windows if name == "windows" else Mixture([windows, HMMSequences(processes.mess3(), LENGTH)], [0.5, 0.5])
+    if name == "windows":
+        return windows
+    return InterleavedRows([windows, HMMSequences(processes.mess3(), LENGTH)], [0.5, 0.5])
 
 def main(settings):
     from transformers import LlamaForCausalLM, set_seed

@@ -9,8 +9,8 @@ import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hmm_datasets.compat.accelerate import shard_on_cpu
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training import cpu_fsdp
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 from hmm_datasets.training.trainer import FineTuner
@@ -42,7 +42,7 @@ def conversation(number: int) -> list[dict[str, str]]:
 
 
 def main(folder: str, micro_batch: int) -> FineTuner:
-    cpu_fsdp.enable()
+    shard_on_cpu()
     tokenizer = train_bpe([" ".join(WORDS)] * 8, 280, show_progress=False)
     rows = Dataset.from_list([{"messages": conversation(number)} for number in range(32)])
     settings = SFTSettings(

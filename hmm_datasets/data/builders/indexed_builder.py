@@ -10,15 +10,15 @@ keeps account of: a state in the middle of a table is its beginning and how much
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import datasets
 import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
-from datasets.iterable_dataset import _BaseExamplesIterable
 
+from ...compat.datasets import PlacedRows, StreamedBuilder
 from ..formatters import register_formatters
 
 register_formatters()
@@ -28,7 +28,7 @@ _STREAMED_TABLE = 1 << 10  # rows of an Arrow table of a stream, which a stream 
 _PREPARED = 1 << 16
 
 
-class IndexedExamples(_BaseExamplesIterable):
+class IndexedExamples(PlacedRows):
     """Rows `first, first + step, ...`, `count` of them, of something that is read by index.
 
     Args:
@@ -37,8 +37,6 @@ class IndexedExamples(_BaseExamplesIterable):
         dtype (`np.dtype`): of the tokens.
         labels (`bool`): whether rows have `labels`, equal to their `input_ids`.
     """
-
-    _sleep_on_threads_shutdown = False
 
     def __init__(self, first: int, step: int, count: int, shards: int, dtype: np.dtype, labels: bool):
         super().__init__()
@@ -50,11 +48,6 @@ class IndexedExamples(_BaseExamplesIterable):
         self.labels = labels
 
     @property
-    def is_typed(self) -> bool:
-        """Rows have the types of `features` already: `datasets` need not cast them."""
-        return True
-
-    @property
     def features(self) -> datasets.Features:
         """The columns and their types."""
         return features_of(self.dtype, labels=self.labels)
@@ -63,36 +56,22 @@ class IndexedExamples(_BaseExamplesIterable):
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of 1 to `count` rows end to end, and where rows begin, the end last."""
 
-    def _init_state_dict(self) -> dict:
-        self._state_dict = {"next": 0, "type": type(self).__name__}
-        return self._state_dict
-
-    def __iter__(self) -> Iterator[tuple[int, dict]]:
-        place = self._state_dict["next"] if self._state_dict else 0
+    def rows_from(self, place: int) -> Iterator[tuple[int, dict]]:
+        """The rows from a place on, each with its index."""
         while place < self.count:
             tokens, offsets = self._read_from(place, _STREAMED)
             for begin, end in pairwise(offsets.tolist()):
-                place += 1
-                if self._state_dict:
-                    self._state_dict["next"] = place
                 row = {"input_ids": tokens[begin:end].tolist()}
                 if self.labels:
                     row["labels"] = row["input_ids"].copy()
-                yield self.first + self.step * (place - 1), row
+                yield self.first + self.step * place, row
+                place += 1
 
-    @property
-    def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]]:
-        """The same rows, state and all, as tables."""
-        return self._iter_arrow
-
-    def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
-        place = self._state_dict["next"] if self._state_dict else 0
+    def tables_from(self, place: int) -> Iterator[tuple[int, pa.Table]]:
+        """The rows from a place on as tables, each with the index of its first row."""
         for table in self.tables(place, _STREAMED_TABLE):
-            first = self.first + self.step * place
+            yield self.first + self.step * place, table
             place += len(table)
-            if self._state_dict:
-                self._state_dict["next"] = place
-            yield first, table
 
     def tables(self, place: int = 0, rows: int = _PREPARED) -> Iterator[pa.Table]:
         """The rows from `place` on as Arrow tables of at most so many rows, by default of a few megabytes."""
@@ -137,7 +116,7 @@ class IndexedExamples(_BaseExamplesIterable):
         return min(self.shards, max(1, self.count))
 
 
-class IndexedBuilder(datasets.ArrowBasedBuilder):
+class IndexedBuilder(StreamedBuilder):
     """A builder of splits that are [`IndexedExamples`]: streamed as they are, prepared part by part."""
 
     def _split(self, name: str, examples: IndexedExamples) -> datasets.SplitGenerator:
@@ -150,8 +129,9 @@ class IndexedBuilder(datasets.ArrowBasedBuilder):
             for block, table in enumerate(part.tables()):
                 yield Key(number, block), table
 
-    def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> IndexedExamples:
-        return split_generator.gen_kwargs["whole"]
+    def examples(self, split: datasets.SplitGenerator) -> IndexedExamples:
+        """The rows of a split."""
+        return split.gen_kwargs["whole"]
 
 
 def features_of(dtype: np.dtype, *, labels: bool) -> datasets.Features:

@@ -64,6 +64,8 @@ class RandomChains(Family):
     ```
     """
 
+    stored_name: ClassVar[str] = "RandomChains"
+
     num_states: int | tuple[int, int]
     alpha: float | None = None
     group: int = 1

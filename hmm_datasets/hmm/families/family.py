@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
@@ -58,6 +58,9 @@ class Family:
         group (`int`): consecutive sequences that share an HMM: `i` and `j` do where `i // group == j // group`.
     """
 
+    stored_name: ClassVar[str]
+    """What `family.json` calls the family: part of the format, and of the fingerprint."""
+
     num_symbols: int
     group: int
 
@@ -77,7 +80,7 @@ class Family:
 
     def fingerprint(self) -> str:
         """SHA-256 of settings and HMMs (32 hexadecimal digits): equal families, equal streams."""
-        content = [type(self).__name__, self.settings(), [hmm.fingerprint() for hmm in self.parts()]]
+        content = [self.stored_name, self.settings(), [hmm.fingerprint() for hmm in self.parts()]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
@@ -91,7 +94,7 @@ class Family:
         write_json(
             folder / FAMILY_NAME,
             {
-                "family": type(self).__name__,
+                "family": self.stored_name,
                 "format_version": FORMAT_VERSION,
                 "settings": self.settings(),
                 "num_hmms": len(parts),

@@ -2,12 +2,12 @@
 
 With components that are concepts, the same symbols under different transition matrices, this is the prior of
 GINC (Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR
-2022): see the example of [`Mixture`].
+2022): see the example of [`HMMMixture`].
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
@@ -25,7 +25,7 @@ from .family import (
 
 
 @dataclass(frozen=True)
-class Mixture(Family):
+class HMMMixture(Family):
     """One of finitely many HMMs, drawn for each sequence by its weight.
 
     Args:
@@ -35,7 +35,7 @@ class Mixture(Family):
 
     ```python
     >>> from hmm_datasets.hmm import processes
-    >>> family = Mixture((processes.golden_mean(), processes.even()), (0.25, 0.75))
+    >>> family = HMMMixture((processes.golden_mean(), processes.even()), (0.25, 0.75))
     >>> family.next_token_probs([[0, 0]])[0, 2].round(3).tolist()
     [0.5, 0.5]
 
@@ -48,10 +48,12 @@ class Mixture(Family):
     >>> from hmm_datasets.hmm.families import RandomChains
     >>> emission = processes.random(8, 50, alpha=0.1, seed=0).emission
     >>> tables = [RandomChains(8, alpha=0.2).hmm_at(seed=0, index=concept).transition for concept in range(4)]
-    >>> concepts = Mixture([HMM(transition=table, emission=emission) for table in tables], [0.25] * 4)
+    >>> concepts = HMMMixture([HMM(transition=table, emission=emission) for table in tables], [0.25] * 4)
 
     ```
     """
+
+    stored_name: ClassVar[str] = "Mixture"
 
     hmms: tuple[HMM, ...]
     weights: tuple[float, ...]

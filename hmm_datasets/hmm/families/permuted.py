@@ -1,7 +1,7 @@
 """Families of one HMM permuted anew for every group: its symbols renamed, or its emission rows shuffled."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -40,6 +40,8 @@ class PermutedSymbols(Family):
 
     ```
     """
+
+    stored_name: ClassVar[str] = "PermutedSymbols"
 
     hmm: HMM
     group: int = 1
@@ -119,6 +121,8 @@ class PermutedEmissions(Family):
 
     ```
     """
+
+    stored_name: ClassVar[str] = "PermutedEmissions"
 
     hmm: HMM
     group: int = 1

@@ -16,10 +16,10 @@ from ..model import HMM
 from ..storage import CONFIG_NAME, WEIGHTS_NAME, download
 from .chains import RandomChains
 from .family import FAMILY_NAME, Family
-from .mixture import Mixture
+from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
 
-_KINDS = {kind.__name__: kind for kind in (Mixture, PermutedEmissions, PermutedSymbols, RandomChains)}
+_KINDS = {kind.stored_name: kind for kind in (HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains)}
 
 
 def load_source(

@@ -96,8 +96,6 @@ def import_tiktoken(
         `InputError`: for a file that is none, with the line, and for a split pattern that the two libraries read
             differently.
     """
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
     if re.search(r"\}\+", split_pattern):
         raise InputError(
             f"split_pattern={split_pattern!r}: {{n,m}}+ is possessive for tiktoken, but here it repeats; "
@@ -108,7 +106,7 @@ def import_tiktoken(
     taken = set(ranks.values()) & set(special.values())
     if taken or len(set(special.values())) < len(special):
         raise InputError(f"special_tokens={special}: expected ids of their own, found {sorted(taken)} in {path} too")
-    characters = bytes_to_unicode()
+    characters = byte_characters()
 
     def written(token: bytes) -> str:
         return "".join(characters[byte] for byte in token)
@@ -118,6 +116,22 @@ def import_tiktoken(
     vocabulary = {written(token): rank for token, rank in ranks.items()}
     whole = None in pairs.values()
     return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(path), ignore_merges=whole)
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary, as GPT-2 has them.
+
+    A printable character of Latin-1 stands for itself; the other 68 bytes, in order, for those from U+0100 on.
+
+    ```python
+    >>> byte_characters()[32:35]
+    ['Ġ', '!', '"']
+
+    ```
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _lines(path: str | os.PathLike) -> list[str]:

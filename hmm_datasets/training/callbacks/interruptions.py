@@ -108,10 +108,9 @@ class Interruptions(TrainerCallback):
 
 def _bound_waiting(timeout: timedelta) -> None:
     """Give all process groups the timeout that the Trainer gives the first of them alone, not to DeepSpeed's."""
-    from torch.distributed import distributed_c10d
+    from ...compat.torch import set_timeout_of_all_groups
 
-    for group in list(distributed_c10d._world.pg_map):
-        distributed_c10d._set_pg_timeout(timeout, group)
+    set_timeout_of_all_groups(timeout)
 
 
 def parse_time(text: str) -> timedelta:

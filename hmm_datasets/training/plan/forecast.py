@@ -216,20 +216,19 @@ def peak_activations(
 
 def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:
     import copy
-    import warnings
 
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
 
+    from ...compat.torch import fake_tensors, tracked_memory
+    from ...compat.transformers_models import attention_of
     from ..models import new_model, set_attention
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
-    if config._attn_implementation != "eager":
+    if attention_of(config) != "eager":
         set_attention(config, "sdpa")  # fused, as flash and flex attention are, and to be had everywhere
-    with FakeTensorMode():
+    with fake_tensors():
         model = new_model(config)
         model.train()
         if checkpointing:
@@ -237,13 +236,8 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
-        tracker = MemTracker()
-        tracker.track_external(model)
-        with tracker, warnings.catch_warnings():
-            # The tracker's own, of modules that the model's code calls by a function.
-            warnings.filterwarnings("ignore", "Module is None", UserWarning)
+        with tracked_memory(model) as peak:
             with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
                 loss = model(input_ids=rows, labels=rows).loss
             loss.backward()
-        (peak,) = tracker.get_tracker_snapshot("peak").values()
-    return sum(size for kind, size in peak.items() if getattr(kind, "name", "") in ("ACT", "TEMP"))
+        return peak()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import (
-    Mixture,
+    HMMMixture,
     PermutedEmissions,
     PermutedSymbols,
     RandomChains,
@@ -27,7 +27,7 @@ def families(group: int = 1):
         PermutedSymbols(processes.mess3(), group),
         PermutedEmissions(BASE, group),
         RandomChains(3, 0.5, group),
-        Mixture((BASE, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5), group),
+        HMMMixture((BASE, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5), group),
         RandomChains((2, 5), zipf=1.5, group=group, alphabet=9, start="stationary"),
         RandomChains((1, 4), 1.0, group, doubly_stochastic=True, emission_alpha=0.5, alphabet=6),
     ]
@@ -191,7 +191,7 @@ def test_what_is_drawn_never_changes():
     assert sinkhorn.hmm_at(3, 4).fingerprint() == "a964bedca6717214b3c148ff6197755a"
     hidden = RandomChains(6, 0.4, emission_alpha=0.2, start="stationary")
     assert hidden.hmm_at(3, 4).fingerprint() == "acd035a038cc27ad7ee76ce4f68b79c1"
-    mixture = Mixture((processes.golden_mean(), processes.rrxor(), processes.even()), (0.2, 0.3, 0.5))
+    mixture = HMMMixture((processes.golden_mean(), processes.rrxor(), processes.even()), (0.2, 0.3, 0.5))
     assert [mixture.component_at(12, index) for index in range(12)] == [2, 2, 2, 0, 1, 2, 2, 2, 1, 2, 2, 2]
 
 
@@ -238,8 +238,8 @@ def test_the_components_of_a_mixture_come_by_their_weights():
     observed = np.bincount([family.component_at(1, index) for index in range(4000)], minlength=3)
     expected = 4000 * np.array(family.weights)
     assert ((observed - expected) ** 2 / expected).sum() < 13.8  # 99.9th percentile at 2 degrees of freedom
-    assert Mixture((CLEAR, BASE), (1, 0)).component_at(0, 5) == 0
-    assert {Mixture((CLEAR, BASE), (0, 1)).component_at(0, i) for i in range(200)} == {1}
+    assert HMMMixture((CLEAR, BASE), (1, 0)).component_at(0, 5) == 0
+    assert {HMMMixture((CLEAR, BASE), (0, 1)).component_at(0, i) for i in range(200)} == {1}
 
 
 def test_nothing_can_be_drawn():
@@ -275,14 +275,14 @@ def test_bad_input_is_told_in_one_line():
         with pytest.raises(InputError, match="alpha is"):
             RandomChains(2, alpha)
     with pytest.raises(InputError, match="0 hmms and 0 weights"):
-        Mixture((), ())
+        HMMMixture((), ())
     with pytest.raises(InputError, match="1 hmms and 2 weights"):
-        Mixture((BASE,), (0.5, 0.5))
+        HMMMixture((BASE,), (0.5, 0.5))
     with pytest.raises(InputError, match=r"hmms\[1\] has 2 symbols; expected 4"):
-        Mixture((BASE, processes.even()), (0.5, 0.5))
+        HMMMixture((BASE, processes.even()), (0.5, 0.5))
     for weights in ((0.5, 0.6), (1.5, -0.5), (math.nan, 1.0)):
         with pytest.raises(InputError, match="weights sum to"):
-            Mixture((BASE, CLEAR), weights)
+            HMMMixture((BASE, CLEAR), weights)
     for family in families():
         with pytest.raises(InputError, match=r"seed is -1; expected an integer in \[0, 2\*\*64\)"):
             family.sample(1, 2, seed=-1)

@@ -11,7 +11,7 @@ from brute_force import likelihood, random_edges
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import (
-    Mixture,
+    HMMMixture,
     PermutedEmissions,
     PermutedSymbols,
     RandomChains,
@@ -125,7 +125,7 @@ def test_who_knows_the_hmm_is_told_its_own_law():
         PermutedSymbols(EDGES, 2),
         PermutedEmissions(STATES, 3),
         RandomChains((2, 4), zipf=1.0, alphabet=6),
-        Mixture((STATES, CLEAR), (0.5, 0.5), 2),
+        HMMMixture((STATES, CLEAR), (0.5, 0.5), 2),
     ):
         tokens = family.sample(7, 9, seed=5, first=3, step=2)
         law = family.informed_next_token_probs(tokens, seed=5, first=3, step=2)
@@ -140,7 +140,7 @@ def test_who_knows_the_hmm_is_told_its_own_law():
         PermutedSymbols(STATES),
         PermutedEmissions(processes.random(4, 6, alpha=0.2, seed=3)),
         RandomChains((2, 6), 0.5, alphabet=8),
-        Mixture((STATES, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5)),
+        HMMMixture((STATES, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5)),
     ],
     ids=lambda family: type(family).__name__,
 )
@@ -224,13 +224,18 @@ def test_the_next_token_law_of_random_chains_is_that_of_the_chains_drawn():
 
 
 def test_the_next_token_law_of_a_mixture_is_the_ratio_of_its_marginals():
-    family = Mixture((processes.golden_mean(), processes.even(), processes.zero_one_random()), (0.5, 0.3, 0.2))
+    family = HMMMixture((processes.golden_mean(), processes.even(), processes.zero_one_random()), (0.5, 0.3, 0.2))
     for word, law in zip(words(2, 5), family.next_token_probs(words(2, 5)), strict=True):
         np.testing.assert_allclose(law, ratio_of_marginals(family.hmms, family.weights, word.tolist()), atol=1e-12)
 
 
 def test_tensors_give_tensors():
-    for family in (PermutedSymbols(STATES), PermutedEmissions(STATES), RandomChains(3, 0.5), Mixture((STATES,), (1,))):
+    for family in (
+        PermutedSymbols(STATES),
+        PermutedEmissions(STATES),
+        RandomChains(3, 0.5),
+        HMMMixture((STATES,), (1,)),
+    ):
         tokens = torch.tensor([[0, 1, 2]])
         law = family.next_token_probs(tokens)
         np.testing.assert_array_equal(law.numpy(), family.next_token_probs(tokens.numpy()))

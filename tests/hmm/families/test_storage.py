@@ -7,7 +7,7 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import (
-    Mixture,
+    HMMMixture,
     PermutedEmissions,
     PermutedSymbols,
     RandomChains,
@@ -21,7 +21,7 @@ FAMILIES = {
     "chains": RandomChains((2, 5), alpha=0.5, alphabet=9, group=2),
     "zipf": RandomChains(3, zipf=1.5, doubly_stochastic=True),
     "hidden": RandomChains(3, alpha=1.0, emission_alpha=0.3, alphabet=7, start="stationary"),
-    "mixture": Mixture((processes.golden_mean(), processes.even()), (0.25, 0.75), group=4),
+    "mixture": HMMMixture((processes.golden_mean(), processes.even()), (0.25, 0.75), group=4),
 }
 
 
@@ -103,3 +103,10 @@ def test_the_hmms_of_a_family_keep_the_names_of_their_symbols(tmp_path):
     named = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=np.eye(2), vocabulary=["up", "down"])
     PermutedSymbols(named).save_pretrained(tmp_path)
     assert load_source(tmp_path).hmm.vocabulary == ("up", "down")
+
+
+def test_a_mixture_keeps_the_name_and_fingerprint_it_has_in_files(tmp_path):
+    FAMILIES["mixture"].save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "family.json").read_text())
+    assert (stored["family"], stored["fingerprint"]) == ("Mixture", "698f86532a71a96fb45cb5679ae3546c")
+    assert load_source(tmp_path) == FAMILIES["mixture"]

@@ -7,12 +7,11 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken_ext.openai_public import r50k_pat_str
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, train_bpe
-from hmm_datasets.text.tokenizers.tokenizer_import import import_gpt2, import_tiktoken
+from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters, import_gpt2, import_tiktoken
 
 # That of cl100k_base, as tiktoken writes it: fewer steps back, the same pieces as SPLIT_PATTERNS["gpt4"].
 CL100K = (
@@ -44,7 +43,7 @@ def trained(split_pattern: str, vocab_size: int = 2000):
 
 
 def ranks_of(tokenizer) -> dict[bytes, int]:
-    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in SPECIAL_TOKENS}
     return {bytes(byte_of[c] for c in token): number - len(SPECIAL_TOKENS) for token, number in vocabulary.items()}
 

@@ -1,14 +1,18 @@
-"""FSDP2 on processes without a GPU.
+"""FSDP2 on processes without a GPU, which accelerate does not offer.
 
-accelerate 1.15 turns to FSDP only where it sees GPUs: on gloo it trains under plain DDP instead, and says nothing.
-`torch.distributed.fsdp.fully_shard` itself runs on gloo, so all that is missing is that accelerate's state says FSDP.
-With this, what a cluster runs under FSDP2 can be tried, and is tested, on a laptop.
+`torch.distributed.fsdp.fully_shard` runs on gloo. accelerate 1.15 turns to FSDP only where it sees GPUs: on gloo it
+trains under plain DDP instead, and says nothing. All that is missing is that accelerate's state says FSDP. With this,
+what a cluster runs under FSDP2 can be tried, and is tested, on a laptop.
+
+Private: `AcceleratorState.__init__` is wrapped, and `AcceleratorState._mixed_precision` and
+`PartialState._shared_state` are read and written. Upstream: no issue is known; Lightning has the same request
+(Lightning-AI/pytorch-lightning#21812). It can go once `AcceleratorState` takes `ACCELERATE_USE_FSDP` under MULTI_CPU.
 """
 
 import os
 
 
-def enable() -> None:
+def shard_on_cpu() -> None:
     """Let accelerate use FSDP2 over gloo, where a launcher asked for FSDP and there is no GPU; else do nothing.
 
     Call it before the first `Accelerator` or `TrainingArguments` is made.
@@ -22,7 +26,7 @@ def enable() -> None:
     from accelerate.state import AcceleratorState, DistributedType, PartialState
 
     initialize = AcceleratorState.__init__
-    if getattr(initialize, "_shards_on_cpu", False):
+    if getattr(initialize, "shards_on_cpu", False):
         return
 
     def initialize_and_shard(self, *args, fsdp_plugin=None, **kwargs):
@@ -34,5 +38,5 @@ def enable() -> None:
             self.distributed_type = DistributedType.FSDP
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
-    initialize_and_shard._shards_on_cpu = True
+    initialize_and_shard.shards_on_cpu = True
     AcceleratorState.__init__ = initialize_and_shard

@@ -1,0 +1,54 @@
+"""What is imported is declared, and what is declared has bounds that let in what is tested."""
+
+import ast
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NEEDED = [Requirement(text) for text in PROJECT["dependencies"]]
+ALL = [*NEEDED, *(Requirement(text) for listed in EXTRAS.values() for text in listed)]
+OTHERS = [requirement for requirement in ALL if requirement.name != "hmm-datasets"]
+LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+PINNED = {canonicalize_name(name): version for name, version in (line.split("==") for line in LINES)}
+
+
+def imported(folder: str) -> set[str]:
+    """Packages outside the standard library and this project that modules of a folder import anywhere."""
+    # A program's folder is on its path, so that its neighbours are imported by their bare names.
+    programs = () if folder == "hmm_datasets" else (ROOT / folder).rglob("*.py")
+    own = {"hmm_datasets", *(path.stem for path in programs)}
+    names = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - own
+
+
+@pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])
+def test_what_is_imported_is_declared(folder):
+    declared = {canonicalize_name(requirement.name) for requirement in ALL}
+    providers = metadata.packages_distributions()
+    missing = {
+        name
+        for name in imported(folder)
+        if not declared & {canonicalize_name(found) for found in providers.get(name, [name])}
+    }
+    assert missing == set()
+
+
+@pytest.mark.parametrize("requirement", OTHERS, ids=str)
+def test_a_dependency_has_bounds_that_let_in_the_version_that_is_tested(requirement):
+    assert any(bound.operator in ("<", "==") for bound in requirement.specifier)
+    version = PINNED.get(canonicalize_name(requirement.name))
+    assert version is None or requirement.specifier.contains(version)

@@ -1,0 +1,111 @@
+"""A program that uses every public name; `make lint` checks its types, and nothing runs it.
+
+What is written after a colon is what a user's editor must find out: where an annotation of the package is lost, or is
+wrong, the line is an error.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import torch
+
+from hmm_datasets import (
+    HMM,
+    EvaluationSettings,
+    FineTuner,
+    FitResult,
+    FitSettings,
+    HMMMixture,
+    HMMSequences,
+    InputError,
+    InterleavedRows,
+    PackedWindows,
+    PermutedEmissions,
+    PermutedSymbols,
+    Pretrainer,
+    PretrainSettings,
+    RandomChains,
+    SFTSettings,
+    TokenStream,
+    TokenWindows,
+    build_word_corpus,
+    evaluate_model,
+    fit_hmm,
+    load_corpus,
+    load_metric,
+    load_source,
+    processes,
+    push_folder,
+    tokenize_corpus,
+    train_and_save,
+    train_bpe,
+)
+
+
+def an_hmm() -> None:
+    hmm = HMM(start=[0.5, 0.5], transition=np.eye(2), emission=np.eye(2))
+    assert_type(processes.mess3(x=0.1, a=0.5), HMM)
+    assert_type(hmm.num_states, int)
+    tokens = hmm.sample(4, 8, seed=0, first=3)
+    width: int = tokens.shape[1]
+    hmm.log_likelihood(tokens)
+    hmm.beliefs(tokens)
+    hmm.next_token_probs(tokens)
+    hmm.posteriors(tokens)
+    states, log_probability = hmm.viterbi(tokens)
+    rate = hmm.entropy_rate()
+    hmm.save_pretrained("folder")
+    assert_type(HMM.from_pretrained(Path("folder")), HMM)
+    print(width, states, log_probability, rate, hmm.stationary().sum())
+
+
+def learning(tokens: np.ndarray) -> None:
+    settings = FitSettings(num_states=3, max_epochs=2)
+    result = fit_hmm(tokens, settings, num_symbols=4, checkpoint_dir=Path("folder"))
+    assert_type(result, FitResult)
+    assert_type(result.hmm, HMM)
+
+
+def families(hmm: HMM) -> None:
+    mixture = HMMMixture((hmm, hmm), (0.5, 0.5), group=2)
+    assert_type(PermutedEmissions(hmm).hmm_at(0, 1), HMM)
+    assert_type(PermutedSymbols(hmm, group=8).fingerprint(), str)
+    RandomChains(5, alpha=1.0).sample(2, 3, seed=1)
+    source = load_source("folder")
+    assert_type(source.fingerprint(), str)
+    assert_type(mixture.num_symbols, int)
+
+
+def text() -> None:
+    corpus = load_corpus("tinystories-sample", split="train")
+    tokenizer = train_bpe(["some text"], 512, show_progress=False)
+    words = build_word_corpus(["Some text."], k=10)
+    tokenize_corpus(["some text"], tokenizer, "folder", "name")
+    stream = TokenStream("folder")
+    windows = TokenWindows(stream, 256, seed=0)
+    packed = PackedWindows(stream, 256, seed=0)
+    rows = InterleavedRows([windows, packed], [0.5, 0.5], by="tokens", exhausted="stop")
+    assert_type(len(rows), int)
+    row: Mapping[str, torch.Tensor] = windows[0]
+    print(corpus, words, row, HMMSequences(processes.even(), 8, num_sequences=10)[3])
+
+
+def training(model: Any, data: Any) -> None:
+    settings = PretrainSettings(output_dir="folder", train_tokens=10**6)
+    trainer = Pretrainer(model=model, args=settings, train_dataset=data)
+    record = train_and_save(trainer, settings={}, data={})
+    assert_type(record, dict[str, Any])
+    FineTuner(model=model, args=SFTSettings(output_dir="folder"), train_dataset=data)
+
+
+def measuring() -> None:
+    assert_type(evaluate_model(EvaluationSettings(model="folder")), dict[str, Any])
+    load_metric("perplexity").compute(predictions=["some text"])
+    try:
+        pushed = push_folder("folder", "USER/NAME")
+    except InputError as error:
+        print(error)
+    else:
+        assert_type(pushed.commit, str)
