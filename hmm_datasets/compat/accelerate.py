@@ -26,8 +26,8 @@ def shard_on_cpu() -> None:
     from accelerate.state import AcceleratorState, DistributedType, PartialState
 
     initialize = AcceleratorState.__init__
-    if getattr(initialize, "shards_on_cpu", False):
-        return
+    if initialize.__name__ == "initialize_and_shard":
+        return  # by an earlier call
 
     def initialize_and_shard(self, *args, fsdp_plugin=None, **kwargs):
         initialize(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
@@ -38,5 +38,4 @@ def shard_on_cpu() -> None:
             self.distributed_type = DistributedType.FSDP
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
-    initialize_and_shard.shards_on_cpu = True
     AcceleratorState.__init__ = initialize_and_shard

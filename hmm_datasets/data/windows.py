@@ -67,14 +67,14 @@ class Windows(ABC):
 
     def places(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
         """Return which window of an epoch each item is; negative indices count from the end."""
-        indices = np.asarray(indices)
-        if indices.size and indices.dtype.kind not in "iu":
-            raise TypeError(f"indices must be integers, found {indices.dtype}")
-        indices = indices.astype(np.int64)
-        outside = (indices < -len(self)) | (indices >= len(self))
+        wanted = np.asarray(indices)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise TypeError(f"indices must be integers, found {wanted.dtype}")
+        wanted = wanted.astype(np.int64)
+        outside = (wanted < -len(self)) | (wanted >= len(self))
         if outside.any():
-            raise IndexError(f"index {indices[outside][0]} of a data set of {len(self)} windows")
-        epochs, places = np.divmod(indices % len(self), self.num_windows)
+            raise IndexError(f"index {wanted[outside][0]} of a data set of {len(self)} windows")
+        epochs, places = np.divmod(wanted % len(self), self.num_windows)
         if self.seed is not None:
             for epoch in set(epochs.tolist()):
                 chosen = epochs == epoch
