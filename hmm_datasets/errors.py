@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from . import launch_environment
@@ -70,7 +70,7 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
 
 
 @contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Generator[None]:
     """End by an [`InputError`] or a full disk with one line, `error: ...`, and exit code 2; other exceptions pass.
 
     Of several processes rank 0 speaks at once. The others, and whoever lost another process, wait five seconds, in
@@ -96,7 +96,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _full_disks_named() -> Iterator[None]:
+def _full_disks_named() -> Generator[None]:
     """Make an [`InputError`] of a full disk that nobody nearer to it has told of, such as that of a cache."""
     try:
         yield
@@ -108,7 +108,7 @@ def _full_disks_named() -> Iterator[None]:
         caches = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR"))
         places = [Path.cwd(), Path.home(), Path(tempfile.gettempdir()), *map(Path, filter(None, caches))]
         free = {place: shutil.disk_usage(place).free for place in places if place.is_dir()}
-        fullest = min(free, key=free.get)
+        fullest = min(free, key=free.__getitem__)
         what = getattr(error, "filename", None) or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
         raise InputError(
             f"{what}: no room left on the disk ({' '.join(str(error).split())[:200]}); {format_bytes(free[fullest])} "

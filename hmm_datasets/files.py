@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _unfinished: set[Path] = set()
 
 
 @contextlib.contextmanager
-def unfinished(path: Path) -> Iterator[None]:
+def unfinished(path: Path) -> Generator[None]:
     """Delete what is written at `path` when the block is left, unless it was renamed by then."""
     _unfinished.add(path)
     try:
@@ -35,7 +35,7 @@ def unfinished(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _becoming(path: Path, temporary: Path) -> Iterator[None]:
+def _becoming(path: Path, temporary: Path) -> Generator[None]:
     """Around what writes `temporary` and renames it to `path`: it is whole or gone.
 
     Raises:
@@ -79,7 +79,7 @@ def size_of(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_file(path: str | os.PathLike) -> Generator[Path]:
     """Yield a temporary path in the same folder; rename it to `path` on success, delete it on any error.
 
     Raises:
@@ -99,7 +99,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike) -> Generator[Path]:
     """Yield an empty temporary folder beside `path`; put it in place of `path` on success, delete it on any error.
 
     Raises:
@@ -123,7 +123,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def written_together(folder: str | os.PathLike) -> Iterator[Path]:
+def written_together(folder: str | os.PathLike) -> Generator[Path]:
     """Yield an empty temporary folder in `folder`; on success all that it holds is moved there, on any error deleted.
 
     Raises:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .compat.accelerate import flags_of
 from .errors import InputError
 from .shipped_files import local_or_shipped, shipped
 
@@ -203,7 +204,7 @@ def _launch(script: Path, name: str, arguments: list[str]) -> int:
 
 def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
     """The flags that are the launcher's, with their values, and the rest."""
-    flags = {flag: action for flag, action in launcher._option_string_actions.items() if flag.startswith("--")}
+    flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
     flags = {flag: action for flag, action in flags.items() if _underscored(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
     own, recipe, words = [], [], iter(arguments)
     for word in words:

@@ -60,14 +60,14 @@ def places_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int |
 
     ```
     """
-    indices = np.asarray(indices)
-    if indices.size and indices.dtype.kind not in "iu":
-        raise TypeError(f"indices must be integers, found {indices.dtype}")
-    indices, total = indices.astype(np.int64), size * epochs
-    outside = (indices < -total) | (indices >= total)
+    wanted = np.asarray(indices)
+    if wanted.size and wanted.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, found {wanted.dtype}")
+    wanted, total = wanted.astype(np.int64), size * epochs
+    outside = (wanted < -total) | (wanted >= total)
     if outside.any():
-        raise IndexError(f"index {indices[outside][0]} of a data set of {total} rows")
-    numbers, places = np.divmod(indices % total, size)
+        raise IndexError(f"index {wanted[outside][0]} of a data set of {total} rows")
+    numbers, places = np.divmod(wanted % total, size)
     if seed is not None:
         for epoch in set(numbers.tolist()):
             chosen = numbers == epoch

@@ -65,3 +65,12 @@ def test_a_type_checker_is_told_the_modules_that_names_are_loaded_from():
     assert told == hmm_datasets._MODULE_OF
     assert list(hmm_datasets._MODULE_OF) == hmm_datasets.__all__
     assert Path(hmm_datasets.__file__).with_name("py.typed").exists()
+
+
+def test_the_program_whose_types_are_checked_uses_every_public_name():
+    """`make lint` checks it (`ty check`)."""
+    program = ast.parse(Path(__file__).with_name("typing").joinpath("public_api.py").read_text())
+    (names,) = [
+        node.names for node in program.body if isinstance(node, ast.ImportFrom) and node.module == "hmm_datasets"
+    ]
+    assert sorted(alias.name for alias in names) == sorted(hmm_datasets.__all__)

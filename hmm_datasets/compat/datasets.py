@@ -65,10 +65,10 @@ class PlacedRows(_BaseExamplesIterable):
         return self._state_dict
 
     def _place(self) -> int:
-        return self._state_dict["next"] if self._state_dict else 0
+        return self._state_dict["next"] if isinstance(self._state_dict, dict) else 0
 
     def _go_to(self, place: int) -> None:
-        if self._state_dict:
+        if isinstance(self._state_dict, dict):
             self._state_dict["next"] = place  # in place: `datasets` holds the same dict
 
 
@@ -82,7 +82,7 @@ class StreamedBuilder(datasets.ArrowBasedBuilder):
     def examples(self, split: datasets.SplitGenerator) -> PlacedRows:
         """The rows of a split."""
 
-    def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> PlacedRows:
+    def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> Any:
         return self.examples(split_generator)
 
 

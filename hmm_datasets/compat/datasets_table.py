@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 TABLE_MODULE = "datasets.packaged_modules"
 
@@ -48,11 +49,14 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
-        run_module = spec.loader.exec_module
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        run_module = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             run_module(module)
             _enter(module, self.entries)
 
-        spec.loader.exec_module = exec_module
+        loader.exec_module = exec_module
         return spec

@@ -6,14 +6,14 @@ Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import torch
 
 
 @contextlib.contextmanager
-def without_module_weights(engine) -> Iterator[None]:
+def without_module_weights(engine) -> Generator[None]:
     """Have `save_checkpoint` of an engine write no weights of the module.
 
     Under stages 1 and 2 they stand in `model.safetensors` already. `save_checkpoint` has `exclude_frozen_parameters`
@@ -30,7 +30,7 @@ def without_module_weights(engine) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def universal_checkpoints(engine) -> Iterator[None]:
+def universal_checkpoints(engine) -> Generator[None]:
     """Have `load_checkpoint` of an engine read the universal form, which its configuration alone can ask for.
 
     Goes once `load_checkpoint` takes it as an argument.

@@ -39,7 +39,8 @@ def sparse_transition(model: "SparseHMM", num_states: int) -> Float[np.ndarray, 
     places = getattr(model, "_edge_keymap", None)
     if places is None:
         return None
-    values = model._edge_log_probs.detach().cpu().double().exp().numpy()
+    values: Any = model._edge_log_probs
+    values = values.detach().cpu().double().exp().numpy()
     transition = np.zeros((num_states, num_states))
     for (origin, target), place in places.items():
         transition[origin, target] = values[place]

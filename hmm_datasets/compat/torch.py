@@ -4,7 +4,7 @@ Checked against 2.13.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def fake_tensors() -> Any:
 
 
 @contextmanager
-def tracked_memory(model: nn.Module) -> Iterator[Callable[[], int]]:
+def tracked_memory(model: nn.Module) -> Generator[Callable[[], int]]:
     """Follow what is allocated inside, and tell the bytes of activations and temporaries at the peak of all memory.
 
     Nothing public tells that of tensors without data. Upstream: `MemTracker` came with pytorch/pytorch#124688; this

@@ -114,15 +114,15 @@ class InterleavedRows(Dataset):
     @property
     def tokens_per_row(self) -> float | None:
         tokens = [getattr(source, "tokens_per_row", None) for source in self.sources]
-        return None if None in tokens else float(np.dot(self.counts, tokens)) / self.period
+        return None if None in tokens else float(np.dot(self.counts, np.array(tokens))) / self.period
 
     def places(self, indices: Sequence[int]) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "B"]]:
         """Return the source that each row comes from, and its index there."""
-        indices = np.asarray(indices, dtype=np.int64)
-        outside = (indices < 0) | (indices >= len(self))
+        wanted = np.asarray(indices, dtype=np.int64)
+        outside = (wanted < 0) | (wanted >= len(self))
         if outside.any():
-            raise IndexError(f"index {indices[outside][0]} is outside a mixture of {len(self)} rows")
-        periods, slots = np.divmod(indices, self.period)
+            raise IndexError(f"index {wanted[outside][0]} is outside a mixture of {len(self)} rows")
+        periods, slots = np.divmod(wanted, self.period)
         sources = self.schedule[slots]
         rows = periods * np.array(self.counts)[sources] + self.turns[slots]
         return sources, rows % np.array(self.sizes)[sources]
@@ -144,14 +144,16 @@ class InterleavedRows(Dataset):
         rest = np.bincount(self.schedule[:slots], minlength=len(self.sources)).tolist()
         rows = [periods * count + more for count, more in zip(self.counts, rest, strict=True)]
         averages = [getattr(source, "tokens_per_row", None) for source in self.sources]
-        tokens = [None if a is None else row * a for row, a in zip(rows, averages, strict=True)]
-        total = None if None in tokens else sum(tokens)
+        known = [row * average for row, average in zip(rows, averages, strict=True) if average is not None]
+        total = sum(known) if len(known) == len(rows) else None
+        tokens = [None if average is None else row * average for row, average in zip(rows, averages, strict=True)]
+        shares = [None if total is None or amount is None else amount / max(1, total) for amount in tokens]
         return [
             {
                 "rows": rows[number],
                 "row_share": rows[number] / max(1, num_rows),
                 "tokens": tokens[number],
-                "token_share": None if total is None else tokens[number] / max(1, total),
+                "token_share": shares[number],
                 "epochs": rows[number] * getattr(source, "epochs", 1) / self.sizes[number],
             }
             for number, source in enumerate(self.sources)

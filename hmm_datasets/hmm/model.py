@@ -168,16 +168,17 @@ class HMM:
             cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
         return out
 
-    def _tables_on(self, device: "torch.device") -> "list[DeviceTable | None]":
+    def _tables_on(self, device: "torch.device") -> "tuple[DeviceTable, DeviceTable, DeviceTable | None]":
         from .sampling.cuda import device_table
 
         if device not in self._device_tables:
-            tables = [None if table is None else device_table(table, device) for table in self._alias_tables]
-            self._device_tables[device] = tables
+            start, symbol, transition = self._alias_tables
+            last = None if transition is None else device_table(transition, device)
+            self._device_tables[device] = device_table(start, device), device_table(symbol, device), last
         return self._device_tables[device]
 
     @cached_property
-    def _device_tables(self) -> "dict[torch.device, list[DeviceTable | None]]":
+    def _device_tables(self) -> "dict[torch.device, tuple[DeviceTable, DeviceTable, DeviceTable | None]]":
         return {}
 
     @cached_property
@@ -186,7 +187,8 @@ class HMM:
 
         start = AliasTable.from_probabilities(self.start[None])
         if self.edges is None:
-            return start, *map(AliasTable.from_probabilities, (self.emission, self.transition))
+            symbol, transition = map(AliasTable.from_probabilities, (self.emission, self.transition))
+            return start, symbol, transition
         pairs = self.edges.transpose(1, 2, 0).reshape(self.num_states, -1)
         return start, AliasTable.from_probabilities(pairs), None
 
@@ -197,12 +199,10 @@ class HMM:
         from .inference.forward_backward import Parameters
 
         dtype = dtype or torch.float64
-        return Parameters(
-            *(
-                None if table is None else torch.tensor(table, dtype=dtype, device=device)
-                for table in (self.start, self.transition, self.emission, self.edges)
-            )
-        )
+        tables = (self.start, self.transition, self.emission)
+        start, transition, emission = (torch.tensor(table, dtype=dtype, device=device) for table in tables)
+        edges = None if self.edges is None else torch.tensor(self.edges, dtype=dtype, device=device)
+        return Parameters(start, transition, emission, edges)
 
     def log_likelihood(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B"]:
         """`log P(tokens)` of every sequence in nats; -inf where the HMM cannot emit it.

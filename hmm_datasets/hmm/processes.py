@@ -63,7 +63,7 @@ def leaky_rrxor(epsilon: float = 0.1) -> HMM:
         epsilon (`float`, *optional*, defaults to 0.1): share of steps that leak, in `[0, 1]`; 0 is RRXOR.
     """
     _probability("epsilon", epsilon)
-    return HMM(edges=(1 - epsilon) * rrxor().edges + epsilon / 10)
+    return HMM(edges=(1 - epsilon) * np.asarray(rrxor().edges) + epsilon / 10)
 
 
 def golden_mean(p: float = 0.5) -> HMM:

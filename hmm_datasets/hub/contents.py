@@ -9,7 +9,7 @@ digests beside them are those of the copies, so that what is pulled can be verif
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str,
 
 
 @contextlib.contextmanager
-def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -> Iterator[dict[str, Path]]:
+def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -> Generator[dict[str, Path]]:
     """The files as they may be pushed: with copies in place of those that name this machine, for as long as needed.
 
     Args:

@@ -410,7 +410,7 @@ def _endpoint(endpoint: str | None) -> str:
 
 
 def _size(operation: "CommitOperationAdd") -> int:
-    return os.path.getsize(operation.path_or_fileobj)
+    return os.path.getsize(str(operation.path_or_fileobj))
 
 
 def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOperationAdd"]]:

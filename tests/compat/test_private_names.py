@@ -31,18 +31,6 @@ HOOKS = {
 """Methods and attributes that the documentation of another library tells a subclass to have."""
 
 
-OF_THE_TRAINER = {
-    "hmm_datasets/training/checkpoints/model_folders.py",
-    "hmm_datasets/training/checkpoints/saving.py",
-    "hmm_datasets/training/checkpoints/sharded_saving.py",
-    "hmm_datasets/training/hub_pushes.py",
-    "hmm_datasets/training/indices.py",
-    "hmm_datasets/training/skips.py",
-    "hmm_datasets/training/trainer.py",
-}
-TRAINER = pytest.mark.xfail(strict=True, reason="the Trainer's private methods are not in compat/transformers.py yet")
-
-
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
@@ -89,7 +77,7 @@ def foreign_names(source: str, own: set[str]) -> Iterator[tuple[int, str]]:
 def modules() -> Iterator[Any]:
     for path in OUTSIDE:
         name = path.relative_to(ROOT.parent).as_posix()
-        yield pytest.param(path, id=name, marks=TRAINER if name in OF_THE_TRAINER else ())
+        yield pytest.param(path, id=name)
 
 
 @pytest.mark.parametrize("path", modules())
@@ -128,7 +116,6 @@ def is_ours(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "hmm_datasets"
 
 
-@TRAINER
 def test_a_class_outside_compat_overrides_no_private_method_of_another_library():
     overridden = set()
     for kind in classes():

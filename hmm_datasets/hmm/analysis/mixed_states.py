@@ -109,7 +109,7 @@ class Tree:
         self.beliefs = roots
         self.next_token_probs = roots @ hmm.emission
         self.following = np.full(self.next_token_probs.shape, -1)
-        self._origins = [()] * len(roots)
+        self._origins: list[tuple[int, ...]] = [()] * len(roots)
         self._expanded = 0
         self._cells = _Cells(tolerance)
         self._cells.numbers(roots, 0)

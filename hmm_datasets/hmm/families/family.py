@@ -61,8 +61,15 @@ class Family:
     stored_name: ClassVar[str]
     """What `family.json` calls the family: part of the format, and of the fingerprint."""
 
-    num_symbols: int
-    group: int
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def num_symbols(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def group(self) -> int:
+        raise NotImplementedError
 
     @property
     def has_exact_law(self) -> bool:
@@ -141,6 +148,10 @@ class Family:
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
             out = rows[begin:end]
             self.hmm_at(seed, index).sample(end - begin, length, seed, index, step=step, out=out, num_threads=1)
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal law of token `t` given those before it, the HMM unknown, for `t = 0 .. T`."""
+        raise NotImplementedError
 
     def informed_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1

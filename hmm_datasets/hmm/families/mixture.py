@@ -109,8 +109,8 @@ class HMMMixture(Family):
         component = self._components(indices // np.uint64(self.group), np.uint64(seed))
         for place in np.unique(component):
             own = np.flatnonzero(component == place)
-            tables = self.hmms[place]._alias_tables
-            sample_tokens(*tables, self.num_symbols, seed, first, step, rows, rows=own)
+            start, symbol, transition = self.hmms[place]._alias_tables
+            sample_tokens(start, symbol, transition, self.num_symbols, seed, first, step, rows, rows=own)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal law of token `t` given those before it, the component unknown, for `t = 0 .. T`.
