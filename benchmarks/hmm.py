@@ -62,12 +62,12 @@ def sampling(settings: argparse.Namespace) -> None:
         rates = {name: _rate(draw, count, settings.seconds) for name, (draw, count) in draws.items()}
         ours = next(iter(rates.values()))
         rows = [[name, f"{rate:,.0f}", f"{ours / rate:,.2f}"] for name, rate in rates.items()]
-        print(f"\nDrawing: H={states}, E={symbols}, sequences of {LENGTH}, one byte a token\n")
+        print(f"\nDrawing: H={states}, E={symbols}, sequences of {LENGTH}, one byte per token\n")
         print(text_table(["sampler", "tokens/s", "ours is times faster"], rows))
         limits = {
             "the generator alone (Philox4x32-10)": _generator_alone,
             "the look-ups alone (words of a cheap recurrence)": _look_ups_alone(hmm),
-            "the stores alone (one byte a token)": _stores_alone,
+            "the stores alone (one byte per token)": _stores_alone,
         }
         one_thread = rates["hmm-datasets, 1 thread"]
         rows = []
@@ -118,7 +118,7 @@ def epoch(settings: argparse.Namespace) -> None:
         settings = FitSettings(500, max_epochs=1, tolerance=0, dtype=dtype)
         rate = fit_hmm(tokens, settings, num_symbols=100, device=device).history[0]["tokens_per_second"]
         rows.append([f"hmm-datasets, {device}, {dtype}", f"{rate:,.0f}", f"{tokens.size / rate:.1f}"])
-    print(text_table(["fit", "tokens/s", "seconds an epoch"], rows))
+    print(text_table(["fit", "tokens/s", "seconds per epoch"], rows))
 
 
 def _fit(tokens: np.ndarray, guess: HMM, dtype: str, device: str = "cpu") -> tuple[float, HMM]:
@@ -192,7 +192,7 @@ def _quickest(step: Callable[[], object]) -> float:
 
 
 def _print_products(states: int, num_rows: int) -> None:
-    """What share of the machine's matrix-product rate an epoch reaches: it holds `6 H^2` operations a token."""
+    """What share of the machine's matrix-product rate an epoch reaches: it holds `6 H^2` operations per token."""
     tokens = processes.random(states, states, alpha=0.3, seed=1).sample(num_rows, LENGTH, seed=2).astype(np.int64)
     guess = random_guess(states, states, seed=3)
     rows = []

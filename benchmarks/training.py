@@ -50,8 +50,8 @@ def main() -> None:
     parts = {"step": step, "data": data, "resume": resume, "gpu": gpu}
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--model", default="3m", help="preset for the parts without a GPU, default 3m")
-    parser.add_argument("--length", type=int, default=128, help="tokens a row, default 128")
-    parser.add_argument("--batch", type=int, default=32, help="rows a step, default 32")
+    parser.add_argument("--length", type=int, default=128, help="tokens per row, default 128")
+    parser.add_argument("--batch", type=int, default=32, help="rows per step, default 32")
     parser.add_argument("--rounds", type=int, default=5, help="how often the runs take turns, default 5")
     settings = parser.parse_args()
     if not torch.cuda.is_available():
@@ -81,7 +81,7 @@ class Clock(TrainerCallback):
 
 
 def step(settings: argparse.Namespace) -> None:
-    """Seconds a step: the recipe, torch alone, the plain Trainer on a list."""
+    """Seconds per step: the recipe, torch alone, the plain Trainer on a list."""
     rows = hmm_rows(settings.length)
     ways = {
         "torch alone, rows in a list": _bare,
@@ -214,7 +214,7 @@ def data(settings: argparse.Namespace) -> None:
         history = [row for row in read_jsonl(folder / "history.jsonl") if "step_seconds" in row][WARM:]
         shutil.rmtree(folder)
         table.append([name, *_shares(history)])
-    print(f"\nWaiting for data: {settings.model} model, {settings.batch} rows of {settings.length} tokens a step\n")
+    print(f"\nWaiting for data: {settings.model} model, {settings.batch} rows of {settings.length} tokens per step\n")
     print(text_table(["rows", "step, ms", "waiting, ms", "share, median", "at most"], table))
 
 
@@ -257,7 +257,7 @@ def resume(settings: argparse.Namespace) -> None:
         for n, s in found.items()
     ]
     table += [[name, f"{n:,}", f"{s:.2f}", "once"] for (name, n), s in skipping.items()]
-    print(f"\nResuming: {settings.model} model, {settings.batch} rows a step; to the end of the first step\n")
+    print(f"\nResuming: {settings.model} model, {settings.batch} rows per step; to the end of the first step\n")
     print(text_table(["trained by", "from step", "seconds, median", "of the rounds"], table))
 
 

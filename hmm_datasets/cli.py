@@ -69,7 +69,7 @@ def _add_hmm_commands(commands) -> None:
     """Drawing from an HMM and measuring it."""
     command = _add_hmm_command(commands, "sample", sample, "draw sequences from an HMM")
     command.add_argument("--num-sequences", type=int, default=1, metavar="N", help="default 1")
-    command.add_argument("--length", type=int, default=64, metavar="L", help="tokens a sequence, default 64")
+    command.add_argument("--length", type=int, default=64, metavar="L", help="tokens per sequence, default 64")
     command.add_argument("--seed", type=int, default=0, help="which stream, default 0")
     command.add_argument("--first", type=int, default=0, metavar="I", help="index of the first sequence, default 0")
     command.add_argument(
@@ -79,10 +79,10 @@ def _add_hmm_commands(commands) -> None:
         help=".npy, .bin (raw little-endian) or .txt (a line a sequence); by default text to stdout",
     )
 
-    command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats a token")
+    command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats per token")
     command.add_argument("tokens", type=Path, metavar="FILE.npy", help="integers of shape (N, L)")
 
-    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats a token")
+    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats per token")
 
     command = _add_hmm_command(commands, "describe", describe, "sizes, states, mixing, and what predictors reach")
     command.add_argument("--length", type=int, default=64, metavar="L", help="positions to measure at, default 64")
@@ -118,10 +118,15 @@ def _add_result_commands(commands) -> None:
     command.add_argument("runs", nargs="+", metavar="RUN", help="folder of an evaluation; the first is the reference")
     command.add_argument("--output-dir", type=Path, metavar="FOLDER", help="write report, page and pictures there")
     command.add_argument(
-        "--heat-map", nargs=2, metavar=("X", "Y"), help="of the runs' reports, such as law.num_states law.length"
+        "--heat-map",
+        nargs=2,
+        metavar=("X", "Y"),
+        help="of the runs' reports, such as optimum.num_states optimum.length",
     )
     command.add_argument(
-        "--value", default="law.bayes_gap.bayes_gap", help="what the heat map shows, default law.bayes_gap.bayes_gap"
+        "--value",
+        default="optimum.bayes_gap.bayes_gap",
+        help="what the heat map shows, default optimum.bayes_gap.bayes_gap",
     )
 
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
@@ -207,7 +212,7 @@ def score(arguments: argparse.Namespace) -> int:
     error = ""
     if count > 1 and impossible == 0:
         error = f", standard error {rates.std(ddof=1) / np.sqrt(count):.6f}"
-    print(f"{rates.mean():.6f} nats a token{error}, over {count:,} sequences of {length:,} tokens")
+    print(f"{rates.mean():.6f} nats per token{error}, over {count:,} sequences of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under this HMM")
     return 0
@@ -219,7 +224,7 @@ def entropy_rate(arguments: argparse.Namespace) -> int:
 
     rate = _load(arguments.hmm).entropy_rate()
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
-    print(f"{rate.value:.6f} nats a token ({rate.value / math.log(2):.6f} bits), {exact}")
+    print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
     return 0
 
 

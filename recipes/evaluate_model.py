@@ -1,6 +1,6 @@
 """Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
 
-    hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --against outputs/demo/hmm/hmm
+    hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm
 
 Without `--launch` one process does it. In `output_dir`, by default the model's folder `evaluation`: `report.json`,
 `report.html`, `plots/`, `items/`.

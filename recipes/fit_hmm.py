@@ -34,7 +34,7 @@ class CorpusSettings:
     max_documents: int | None = field(default=None, metadata={"help": "Read no more documents than this."})
     vocabulary_size: int = field(default=100, metadata={"help": "Words kept, the full stop among them."})
     sentences: str = field(default="train", metadata={"help": "Fit to `train`, or to its `unique` sentences."})
-    length: int = field(default=64, metadata={"help": "Symbols a window."})
+    length: int = field(default=64, metadata={"help": "Symbols per window."})
     device: str | None = field(
         default=None, metadata={"help": "Where to compute, as cuda:1; by default each process takes its own."}
     )

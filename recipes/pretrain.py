@@ -19,7 +19,7 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     """Open the data, build the model, plan, train, save."""
     from transformers import default_data_collator, set_seed
 
-    from hmm_datasets.evaluation.baselines import Ladder
+    from hmm_datasets.evaluation.baselines import BaselineComparison
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainer import Pretrainer
@@ -30,8 +30,8 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     plan = settings.plan(data, model)
     evaluation = {}
     if data.source is not None:
-        ladder = Ladder(data.source)
-        evaluation = {"compute_metrics": ladder.summarize, "preprocess_logits_for_metrics": ladder.reduce_logits}
+        baselines = BaselineComparison(data.source)
+        evaluation = {"compute_metrics": baselines.summarize, "preprocess_logits_for_metrics": baselines.reduce_logits}
     trainer = Pretrainer(
         model=model,
         args=settings,

@@ -50,7 +50,7 @@ def main(settings: ReportSettings) -> None:
         plot_loss(history, root / "loss.png", title="A small Llama on sequences of an HMM")
         plot_divergence(history, root / "divergence.png", title="How far the model is from each predictor")
     if (root / "evaluate_hmm" / "report.json").exists():
-        report["law"] = measured = read_json(root / "evaluate_hmm" / "report.json")["law"]
+        report["optimum"] = measured = read_json(root / "evaluate_hmm" / "report.json")["optimum"]
         plot_positions(measured, root / "positions.png", title="Held-out cross-entropy along the sequence")
         lines = [hmm_table(measured), "", *lines]
         faults = out_of_order(measured)
@@ -59,7 +59,7 @@ def main(settings: ReportSettings) -> None:
         plot_stages(stages, root / "text_loss.png", title="From text to chat")
     if (root / "evaluate_text" / "report.json").exists():
         report["text"] = text = read_json(root / "evaluate_text" / "report.json")["text"]
-        lines += ["", f"held-out text: {text['bits_per_byte']:.4f} +- {text['standard_error']:.4f} bits a byte"]
+        lines += ["", f"held-out text: {text['bits_per_byte']:.4f} +- {text['standard_error']:.4f} bits per byte"]
     if (root / "sft" / "answer.json").exists():
         report["answer"] = answer = read_json(root / "sft" / "answer.json")
         lines += ["", f"prompt: {answer['prompt']}", f"answer: {answer['answer']}"]

@@ -115,7 +115,7 @@ def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch
     assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
     out = capsys.readouterr().out
     rates = -HMM_OF_TESTS.log_likelihood(tokens) / 20
-    assert out.startswith(f"{rates.mean():.6f} nats a token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
+    assert out.startswith(f"{rates.mean():.6f} nats per token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
 
 
 def test_score_counts_impossible_sequences(tmp_path, capsys):
@@ -123,7 +123,7 @@ def test_score_counts_impossible_sequences(tmp_path, capsys):
     np.save(tmp_path / "t.npy", [[0, 1, 0], [0, 0, 1]])
     main(["score", str(tmp_path / "hmm"), str(tmp_path / "t.npy")])
     out = capsys.readouterr().out
-    assert out.startswith("inf nats a token, over 2")
+    assert out.startswith("inf nats per token, over 2")
     assert "1 of 2 sequences are impossible" in out
 
 
@@ -143,11 +143,11 @@ def test_score_tells_bad_files(folder, tmp_path, capsys):
 def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "exact")
     assert main(["entropy-rate", str(tmp_path / "exact")]) == 0
-    assert capsys.readouterr().out == "0.462098 nats a token (0.666667 bits), exact\n"
+    assert capsys.readouterr().out == "0.462098 nats per token (0.666667 bits), exact\n"
     assert main(["entropy-rate", folder]) == 0
     expected = HMM_OF_TESTS.entropy_rate()
     out = capsys.readouterr().out
-    assert out.startswith(f"{expected.value:.6f} nats a token")
+    assert out.startswith(f"{expected.value:.6f} nats per token")
     assert f"standard error {expected.standard_error:.6f}" in out
 
 

@@ -166,11 +166,11 @@ def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, 
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     processes.mess3().save_pretrained(tmp_path / "hmm")
     launcher = ("accelerate.commands.accelerate_cli", "launch", "--config_file", ROOT / "accelerate_configs/cpu2.yaml")
-    recipe = (ROOT / "recipes" / "evaluate_model.py", "--model", tmp_path / "model", "--against", tmp_path / "hmm")
-    few = ("--tasks", "law", "--num_sequences", 16, "--length", 8, "--output_dir", tmp_path / "report")
+    recipe = (ROOT / "recipes" / "evaluate_model.py", "--model", tmp_path / "model", "--targets", tmp_path / "hmm")
+    few = ("--tasks", "optimum", "--num_sequences", 16, "--length", 8, "--output_dir", tmp_path / "report")
     result = launch(*launcher, *recipe, *few)
     assert result.returncode == 0, result.stderr
-    assert read_json(tmp_path / "report" / "report.json")["law"]["bayes_gap"]["bayes_gap"] > 0
+    assert read_json(tmp_path / "report" / "report.json")["optimum"]["bayes_gap"]["bayes_gap"] > 0
 
 
 @pytest.mark.launch

@@ -21,7 +21,7 @@ def test_resamples_are_of_the_same_documents_for_all_figures():
     assert (resampled_sums(figures, 200, seed=2) != sums).any()
 
 
-def test_the_interval_of_a_mean_is_that_of_the_normal_law():
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
     """With sizes of one the ratio is a mean, whose error is known: 1.96 standard deviations over the root of D."""
     generator = np.random.default_rng(0)
     first = generator.normal(5.0, 10.0, 4000)

@@ -54,7 +54,7 @@ class HMMSequences(Dataset):
 
     Args:
         source ([`Source`]): an [`~hmm_datasets.HMM`] or a family.
-        length (`int`): `L`, symbols a sequence.
+        length (`int`): `L`, symbols per sequence.
         seed (`int`, *optional*, defaults to 0): which stream.
         num_sequences (`int`, *optional*): length of the view; endless by default.
         first (`int`, *optional*, defaults to 0): index of row 0.
@@ -107,7 +107,7 @@ class HMMSequences(Dataset):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens a row, the beginning token among them."""
+        """Tokens per row, the beginning token among them."""
         return float(self.length + (self.bos_token_id is not None))
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:

@@ -134,7 +134,7 @@ class InterleavedRows(Dataset):
             num_rows (`int`, *optional*): how many rows; the whole mixture by default.
 
         Returns:
-            `list[dict]`: `rows`; `row_share`; `tokens` and `token_share`, by the source's average tokens a row, None
+            `list[dict]`: `rows`; `row_share`; `tokens` and `token_share`, by the source's average tokens per row, None
             where a source does not say it; `epochs`, how often the source was read.
         """
         num_rows = len(self) if num_rows is None else num_rows

@@ -59,7 +59,7 @@ class PackedWindows(Windows):
         stream ([`TokenStream`]):
             The tokens.
         length (`int`):
-            Tokens a window, at least 2.
+            Tokens per window, at least 2.
         seed (`int`, *optional*):
             Seed of the order; None keeps the order of the plan.
         epochs (`int`, *optional*, defaults to 1):
@@ -68,9 +68,9 @@ class PackedWindows(Windows):
             Where plans are kept; `hmm_datasets/packing` under `HF_HOME` by default.
 
     Attributes:
-        num_windows (`int`): windows an epoch.
+        num_windows (`int`): windows per epoch.
         num_pieces (`int`): documents and parts of cut documents.
-        num_padding (`int`): padding tokens an epoch.
+        num_padding (`int`): padding tokens per epoch.
         fill_rate (`float`): share of an epoch that is not padding.
         has_positions (`bool`): true, since rows have `position_ids`.
 
@@ -112,7 +112,7 @@ class PackedWindows(Windows):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens a row that are not padding, on average."""
+        """Tokens per row that are not padding, on average."""
         return self.stream.num_tokens / self.num_windows
 
     def tokens_between(self, first: int, last: int) -> int:
@@ -210,7 +210,7 @@ def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, 
 
     Args:
         lengths (`np.ndarray` of shape `(P,)`): of the pieces, from 1 to `capacity`.
-        capacity (`int`): tokens a window.
+        capacity (`int`): tokens per window.
 
     Returns:
         `np.ndarray` of shape `(P,)`: the window of each piece; windows are numbered by their first pieces.

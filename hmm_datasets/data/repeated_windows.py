@@ -12,7 +12,7 @@ def repeated_windows(
 
     Args:
         stream ([`TokenStream`]): the tokens.
-        length (`int`): tokens a window.
+        length (`int`): tokens per window.
         num_rows (`int`): rows that will be read.
         seed (`int`, *optional*, defaults to 0): of the orders.
         packed (`bool`, *optional*, defaults to `False`): [`PackedWindows`] in place of [`TokenWindows`].

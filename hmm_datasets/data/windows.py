@@ -35,8 +35,8 @@ class Windows(ABC):
 
     Attributes:
         stream ([`TokenStream`]): the tokens.
-        length (`int`): tokens a row.
-        num_windows (`int`): windows an epoch.
+        length (`int`): tokens per row.
+        num_windows (`int`): windows per epoch.
         seed (`int`, *optional*): of the orders; None keeps that of the stream.
         epochs (`int`): how often the data set holds each window.
     """
@@ -89,14 +89,14 @@ class TokenWindows(Windows):
         stream ([`TokenStream`]):
             The tokens.
         length (`int`):
-            Tokens a window, at least 2.
+            Tokens per window, at least 2.
         seed (`int`, *optional*):
             Seed of the order; None keeps the order of the stream.
         epochs (`int`, *optional*, defaults to 1):
             How often the data set holds each window.
 
     Attributes:
-        num_windows (`int`): windows an epoch.
+        num_windows (`int`): windows per epoch.
         dropped_tokens (`int`): tokens after the last whole window.
 
     Raises:
@@ -119,7 +119,7 @@ class TokenWindows(Windows):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens a row that are not padding."""
+        """Tokens per row that are not padding."""
         return float(self.length)
 
     def _columns(self, places):
@@ -138,13 +138,13 @@ class StridedWindows(Windows):
     tokens of the document are scored. A text shorter than a window is padded behind with EOS, which is not scored and
     which, in a causal model, no scored token sees.
 
-    Cost: `length / stride` times the tokens of [`TokenWindows`]. By document 8 bytes of memory a document.
+    Cost: `length / stride` times the tokens of [`TokenWindows`]. By document 8 bytes of memory per document.
 
     Args:
         stream ([`TokenStream`]):
             The tokens.
         length (`int`):
-            Tokens a window, at least 2.
+            Tokens per window, at least 2.
         stride (`int`):
             Tokens a window scores, from 1 to `length - 1`.
         by_document (`bool`, *optional*, defaults to `False`):

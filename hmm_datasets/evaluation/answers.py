@@ -166,7 +166,7 @@ def compare_answers(
 ) -> dict[str, Any]:
     """Count the right answers of two models to the same questions, and write them beside the second one.
 
-    Writes `answers.jsonl`, a row a question: `kind`, `messages`, `expected`, the answers `before` and `after`; and
+    Writes `answers.jsonl`, a row per question: `kind`, `messages`, `expected`, the answers `before` and `after`; and
     `answers.json`, which is returned: [`exact_match`] of both under `before` and `after`.
     """
     rows = [

@@ -1,8 +1,9 @@
-"""Where a model stands among the predictors of its data's law, token by token, and over the course of training.
+"""Where a model stands among the predictors of its data's distribution, token by token, and over the course of
+training.
 
-A language model trained on the sequences of an HMM, or of a family of them, passes from the uniform law to the
-unigram, the bigram and at last the Bayes-optimal one. Its divergence from each, and its cross-entropy beside theirs,
-tell where it is.
+A language model trained on the sequences of an HMM, or of a family of them, passes from the uniform distribution to
+the unigram, the bigram and at last the Bayes-optimal one. Its divergence from each, and its cross-entropy beside
+theirs, tell where it is.
 """
 
 from typing import NamedTuple
@@ -17,29 +18,30 @@ from ..hmm.families import Family
 from ..hmm.model import HMM
 
 
-class LadderRows(NamedTuple):
+class PredictorRows(NamedTuple):
     """Per-token quantities of a batch, for the `T` symbols that the model predicts.
 
     Attributes:
-        log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's laws.
+        log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's distributions.
         symbols (`torch.Tensor` of shape `(B, T)`): the symbols that came.
-        laws (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's laws, by name.
+        distributions (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's distributions, by name.
     """
 
     log_model: Float[Tensor, "B T V"]
     symbols: Int[Tensor, "B T"]
-    laws: dict[str, Float[Tensor, "B T E"]]
+    distributions: dict[str, Float[Tensor, "B T E"]]
 
 
-class Ladder:
+class BaselineComparison:
     """Compares a model with the predictors of `source` on rows of [`~hmm_datasets.HMMSequences`].
 
-    Made for the Trainer: [`Ladder.reduce_logits`] as `preprocess_logits_for_metrics` keeps a handful of numbers a
-    token instead of the logits, on every rank; [`Ladder.summarize`] as `compute_metrics` averages them.
+    Made for the Trainer: [`BaselineComparison.reduce_logits`] as `preprocess_logits_for_metrics` keeps a handful of
+    numbers a token instead of the logits, on every rank; [`BaselineComparison.summarize`] as `compute_metrics`
+    averages them.
 
     Args:
-        source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the law of the data. A family without
-            an exact law has no Bayes-optimal predictor here.
+        source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the distribution of the data. A family
+            without an exact distribution has no Bayes-optimal predictor here.
         bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
             first symbol is not predicted.
         order (`int`, *optional*, defaults to 2): of the longest n-gram in context, 2 for the bigram.
@@ -53,8 +55,8 @@ class Ladder:
         self.names = list(predictors)
         self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
 
-    def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> LadderRows:
-        """The model's laws beside the predictors', for rows of `R` tokens."""
+    def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> PredictorRows:
+        """The model's distributions beside the predictors', for rows of `R` tokens."""
         log_model = torch.log_softmax(logits[:, :-1].double(), dim=-1)
         symbols = labels[:, 1:] if self.bos else labels
         skipped = 0 if self.bos else 1
@@ -62,8 +64,8 @@ class Ladder:
         if device not in self._predictors:
             self._predictors[device] = predictors_of(self.source, device=device, order=self.order)
         predictors = self._predictors[device]
-        laws = {name: law(symbols)[:, skipped:-1] for name, law in predictors.items()}
-        return LadderRows(log_model, symbols[:, skipped:], laws)
+        distributions = {name: distribution(symbols)[:, skipped:-1] for name, distribution in predictors.items()}
+        return PredictorRows(log_model, symbols[:, skipped:], distributions)
 
     def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
         """Per token: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
@@ -81,15 +83,19 @@ class Ladder:
         return result
 
 
-def token_scores(rows: LadderRows) -> Float[Tensor, "B T 1+2K"]:
+def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:
     """Per token, nats: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
     places = rows.symbols.unsqueeze(-1)
     columns = [-rows.log_model.gather(-1, places).squeeze(-1)]
-    columns += [-law.gather(-1, places).squeeze(-1).log() for law in rows.laws.values()]
-    columns += [kl_divergence(law, rows.log_model) for law in rows.laws.values()]
+    columns += [-distribution.gather(-1, places).squeeze(-1).log() for distribution in rows.distributions.values()]
+    columns += [kl_divergence(distribution, rows.log_model) for distribution in rows.distributions.values()]
     return torch.stack(columns, dim=-1)
 
 
-def kl_divergence(law: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
-    """`KL(law || model)` in nats at every place; the model may know tokens (`V > E`) that `law` does not."""
-    return (torch.xlogy(law, law) - torch.where(law > 0, law * log_model[..., : law.shape[-1]], 0.0)).sum(-1)
+def kl_divergence(distribution: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
+    """`KL(distribution || model)` in nats at every position; the model may know tokens (`V > E`) that
+    `distribution` does not."""
+    return (
+        torch.xlogy(distribution, distribution)
+        - torch.where(distribution > 0, distribution * log_model[..., : distribution.shape[-1]], 0.0)
+    ).sum(-1)

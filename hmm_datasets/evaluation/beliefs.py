@@ -1,12 +1,12 @@
 """Whether a model holds the beliefs of the HMM whose sequences it reads: linear probes of its hidden states.
 
-The belief of an HMM is the law of its state given the symbols so far, all of the past that the future depends on.
-Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers represent belief state geometry in their residual
+The belief of an HMM is the distribution of its state given the symbols so far, all of the past that the future depends
+on. Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers represent belief state geometry in their residual
 stream", 2024) found that a transformer trained on the sequences holds an affine image of it. Here the hidden state of
-every layer, and those of all layers side by side, is regressed on the exact belief at the same place: fitted on half
-of the sequences, tested on the others (see `linear_probe`). The same is done with the beliefs of other places, and
-with the hidden states of an untrained model of the same configuration, whose random features of the last few symbols
-explain a part too. The model runs once over all rows, and the untrained one.
+every layer, and those of all layers side by side, is regressed on the exact belief at the same position: fitted on
+half of the sequences, tested on the others (see `linear_probe`). The same is done with the beliefs of other places,
+and with the hidden states of an untrained model of the same configuration, whose random features of the last few
+symbols explain a part too. The model runs once over all rows, and the untrained one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def probe_beliefs(
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
-        hmm ([`~hmm_datasets.HMM`]): the law of the rows.
+        hmm ([`~hmm_datasets.HMM`]): the distribution of the rows.
         rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it; a few times as many places as features.
         accelerator ([`~accelerate.Accelerator`]): who shares the rows; the main rank regresses.
         batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.

@@ -19,7 +19,7 @@ class ClusteredMean(NamedTuple):
     Attributes:
         mean (`float`): over all sequences and places.
         standard_error (`float`): of `mean`, clustered by sequence; NaN for a single sequence.
-        by_position (`np.ndarray` of shape `(T,)`): mean at every place.
+        by_position (`np.ndarray` of shape `(T,)`): mean at every position.
         by_position_error (`np.ndarray` of shape `(T,)`): its standard errors.
     """
 
@@ -84,7 +84,8 @@ def final_token_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
 
 
 def gap_figures(nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"]) -> dict[str, Any]:
-    """The figures of the metric `bayes_gap`, of a model's losses and those of the true law on the same tokens."""
+    """The figures of the metric `bayes_gap`, of a model's losses and those of the true distribution on the same
+    tokens."""
     with np.errstate(invalid="ignore"):  # two impossible tokens: NaN, which `clustered_mean` refuses
         gap = clustered_mean(nats - optimum)
     return {**gap.report("bayes_gap"), "model": float(nats.mean()), "optimum": float(optimum.mean())}

@@ -36,15 +36,15 @@ REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "
 
 _LONGEST_WINDOW = 1024
 
-TASKS = ("law", "beliefs", "training", "text", "core", "completions")
+TASKS = ("optimum", "beliefs", "training", "text", "core", "completions")
 
 _WHY_NOT = {
-    "law": "nothing to measure it against; name an HMM or a family with --against",
-    "beliefs": "beliefs are those of one HMM, and are looked for in hidden states; name an HMM with --against, and a "
+    "optimum": "nothing to measure it against; name an HMM or a family with --targets",
+    "beliefs": "beliefs are those of one HMM, and are looked for in hidden states; name an HMM with --targets, and a "
     "model that is not an HMM itself",
     "training": "no history with divergences beside the model, and no checkpoints asked for; set --checkpoints true "
-    "and name the law with --against",
-    "text": "no held-out text; name a token stream or a corpus with --against, and a model with a tokenizer",
+    "and name the distribution with --targets",
+    "text": "no held-out text; name a token stream or a corpus with --targets, and a model with a tokenizer",
     "core": "no questions; name their folder with --core_data, and a model with a tokenizer",
     "completions": "the model has no tokenizer",
 }
@@ -55,7 +55,7 @@ class EvaluationSettings:
     """What to measure, against what."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
-    against: list[str] = field(
+    targets: list[str] = field(
         default_factory=list,
         metadata={
             "help": "An HMM or family, held-out text (token stream, corpus, file, Hub data set), or one of each; by "
@@ -69,16 +69,16 @@ class EvaluationSettings:
         default=None, metadata={"help": "Where the report goes; by default evaluation/ in the model's folder."}
     )
     length: int | None = field(
-        default=None, metadata={"help": "Symbols a sequence of the law; by default as in training, else 64."}
+        default=None, metadata={"help": "Symbols a sequence of the distribution; by default as in training, else 64."}
     )
-    num_sequences: int = field(default=512, metadata={"help": "Held-out sequences of the law."})
+    num_sequences: int = field(default=512, metadata={"help": "Held-out sequences of the distribution."})
     stream_seed: int | None = field(
         default=None, metadata={"help": "The stream it was trained on, whose other indices are used."}
     )
     bos: bool = field(default=True, metadata={"help": "Rows begin with a beginning token."})
     order: int = field(default=2, metadata={"help": "Of the longest n-gram predictor."})
     checkpoints: bool = field(
-        default=False, metadata={"help": "Measure every checkpoint in the model's folder against the law."}
+        default=False, metadata={"help": "Measure every checkpoint in the model's folder against the distribution."}
     )
     checkpoint_sequences: int = field(default=128, metadata={"help": "Held-out sequences for each of them."})
     window: int | None = field(
@@ -93,7 +93,7 @@ class EvaluationSettings:
     max_documents: int = field(default=1000, metadata={"help": "Documents of a corpus or a file that are read."})
     core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
     core_tasks: list[str] = field(default_factory=list, metadata={"help": "Some of its tasks; default those there."})
-    core_max_per_task: int | None = field(default=None, metadata={"help": "Questions a task, at most."})
+    core_max_per_task: int | None = field(default=None, metadata={"help": "Questions per task, at most."})
     core_baselines: str = field(default="v1", metadata={"help": "Random baselines, v1 or v2."})
     batch_size: int = field(default=32, metadata={"help": "Rows a rank runs at once."})
     seed: int = field(default=0, metadata={"help": "Of sampled text, controls and bootstraps."})
@@ -189,12 +189,14 @@ class _Subject:
 
         self.settings = settings
         self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
-        targets = [open_target(name, settings.max_documents) for name in settings.against]
-        laws = [target for target in targets if isinstance(target, HMM | Family)]
+        targets = [open_target(name, settings.max_documents) for name in settings.targets]
+        processes = [target for target in targets if isinstance(target, HMM | Family)]
         texts = [target for target in targets if not isinstance(target, HMM | Family)]
-        if len(laws) > 1 or len(texts) > 1:
-            raise InputError(f"against names {len(laws)} laws and {len(texts)} texts; expected at most one of each")
-        self.source: HMM | Family | None = laws[0] if laws else None
+        if len(processes) > 1 or len(texts) > 1:
+            raise InputError(
+                f"targets names {len(processes)} processes and {len(texts)} texts; expected at most one of each"
+            )
+        self.source: HMM | Family | None = processes[0] if processes else None
         self.held_out: TokenStream | Documents | None = texts[0] if texts else None
         self.tokenizer: PreTrainedTokenizerBase | None = _tokenizer(settings.model)
 
@@ -204,7 +206,7 @@ class _Subject:
 
         has_text = self.tokenizer is not None
         possible = {
-            "law": self.source is not None,
+            "optimum": self.source is not None,
             "beliefs": isinstance(self.source, HMM) and self.model_type != "hmm",
             "training": bool(self._history()) or (self.settings.checkpoints and self.source is not None),
             "text": self.held_out is not None and has_text,
@@ -216,11 +218,11 @@ class _Subject:
                 raise InputError(f"task {task}: {_WHY_NOT[task]}")
         chosen = [task for task in TASKS if possible[task] and task in (self.settings.tasks or TASKS)]
         if not chosen:
-            raise InputError(f"{self.settings.model}: {_WHY_NOT['law']}, or text")
+            raise InputError(f"{self.settings.model}: {_WHY_NOT['optimum']}, or text")
         return chosen
 
-    def law(self, accelerator: "Accelerator") -> dict[str, Any]:
-        return self._beside_the_law(self.model, self.settings.num_sequences, accelerator)
+    def optimum(self, accelerator: "Accelerator") -> dict[str, Any]:
+        return self._beside_the_process(self.model, self.settings.num_sequences, accelerator)
 
     def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .beliefs import probe_beliefs
@@ -231,12 +233,12 @@ class _Subject:
         )
 
     def training(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .learning_phases import passages
+        from .learning_phases import learning_phases
 
         if not self.settings.checkpoints:
-            return {"from": "history"} | passages(self._history())
+            return {"from": "history"} | learning_phases(self._history())
         rows = [self._checkpoint(folder, accelerator) for folder in _checkpoints(Path(self.settings.model))]
-        return {"from": "checkpoints"} | passages(rows) if accelerator.is_main_process else {}
+        return {"from": "checkpoints"} | learning_phases(rows) if accelerator.is_main_process else {}
 
     def text(self, accelerator: "Accelerator") -> dict[str, Any]:
         from ..data.windows import StridedWindows
@@ -285,13 +287,15 @@ class _Subject:
             return {}
         return complete(self.model, self.tokenizer, seed=self.settings.seed)
 
-    def _beside_the_law(
+    def _beside_the_process(
         self, model: "PreTrainedModel", num_sequences: int, accelerator: "Accelerator"
     ) -> dict[str, Any]:
-        from .optimum import measure_law
+        from .optimum import measure_optimum
 
         rows, settings = self._rows(num_sequences), self.settings
-        return measure_law(model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order)
+        return measure_optimum(
+            model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order
+        )
 
     def _rows(self, num_sequences: int) -> "HMMSequences":
         from ..data.hmm_sequences import TEST_FIRST, HMMSequences
@@ -321,7 +325,7 @@ class _Subject:
 
         state = read_json(folder / "trainer_state.json")
         model = load_pretrained(AutoModelForCausalLM, str(folder)).to(accelerator.device).eval()
-        measured = self._beside_the_law(model, self.settings.checkpoint_sequences, accelerator)
+        measured = self._beside_the_process(model, self.settings.checkpoint_sequences, accelerator)
         place = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
         return place | evaluation_of(measured) if measured else {}
 
@@ -368,10 +372,10 @@ def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[
 
 
 def _hashes(found: dict[str, Any]) -> dict[str, Any]:
-    """What was measured on: tables of the law, held-out text, files of questions."""
+    """What was measured on: tables of the distribution, held-out text, files of questions."""
     hashes = {}
-    if "law" in found:
-        hashes["law"] = found["law"]["fingerprint"]
+    if "optimum" in found:
+        hashes["optimum"] = found["optimum"]["fingerprint"]
     if "text" in found:
         hashes["text"] = found["text"]["sha256"]
     if "core" in found:

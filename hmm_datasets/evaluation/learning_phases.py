@@ -12,12 +12,12 @@ from typing import Any
 _KL, _CROSS_ENTROPY = "kl_", "cross_entropy_"
 
 
-def passages(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def learning_phases(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Tell which predictor a model was most like at each evaluation, and when it passed each.
 
     Args:
         rows (sequence of mappings): evaluations in the order of steps, with `step`, `tokens`, `cross_entropy`, and for
-            every predictor `cross_entropy_NAME` and `kl_NAME`, KL(predictor || model), all in nats a token.
+            every predictor `cross_entropy_NAME` and `kl_NAME`, KL(predictor || model), all in nats per token.
 
     Returns:
         `dict`: `rows`; `predictors`, by name `closest_step`, `closest_kl` and `passed_step` (`None` of one that is not
@@ -28,7 +28,7 @@ def passages(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     >>> names = ("step", "cross_entropy", "cross_entropy_a", "kl_a", "cross_entropy_b", "kl_b")
     >>> table = [(1, 1.1, 1.0, 0.0, 0.5, 0.6), (2, 0.6, 1.0, 0.4, 0.5, 0.1)]
     >>> rows = [dict(zip(names, row)) for row in table]
-    >>> found = passages(rows)
+    >>> found = learning_phases(rows)
     >>> found["predictors"]["a"]
     {'closest_step': 1, 'closest_kl': 0.0, 'passed_step': 2}
     >>> [phase["predictor"] for phase in found["phases"]]
@@ -58,7 +58,7 @@ def passages(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def evaluations_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a `history.jsonl` that have divergences, one a step, as [`passages`] takes them."""
+    """The rows of a `history.jsonl` that have divergences, one per step, as [`learning_phases`] takes them."""
     rows = {}
     for row in history:
         found = {key.removeprefix("eval_"): value for key, value in row.items() if key.startswith("eval_")}
@@ -69,7 +69,7 @@ def evaluations_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """The result of [`~hmm_datasets.evaluation.optimum.measure_law`] as one such row, but for step and tokens."""
+    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as one such row, but for step and tokens."""
     row = {"cross_entropy": measured["cross_entropy"]["model"]["cross_entropy"]}
     for name, found in measured["cross_entropy"].items():
         if name != "model":

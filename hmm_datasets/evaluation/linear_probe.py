@@ -90,7 +90,7 @@ class Moments:
 class LinearProbe:
     """Regressions of the same targets on several sets of features, and on all of them together.
 
-    Feed every place to fit on to [`LinearProbe.fit`], then every place held out to [`LinearProbe.test`].
+    Feed every position to fit on to [`LinearProbe.fit`], then every position held out to [`LinearProbe.test`].
 
     Args:
         widths (sequence of `int`): features of each set, `D_0, D_1, ..`; they stand side by side.

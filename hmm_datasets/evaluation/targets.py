@@ -1,4 +1,4 @@
-"""What a model is measured against, by one name: a law (an HMM, or a family of them) or held-out text."""
+"""What a model is measured against, by one name: a distribution (an HMM, or a family of them) or held-out text."""
 
 import hashlib
 import itertools
@@ -59,7 +59,7 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
             f"{name}: no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family or {INDEX_NAME} of a token stream in it"
         )
     if name not in CORPORA and not folder.is_file():
-        kind = _repository_of_law(name)
+        kind = _repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
     whole = {"split": "train", "test_fraction": 0.0}
@@ -67,7 +67,7 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
     return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
 
 
-def _repository_of_law(name: str) -> str | None:
+def _repository_of_process(name: str) -> str | None:
     """Which kind of repository on the Hub holds an HMM or a family by this name, if one does."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled

@@ -1,4 +1,4 @@
-"""A model on held-out text: nats a token, perplexity, bits per byte, with intervals, on every rank.
+"""A model on held-out text: nats per token, perplexity, bits per byte, with intervals, on every rank.
 
 Two roads to the same figures: a token stream in windows, and texts as they are, for any tokenizer. Intervals are of
 the percentile bootstrap over documents (see `bootstrap`), or over windows where these hold several documents.
@@ -57,7 +57,7 @@ class DocumentWindows:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             Of any kind.
         length (`int`):
-            Tokens a window, at least 2.
+            Tokens per window, at least 2.
         stride (`int`):
             Tokens a window scores, from 1 to `length - 1`.
 

@@ -1,6 +1,6 @@
 """An HMM as a transformers causal language model: the best model there is of its own sequences.
 
-The forward pass is the scaled filter of `forward_backward`; the cache is the belief, `H` numbers a sequence
+The forward pass is the scaled filter of `forward_backward`; the cache is the belief, `H` numbers per sequence
 whatever its length; the logits are the log-probabilities of the next token. So everything that takes a causal model
 (generation, evaluation harnesses, the Trainer's evaluation) takes the optimum too. A pass costs `O(B T H^2)` time in
 `T` steps one after the other, and `O(B T V)` memory for the logits.
@@ -10,8 +10,8 @@ written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`]. A program that never
 loads the same folder with `trust_remote_code=True`: the code trusted is that of this package, which must be installed.
 
 Token ids: symbols are `0 .. E-1`; a beginning-of-sequence token, where there is one, is `E`. It makes the belief
-`start` again, wherever it stands, and is never predicted. Logits at place `p` are the law of the token at `p + 1`. A
-row without it starts from `start` too, but then the law of its first token appears in no logits.
+`start` again, wherever it stands, and is never predicted. Logits at place `p` are the distribution of the token at `p
++ 1`. A row without it starts from `start` too, but then the distribution of its first token appears in no logits.
 
 The tables, and with them the logits, are float64 always: in bfloat16 rows no longer sum to one, which is another HMM
 without a word. Casts leave them as they are; tables that do not match the fingerprint in `config.json` are refused.
@@ -147,8 +147,8 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
     """The filter of an HMM behind the interface of a causal language model.
 
     Made from an [`~hmm_datasets.hmm.model.HMM`] by [`from_hmm`], or loaded by `from_pretrained`; made from a config
-    alone, all its laws are uniform. The tables take no gradient, since a step of an optimizer would leave rows that
-    are no laws: use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
+    alone, all its distributions are uniform. The tables take no gradient, since a step of an optimizer would leave
+    rows that are no distributions: use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -182,7 +182,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         """The causal language model of `hmm`.
 
         Args:
-            hmm ([`~hmm_datasets.hmm.model.HMM`]): the law.
+            hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
             bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
         """
         config = HMMConfig(
@@ -359,13 +359,15 @@ def _reads(attention_mask: Tensor | None, input_ids: Tensor) -> Tensor:
     return attention_mask[:, attention_mask.shape[1] - length :] != 0
 
 
-def _loss(law: Float[Tensor, "B T E"], labels: Int[Tensor, "B T"], count: int | Tensor | None) -> Float[Tensor, ""]:
+def _loss(
+    distribution: Float[Tensor, "B T E"], labels: Int[Tensor, "B T"], count: int | Tensor | None
+) -> Float[Tensor, ""]:
     counts = labels != -100
-    wrong = counts & ((labels < 0) | (labels > law.shape[-1]))
+    wrong = counts & ((labels < 0) | (labels > distribution.shape[-1]))
     if bool(wrong.any()):
         raise InputError(f"labels hold {labels[wrong][0].item()}; expected tokens in the vocabulary, or -100")
     # One column more, of probability zero, for the token that begins a sequence.
-    probability = nn.functional.pad(law, (0, 1)).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    probability = nn.functional.pad(distribution, (0, 1)).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     nats = -torch.where(counts, probability, 1.0).log().sum()
     return nats / (counts.sum() if count is None else count)
 

@@ -21,7 +21,8 @@ _RESCALE = 1e-9  # rows nearer to one than this are kept bit for bit, so that sa
 def as_tables(
     start: Any, transition: Any, emission: Any, edges: Any, normalize: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Check the tables of an HMM, and complete them: the marginals of `edges`, the stationary law as `start`."""
+    """Check the tables of an HMM, and complete them: the marginals of `edges`, the stationary distribution as
+    `start`."""
     given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
     if len(given) != (2 if edges is None else 0):
         found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
@@ -33,7 +34,7 @@ def as_tables(
         edges = probabilities("edges", edges, 3)
         if edges.shape[1] != edges.shape[2]:
             raise InputError(f"edges has shape {edges.shape}; expected (E, H, H)")
-        # One row a state: all the ways to leave it.
+        # One row per state: all the ways to leave it.
         rows = distribution("edges", edges.transpose(1, 0, 2).reshape(edges.shape[1], -1), 2, normalize)
         edges = np.ascontiguousarray(rows.reshape(edges.shape[1], edges.shape[0], -1).transpose(1, 0, 2))
         transition = edges.sum(axis=0)
@@ -48,7 +49,7 @@ def as_tables(
         start = cesaro_limit(np.full(states, 1 / states), transition)
     start = distribution("start", start, 1, normalize)
     if start.shape != (states,):
-        raise InputError(f"start has shape {start.shape}; expected ({states},), one entry a state")
+        raise InputError(f"start has shape {start.shape}; expected ({states},), one entry per state")
     return start, transition, emission, edges
 
 
@@ -129,7 +130,7 @@ def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
 
 
 def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
-    """`values` as laws over the last axis; rescaled where `normalize`, or where off by rounding alone."""
+    """`values` as distributions over the last axis; rescaled where `normalize`, or where off by rounding alone."""
     table = probabilities(name, values, ndim)
     totals = table.sum(axis=-1, keepdims=True)
     off = np.abs(totals - 1)

@@ -2,8 +2,9 @@
 
 Both libraries keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
 Two things differ. pomegranate computes in float32, and its models may end: each state has a probability of ending
-(`ends`), and a row of `edges` plus its end sums to one, so that the length of a sequence has a law. An [`HMM`] has no
-ends: it is a law of sequences of any given length. Edge-emitting HMMs have no counterpart in either library.
+(`ends`), and a row of `edges` plus its end sums to one, so that the length of a sequence has a distribution. An
+[`HMM`] has no ends: it is a distribution of sequences of any given length. Edge-emitting HMMs have no counterpart in
+either library.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,15 +28,16 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
 
     A `fit` of pomegranate learns end probabilities, about one over the mean length, which an [`HMM`] cannot hold.
     Ends that take nothing from the rows of `edges` (each row sums to one without them) and are equal for all states
-    are no law of lengths but a constant factor of every probability, such as pomegranate gives to a model made
-    without `ends`; they are left out in either mode, and `log_probability` differs by the logarithm of that constant.
+    are no distribution of lengths but a constant factor of every probability, such as pomegranate gives to a model
+    made without `ends`; they are left out in either mode, and `log_probability` differs by the logarithm of that
+    constant.
 
     Args:
         model (`pomegranate.hmm.DenseHMM` or `pomegranate.hmm.SparseHMM`): a fitted model, or one made from tables.
         ends (`str`, *optional*, defaults to `"refuse"`):
             What to do with a model that has end probabilities. `"refuse"` raises. `"drop"` leaves them out and
-            rescales the rows of `edges` to sum to one: the law of the lengths is lost, and the law of the tokens
-            becomes that of sequences which at each step are known to go on.
+            rescales the rows of `edges` to sum to one: the distribution of the lengths is lost, and the distribution
+            of the tokens becomes that of sequences which at each step are known to go on.
 
     Returns:
         [`HMM`] in float64; no vocabulary.

@@ -4,7 +4,7 @@ A state-emitting HMM draws a state from `start` (H,), emits a symbol by `emissio
 (H, H), over and over. An edge-emitting HMM (the presentation computational mechanics uses; Shalizi and Crutchfield,
 J. Stat. Phys. 104, 2001) draws symbol and next state together: `edges` (E, H, H) with
 `edges[x, i, j] = P(emit x, go to j | in i)`. Both answer the same questions; of an edge-emitting one `transition` and
-`emission` are the marginal laws of the next state and of the symbol.
+`emission` are the marginal distributions of the next state and of the symbol.
 
 Tables are float64 and read-only: an `HMM` is a value, and so are the data sets drawn from it.
 """
@@ -40,7 +40,7 @@ class HMM:
 
     Args:
         start (`np.ndarray` of shape `(H,)`, *optional*):
-            Law of the first state; the stationary law by default.
+            Distribution of the first state; the stationary distribution by default.
         transition (`np.ndarray` of shape `(H, H)`, *optional*):
             `P(next state j | state i)`; rows sum to one.
         emission (`np.ndarray` of shape `(H, E)`, *optional*):
@@ -69,7 +69,9 @@ class HMM:
         )
         self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
         if self.vocabulary is not None and len(self.vocabulary) != self.num_symbols:
-            raise InputError(f"vocabulary has {len(self.vocabulary)} names; expected {self.num_symbols}, one a symbol")
+            raise InputError(
+                f"vocabulary has {len(self.vocabulary)} names; expected {self.num_symbols}, one per symbol"
+            )
         for table in self.tables().values():
             table.setflags(write=False)
 
@@ -90,7 +92,7 @@ class HMM:
         return {"start": self.start, "edges": self.edges}
 
     def fingerprint(self) -> str:
-        """SHA-256 of the tables (32 hexadecimal digits): equal laws, equal streams."""
+        """SHA-256 of the tables (32 hexadecimal digits): equal distributions, equal streams."""
         digest = hashlib.sha256(b"hmm")
         for name, table in self.tables().items():
             digest.update(f"{name}{table.shape}".encode())
@@ -136,7 +138,7 @@ class HMM:
 
         Args:
             num_sequences (`int`): `N`.
-            length (`int`): `L`, tokens a sequence.
+            length (`int`): `L`, tokens per sequence.
             seed (`int`, *optional*, defaults to 0): which stream, in `[0, 2**64)`.
             first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`.
             step (`int`, *optional*, defaults to 1): from one index to the next; rank `r` of `W` draws its share with
@@ -236,13 +238,13 @@ class HMM:
         return self._infer(lambda *a: inference.forward_filter(*a).beliefs, tokens, lengths, dtype)
 
     def next_token_probs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given the tokens before it, for `t = 0 .. T`."""
+        """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`."""
         from .inference import forward_backward as inference
 
-        def law(hmm, *arguments):
+        def distribution(hmm, *arguments):
             return inference.next_token_probs(hmm, inference.forward_filter(hmm, *arguments).beliefs)
 
-        return self._infer(law, tokens, lengths, dtype)
+        return self._infer(distribution, tokens, lengths, dtype)
 
     def posteriors(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T H"]:
         """`P(state that emits token t | all tokens)` (smoothing)."""
@@ -282,7 +284,7 @@ class HMM:
     def stationary(self) -> Float[np.ndarray, "H"]:
         """The long-run share of time in each state, started from `start`.
 
-        The stationary law where there is one only; of a reducible chain the one its start leads to.
+        The stationary distribution where there is one only; of a reducible chain the one its start leads to.
         """
         return cesaro_limit(self.start, self.transition)
 
@@ -295,14 +297,15 @@ class HMM:
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
     ) -> "EntropyRate":
-        """Nats a token that no predictor can save in the long run.
+        """Nats per token that no predictor can save in the long run.
 
-        Of a unifilar HMM exactly. Otherwise the mean entropy of the law that the exact filter gives to the next token,
-        over sequences of its own, begun in the stationary law, after `burn_in` tokens; the standard error is over
-        sequences. What it exceeds the rate by for want of a longer past is bounded by [`HMM.entropy_rate_bounds`].
+        Of a unifilar HMM exactly. Otherwise the mean entropy of the distribution that the exact filter gives to the
+        next token, over sequences of its own, begun in the stationary distribution, after `burn_in` tokens; the
+        standard error is over sequences. What it exceeds the rate by for want of a longer past is bounded by
+        [`HMM.entropy_rate_bounds`].
 
         Returns:
-            [`~hmm_datasets.hmm.analysis.entropy.EntropyRate`]: `value` and `standard_error`, nats a token.
+            [`~hmm_datasets.hmm.analysis.entropy.EntropyRate`]: `value` and `standard_error`, nats per token.
         """
         from .analysis.entropy import entropy_rate
 
@@ -311,7 +314,7 @@ class HMM:
     def entropy_rate_bounds(
         self, length: int = 2048, *, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
     ) -> "EntropyRateBounds":
-        """Nats a token between which the entropy rate lies, whatever the HMM.
+        """Nats per token between which the entropy rate lies, whatever the HMM.
 
         `H[X_n | X_0 .. X_{n-1}, S_0]` and `H[X_n | X_0 .. X_{n-1}]` for `n = length - 1` (Cover and Thomas, theorem
         4.5.1), exactly where the mixed states to that depth are few enough, as for a small `length` over a small

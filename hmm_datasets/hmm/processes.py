@@ -1,8 +1,8 @@
 """Named processes of the literature, with what is known of them.
 
 Where symbols sit on edges the process is held exactly so, and its states are those of the source. All start in their
-stationary law, but for `dishonest_casino`, `weather` and `left_right`, which start as their sources do. In `T^(x)` the
-row is the state left, the column the state entered.
+stationary distribution, but for `dishonest_casino`, `weather` and `left_right`, which start as their sources do. In
+`T^(x)` the row is the state left, the column the state entered.
 """
 
 import numpy as np

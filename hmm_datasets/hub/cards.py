@@ -128,8 +128,8 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     Facts of an `"hmm"`:
         - `name`, `license`, `command` (`str`); `num_states`, `num_symbols` (`int`);
         - `corpus` (`str`): what it was fitted on, None for a process that was given and not fitted;
-        - `log_likelihood_train`, `log_likelihood_test` (`float`, nats a token, 0 or less; None if not measured);
-        - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats a token; an error of 0 means exact);
+        - `log_likelihood_train`, `log_likelihood_test` (`float`, nats per token, 0 or less; None if not measured);
+        - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats per token; an error of 0 means exact);
         - may be left out: `summary`, `versions`, `datasets`, `repo_id`, `limits`.
 
     Facts of a `"dataset"`, a repository of an HMM's two files from which the sequences are computed:

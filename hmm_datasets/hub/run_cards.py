@@ -137,7 +137,7 @@ def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], di
 def _evaluated(
     folder: Path, evaluations: Iterable[str | os.PathLike]
 ) -> Iterable[tuple[list[dict[str, Any]], dict[str, Any] | None]]:
-    """Figures of the evaluations of these weights, and the floor where the law is known."""
+    """Figures of the evaluations of these weights, and the floor where the distribution is known."""
     reports = [read_json(Path(place) / "report.json") for place in evaluations]
     if not reports:
         return
@@ -150,8 +150,12 @@ def _evaluated(
         if report.get("model", {}).get("sha256") != own:
             continue
         found, floor = [], None
-        if "law" in report:
-            entropy, gap, best = report["law"]["cross_entropy"], report["law"]["bayes_gap"], report["law"]["floor"]
+        if "optimum" in report:
+            entropy, gap, best = (
+                report["optimum"]["cross_entropy"],
+                report["optimum"]["bayes_gap"],
+                report["optimum"]["floor"],
+            )
             title = "Bayes" if best == "bayes" else "lower bound of the"
             found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
             found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))

@@ -56,7 +56,7 @@ class RunStatus:
     Attributes:
         step (`int`): the latest.
         max_steps (`int`, *optional*): where it ends, if the rows say so.
-        loss (`float`, *optional*): the latest, in nats a token.
+        loss (`float`, *optional*): the latest, in nats per token.
         tokens (`int`, *optional*): consumed so far.
         steps_per_second (`float`, *optional*): over the latest rows.
         tokens_per_second (`float`, *optional*): over the latest rows.
@@ -172,7 +172,7 @@ def format_status(status: RunStatus) -> str:
         left = f"{format_duration(status.seconds_left)}, until {end_date(time.time() + status.seconds_left)}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
-        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats a token"),
+        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats per token"),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
         ("rate", _rate(status)),
         ("time left", "finished" if status.finished else left),
@@ -241,8 +241,8 @@ def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings
         if len(usual) < _FEW:
             continue
         centre = statistics.median(usual)
-        # 1.4826 times the median deviation is the standard deviation of a normal law. The floor is for losses that
-        # hardly move, where any change would be many deviations.
+        # 1.4826 times the median deviation is the standard deviation of a normal distribution. The floor is for losses
+        # that hardly move, where any change would be many deviations.
         deviation = max(1.4826 * statistics.median(abs(r - centre) for r in usual), 0.005 * abs(level))
         if rise - centre > settings.spike_deviations * deviation:
             yield row
@@ -263,8 +263,8 @@ def _median(values: list[float]) -> float | None:
 def _rate(status: RunStatus) -> str:
     if status.steps_per_second is None:
         return "unknown until there are two rows"
-    tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens a second"
-    return f"{status.steps_per_second:.3g} steps a second{tokens}"
+    tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens per second"
+    return f"{status.steps_per_second:.3g} steps per second{tokens}"
 
 
 def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:

@@ -1,10 +1,11 @@
 """Several evaluations beside each other: what each found, and how far each is from the first, on the same items.
 
-Two runs are paired, task by task, where both were measured on the same items: a law's sequences of one fingerprint,
-stream, length and number; documents of the same bytes, in order; questions of the same files. Their difference then
-has an interval by the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, documents, or the questions
-within each task, which is far narrower than what two separate intervals tell. Runs that were measured on different
-items get no difference: a line says what differs, and the figures stand side by side with their own intervals.
+Two runs are paired, task by task, where both were measured on the same items: a distribution's sequences of one
+fingerprint, stream, length and number; documents of the same bytes, in order; questions of the same files. Their
+difference then has an interval by the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, documents, or
+the questions within each task, which is far narrower than what two separate intervals tell. Runs that were measured on
+different items get no difference: a line says what differs, and the figures stand side by side with their own
+intervals.
 
 Time is a pass over the items for each of 2,000 resamples, memory a figure for each item.
 """
@@ -32,11 +33,11 @@ from .tables import (
     Table,
     figure_text,
     interval_text,
-    ladder,
+    predictor_titles,
 )
 
 TASKS = {
-    "law": "excess over the floor, nats a token",
+    "optimum": "excess over the floor, nats per token",
     "text": "bits a byte of held-out text",
     "core": "score of its name, CORE or a subset",
     "beliefs": "held-out R² of beliefs",
@@ -50,16 +51,16 @@ def compare_reports(
     *,
     seed: int = 0,
     heat_map: Sequence[str] | None = None,
-    value: str = "law.bayes_gap.bayes_gap",
+    value: str = "optimum.bayes_gap.bayes_gap",
 ) -> dict[str, Any]:
     """Compare evaluations with the first of them.
 
     Args:
         folders (sequence of paths): of evaluations, two or more; each has a `report.json` and `items/`.
         seed (`int`, *optional*, defaults to 0): of the bootstrap.
-        heat_map (two `str`, *optional*): dotted paths in the reports, such as `law.num_states` and `law.length`, that
-            say in which column and row of a heat map a run stands.
-        value (`str`, *optional*, defaults to `"law.bayes_gap.bayes_gap"`): dotted path of the number it shows.
+        heat_map (two `str`, *optional*): dotted paths in the reports, such as `optimum.num_states` and
+            `optimum.length`, that say in which column and row of a heat map a run stands.
+        value (`str`, *optional*, defaults to `"optimum.bayes_gap.bayes_gap"`): dotted path of the number it shows.
 
     Returns:
         `dict`, ready for JSON: `runs`; `tasks`, of each that all runs have `measure` and `rows`, a row a run with
@@ -82,9 +83,11 @@ def compare_reports(
         "resamples": RESAMPLES,
         "level": LEVEL,
     }
-    if "law" in shared:
+    if "optimum" in shared:
         keys = ("by_position", "by_position_error")
-        result["positions"] = {run.name: {key: run.report["law"]["bayes_gap"][key] for key in keys} for run in runs}
+        result["positions"] = {
+            run.name: {key: run.report["optimum"]["bayes_gap"][key] for key in keys} for run in runs
+        }
     if "training" in shared:
         result["training"] = {run.name: _training(run) for run in runs}
     if "core" in shared:
@@ -156,7 +159,7 @@ def _task(task: str, runs: Sequence[Run], seed: int) -> dict[str, Any]:
 
 def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """What a run found, and the bounds of its own interval."""
-    if task == "law":
+    if task == "optimum":
         gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
         return (gap, None, None) if error is None else (gap, gap - Z_95 * error, gap + Z_95 * error)
     if task == "text":
@@ -213,14 +216,14 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
             notes += [] if row["unpaired"] is None else [f"{row['run']}: no difference, {row['unpaired']}"]
         tables.append(Table(f"{task}: {found['measure']}", header, rows, "\n".join(notes)))
     if "training" in comparison:
-        tables.append(_passages_table(comparison["training"]))
+        tables.append(_phases_table(comparison["training"]))
     if "heat_map" in comparison:
         tables.append(_sweep_table(comparison["heat_map"]))
     return tables
 
 
-def _passages_table(training: Mapping[str, Any]) -> Table:
-    names = ladder(name for found in training.values() for name in found["predictors"])
+def _phases_table(training: Mapping[str, Any]) -> Table:
+    names = predictor_titles(name for found in training.values() for name in found["predictors"])
     rows = []
     for run, found in training.items():
         steps = [found["predictors"].get(name, {}).get("passed_step") for name in reversed(names)]

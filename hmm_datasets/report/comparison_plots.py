@@ -19,7 +19,7 @@ from .plots import (
 from .tables import Z_95
 
 FIGURES = {
-    "law": "Excess over the floor with 95% intervals; right, the paired difference from the first run.",
+    "optimum": "Excess over the floor with 95% intervals; right, the paired difference from the first run.",
     "text": "Bits a byte of held-out text with 95% intervals; right, the paired difference from the first run.",
     "core": "Score with 95% intervals; right, the paired difference from the first run.",
     "positions": "Excess over the floor by position, of few runs with 95% intervals.",
@@ -34,11 +34,11 @@ _MOST_BANDS = 4  # more on top of each other would not be told apart
 _DASHES = ("-", "--", "-.", ":")
 
 _UNITS = {
-    "law.num_states": "states",
-    "law.num_symbols": "symbols",
-    "law.length": "length (symbols)",
-    "law.bayes_gap.bayes_gap": "excess over the floor\n(nats a token)",
-    "text.bits_per_byte": "bits a byte",
+    "optimum.num_states": "states",
+    "optimum.num_symbols": "symbols",
+    "optimum.length": "length (symbols)",
+    "optimum.bayes_gap.bayes_gap": "excess over the floor\n(nats per token)",
+    "text.bits_per_byte": "bits per byte",
     "model.parameters": "parameters",
     "core.score": "CORE score",
     "beliefs.layers.all.r2": "R² of beliefs",
@@ -58,7 +58,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
     folder = Path(folder)
     training = {name: found for name, found in comparison.get("training", {}).items() if any(found["tokens"])}
     pictures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
-        **{task: (comparison["tasks"].get(task), plot_values) for task in ("law", "text", "core")},
+        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),
@@ -137,7 +137,7 @@ def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> N
     for number, (name, found) in enumerate(runs.items()):
         points = [(x, y) for x, y in zip(found["tokens"], found["kl_bayes"], strict=True) if x > 0]
         axes.plot(*zip(*points, strict=True), **run_style(number), **markers(number, len(points)), label=name)
-    axes.set(xlabel="tokens", ylabel="KL(Bayes-optimal || model)\n(nats a token)", xscale="log", yscale="log")
+    axes.set(xlabel="tokens", ylabel="KL(Bayes-optimal || model)\n(nats per token)", xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(loc="outside lower center")
     save_figure(figure, path, vector=True)

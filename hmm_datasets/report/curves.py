@@ -50,7 +50,8 @@ class Panel:
 def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """Loss, learning rate, gradient norm and throughput, those of which a run has values.
 
-    The loss has the held-out loss beside it, and, on data whose law is known, the cross-entropy of the best predictor.
+    The loss has the held-out loss beside it, and, on data whose distribution is known, the cross-entropy of the best
+    predictor.
 
     ```python
     >>> [panel.name for panel in panels([{"tokens": 64, "loss": 2.0, "learning_rate": 0.1}])]
@@ -61,10 +62,10 @@ def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     losses = [_curve(history, "training", "loss"), _curve(history, "held out", "eval_loss")]
     losses = [curve for curve in losses if curve.values]
     found = [
-        Panel("loss", "loss (nats a token)", losses, _floor(history), falls=True),
+        Panel("loss", "loss (nats per token)", losses, _floor(history), falls=True),
         Panel("learning_rate", "learning rate", [_curve(history, "", "learning_rate")]),
         Panel("grad_norm", "gradient norm", [_curve(history, "", "grad_norm")]),
-        Panel("tokens_per_second", "tokens a second", [_curve(history, "", "tokens_per_second")]),
+        Panel("tokens_per_second", "tokens per second", [_curve(history, "", "tokens_per_second")]),
     ]
     return [panel for panel in found if any(curve.values for curve in panel.curves)]
 

@@ -53,14 +53,14 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
         list of `Path`: the PNGs; a PDF lies beside each.
     """
     folder = Path(folder)
-    law, beliefs = report.get("law"), report.get("beliefs")
+    optimum, beliefs = report.get("optimum"), report.get("beliefs")
     points = [item for item in items.get("beliefs", ()) if len(item["belief"]) == 3]
     pictures: dict[str, tuple[bool, Callable[[Path], None]]] = {
-        "positions": (law is not None, lambda path: plot_positions(law, path)),
-        "kl_positions": (law is not None, lambda path: plot_kl_positions(law, path)),
+        "positions": (optimum is not None, lambda path: plot_positions(optimum, path)),
+        "kl_positions": (optimum is not None, lambda path: plot_kl_positions(optimum, path)),
         "calibration": (
-            law is not None and "calibration" in law,
-            lambda path: plot_calibration(law["calibration"], path, floor=law["floor"]),
+            optimum is not None and "calibration" in optimum,
+            lambda path: plot_calibration(optimum["calibration"], path, floor=optimum["floor"]),
         ),
         "training": (
             sum(row["step"] > 0 for row in report.get("training", {}).get("rows", ())) > 1,
@@ -79,18 +79,18 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
 
 
 @rc_context(PAPER)
-def plot_kl_positions(law: Report, path: str | os.PathLike) -> None:
+def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along the sequence: how unlike each predictor the model is, and where.
 
     Args:
-        law (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_law`].
+        optimum (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
         path (path): where the PNG goes, a PDF beside it.
     """
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axes = figure.subplots()
     highest = 0.0
-    for number, (name, style) in enumerate(predictor_styles(law["kl"])):
-        values, errors = (np.array(law["kl"][name][key], float) for key in ("by_position", "by_position_error"))
+    for number, (name, style) in enumerate(predictor_styles(optimum["kl"])):
+        values, errors = (np.array(optimum["kl"][name][key], float) for key in ("by_position", "by_position_error"))
         highest = max(highest, np.nanmax(values))
         if values.max() < _LEAST_KL:
             style = {**style, "label": f"{style['label']} (below {_LEAST_KL:g})"}
@@ -118,7 +118,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     """KL(predictor || model) along training; where each predictor is closest, where passed, and the phases above.
 
     Args:
-        training (`dict`): the result of [`passages`], with two steps after 0 or more.
+        training (`dict`): the result of [`learning_phases`], with two steps after 0 or more.
         path (path): where the PNG goes, a PDF beside it.
     """
     rows = [row for row in training["rows"] if row["step"] > 0]
@@ -136,7 +136,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
             if step in steps:
                 axes.plot(step, values[steps.index(step)], markeredgecolor=style["color"], zorder=3, **mark)
     _logarithmic(axes, max(row[f"kl_{name}"] for row in rows for name in styles))
-    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats a token)", xscale="log")
+    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats per token)", xscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_minor_formatter(NullFormatter())
     if steps[-1] < 10 * steps[0]:  # there may be no power of ten to be named
@@ -182,16 +182,19 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
 
 @rc_context(PAPER)
 def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str) -> None:
-    """How often what the model gave a probability came, beside the probability that the law gave it.
+    """How often what the model gave a probability came, beside the probability that the distribution gave it.
 
     Args:
-        calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`, `law`.
+        calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`,
+            `optimum`.
         path (path): where the PNG goes, a PDF beside it.
-        floor (`str`): the predictor that is the law.
+        floor (`str`): the predictor that is the distribution.
     """
     figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
     (above, below) = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    predicted, observed, law = (np.array(calibration[name], float) for name in ("predicted", "observed", "law"))
+    predicted, observed, optimum = (
+        np.array(calibration[name], float) for name in ("predicted", "observed", "optimum")
+    )
     edges, count = (np.array(calibration[name], float) for name in ("edges", "count"))
     used = np.flatnonzero(count)
     # The outermost edges, 0 and 1, are nowhere on a logit scale.
@@ -200,14 +203,14 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
     above.plot([low, high], [low, high], color="gray", linestyle=":", label="perfectly calibrated")
     look = STYLES[floor]
     predicted = np.clip(predicted, low, high)
-    above.plot(predicted, law, marker="D", markersize=3.5, linestyle="", color=look["color"], label=look["label"])
+    above.plot(predicted, optimum, marker="D", markersize=3.5, linestyle="", color=look["color"], label=look["label"])
     ring = {"marker": "o", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8, "linestyle": ""}
     # What lies beyond, such as a bin of which none came, is drawn on the border.
     shown = np.clip(observed, low, high)
     above.plot(predicted, shown, **ring, color="black", clip_on=False, label="observed frequency")
-    above.set(xscale="logit", yscale="logit", xlim=(low, high), ylim=(low, high), ylabel="law, observed frequency")
+    above.set(xscale="logit", yscale="logit", xlim=(low, high), ylim=(low, high), ylabel="optimum, observed frequency")
     above.legend(loc="upper left")
-    error = f"calibration error\nagainst the law {calibration['error']:.2g}"
+    error = f"calibration error\nagainst the distribution {calibration['error']:.2g}"
     above.annotate(error, (0.98, 0.04), xycoords="axes fraction", ha="right")
     below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color="#56B4E9", edgecolor="white", linewidth=0.4)
     below.set(xlabel="probability predicted by the model", ylabel="predictions", yscale="log")

@@ -8,8 +8,8 @@ from .tables import (
     Table,
     figure_text,
     interval_text,
-    ladder,
-    law_table,
+    optimum_table,
+    predictor_titles,
 )
 
 Report = Mapping[str, Any]
@@ -28,7 +28,7 @@ def evaluation_text(report: Report) -> str:
 
 def evaluation_tables(report: Report) -> dict[str, list[Table]]:
     """The tables of each task that a report has, but for completions, which are no table."""
-    makers = {"law": _law, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
+    makers = {"optimum": _optimum, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
     return {task: make(report[task]) for task, make in makers.items() if task in report}
 
 
@@ -39,7 +39,7 @@ def summary(report: Report) -> list[str]:
         report (`dict`): what `report.json` holds.
     """
     makers = {
-        "law": _law_sentence,
+        "optimum": _optimum_sentence,
         "training": _training_sentence,
         "beliefs": _beliefs_sentence,
         "text": _text_sentence,
@@ -49,22 +49,22 @@ def summary(report: Report) -> list[str]:
     return [make(report[task]) for task, make in makers.items() if task in report]
 
 
-def _law_sentence(law: Report) -> str:
-    gap, error = law["bayes_gap"]["bayes_gap"], law["bayes_gap"]["standard_error"]
+def _optimum_sentence(optimum: Report) -> str:
+    gap, error = optimum["bayes_gap"]["bayes_gap"], optimum["bayes_gap"]["standard_error"]
     known = "" if error is None else f" (95% interval {interval_text(gap - Z_95 * error, gap + Z_95 * error)})"
     floor = {
         "bayes": "the Bayes optimum, the least that any model can lose",
-        "informed": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
-    }[law["floor"]]
+        "oracle": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
+    }[optimum["floor"]]
     within = "" if error is None or gap > Z_95 * error else " Chance may explain that."
     return (
-        f"The model loses {gap:.4f} +- {figure_text(error)} nats a token{known} more than {floor}, on "
-        f"{law['num_sequences']:,} held-out sequences of {law['length']:,} symbols.{within}"
+        f"The model loses {gap:.4f} +- {figure_text(error)} nats per token{known} more than {floor}, on "
+        f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols.{within}"
     )
 
 
 def _training_sentence(training: Report) -> str:
-    titles = ladder(training["predictors"])
+    titles = predictor_titles(training["predictors"])
     passed = [
         f"{titles[name]} at step {found['passed_step']:,}"
         for name, found in sorted(training["predictors"].items(), key=lambda pair: pair[1]["passed_step"] or 0)
@@ -87,8 +87,8 @@ def _beliefs_sentence(beliefs: Report) -> str:
 def _text_sentence(text: Report) -> str:
     bounds = interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])
     return (
-        f"Held-out text costs it {text['bits_per_byte']:.4f} bits a byte ({text['level']:.0%} interval {bounds}) over "
-        f"{text['num_documents']:,} documents; its perplexity a token is {figure_text(text['perplexity'], '.2f')}."
+        f"Held-out text costs it {text['bits_per_byte']:.4f} bits per byte ({text['level']:.0%} interval {bounds}) "
+        f"over {text['num_documents']:,} documents; its perplexity per token is {figure_text(text['perplexity'], '.2f')}."
     )
 
 
@@ -104,13 +104,13 @@ def _completions_sentence(completions: Report) -> str:
     return f"Of {completions['facts']:,} facts it completes {completions['facts_correct']:,} correctly."
 
 
-def _law(law: Report) -> list[Table]:
-    return [law_table(law, "Loss beside that of the predictors of the law")]
+def _optimum(optimum: Report) -> list[Table]:
+    return [optimum_table(optimum, "Loss beside that of the predictors of the distribution")]
 
 
 def _training(training: Report) -> list[Table]:
     rows = []
-    titles = ladder(training["predictors"])
+    titles = predictor_titles(training["predictors"])
     for name, title in reversed(titles.items()):
         found = training["predictors"][name]
         passed = "never" if found["passed_step"] is None else f"{found['passed_step']:,}"
@@ -121,7 +121,7 @@ def _training(training: Report) -> list[Table]:
     )
     header = ["predictor", "closest at step", "KL there", "passed at step"]
     note = f"nearest predictor by step: {phases}\n{len(training['rows'])} evaluations, from {training['from']}"
-    return [Table("Passage of each predictor", header, rows, note)]
+    return [Table("Learning phases", header, rows, note)]
 
 
 def _beliefs(beliefs: Report) -> list[Table]:
@@ -140,11 +140,11 @@ def _beliefs(beliefs: Report) -> list[Table]:
 
 def _text(text: Report) -> list[Table]:
     rows = [
-        ["bits a byte", figure_text(text["bits_per_byte"]),
+        ["bits per byte", figure_text(text["bits_per_byte"]),
          interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])],
-        ["perplexity a token", figure_text(text["perplexity"]),
+        ["perplexity per token", figure_text(text["perplexity"]),
          interval_text(text["perplexity_low"], text["perplexity_high"])],
-        ["nats a token", figure_text(text["nats_per_token"]), ""],
+        ["nats per token", figure_text(text["nats_per_token"]), ""],
     ]  # fmt: skip
     note = (
         f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {text['num_documents']:,} documents; windows of "

@@ -19,12 +19,12 @@ def forecast_text(found: dict[str, Any]) -> str:
     rows = [
         ("parameters", f"{found['parameters']:,}", f"{found['parameters_without_embeddings']:,} without embeddings"),
         (
-            "FLOPs a token",
+            "FLOPs per token",
             f"{found['flops_per_token']:,}",
             "6 N, and for attention 12 layers x width x length; forward and backward",
         ),
         ("global batch", f"{found['global_batch_size']:,}", batch),
-        ("tokens a step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
+        ("tokens per step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
         ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
         ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} a parameter"),
         ("FLOPs", f"{found['flops']:.4g}", "of the model; padding and recomputation count nothing"),
@@ -38,7 +38,7 @@ def forecast_text(found: dict[str, Any]) -> str:
         rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
     if "time" in found:
         time = found["time"]
-        rows.append(("tokens a second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
+        rows.append(("tokens per second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
         rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
         rows.append(("ends", time["ends"].replace("T", " "), "if it starts now"))
         if "cost" in time:
@@ -63,7 +63,7 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
 def _memory_table(found: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
     rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
-    title = f"Memory a rank in GiB, {found['precision']}, AdamW; allocator and CUDA's context come on top"
+    title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator and CUDA's context come on top"
     return f"{title}\n\n{text_table(['', *columns], rows)}"
 
 

@@ -18,7 +18,7 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
     """What there is to know of an HMM.
 
     Args:
-        hmm ([`~hmm_datasets.HMM`]): the law.
+        hmm ([`~hmm_datasets.HMM`]): the distribution.
         length (`int`, *optional*, defaults to 64): positions at which predictors are measured.
         num_sequences (`int`, *optional*, defaults to 2048): sequences to measure them on.
         seed (`int`, *optional*, defaults to 0): stream of those.
@@ -57,11 +57,11 @@ def description_text(description: dict[str, Any]) -> str:
     rate, steps = description["entropy_rate"], description["mixing_time"]
     sure = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
     lower, upper = (f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper"))
-    begins = "its stationary law" if description["starts_stationary"] else "a law of its own"
+    begins = "its stationary distribution" if description["starts_stationary"] else "a distribution of its own"
     lines = [
         f"{description['num_states']:,} states, {description['num_symbols']:,} symbols, {kind}-emitting"
         f"{', unifilar' if description['unifilar'] else ''}; fingerprint {description['fingerprint']}",
-        f"entropy rate {rate['value']:.5f} nats a token ({sure}); ln E is {np.log(description['num_symbols']):.5f}",
+        f"entropy rate {rate['value']:.5f} nats per token ({sure}); ln E is {np.log(description['num_symbols']):.5f}",
         f"bounds on it: {lower} with the first state known, {upper} without",
         f"starts in {begins}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
         f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
@@ -119,9 +119,9 @@ def _cross_entropy(hmm: HMM, length: int, num_sequences: int, seed: int) -> dict
     predictors = predictors_of(hmm)
     parts = {name: [] for name in predictors}
     for batch, truth in stream(predictors["bayes"], hmm.sample(num_sequences, length, seed)):
-        for name, law in predictors.items():
+        for name, optimum in predictors.items():
             # The expectation over the token that comes, rather than the one that came: the same mean, less noise.
-            parts[name].append(-torch.xlogy(truth[:, :-1], law(batch)[:, :-1]).sum(-1).numpy())
+            parts[name].append(-torch.xlogy(truth[:, :-1], optimum(batch)[:, :-1]).sum(-1).numpy())
     nats = {name: np.concatenate(values) for name, values in parts.items()}
     return {
         name: {

@@ -23,7 +23,7 @@ def plot_table(
     columns: str,
     names: Sequence[str] | None = None,
 ) -> None:
-    """A table of laws as a heat map, a row a state; the colour is the square root of the probability.
+    """A table of distributions as a heat map, a row per state; the colour is the square root of the probability.
 
     Args:
         table (`np.ndarray` of shape `(H, n)`): rows that sum to one.

@@ -15,7 +15,7 @@ from .evaluation_tables import evaluation_tables, summary
 from .tables import Table
 
 _TITLES = {
-    "law": "Distance from the optimum",
+    "optimum": "Distance from the optimum",
     "training": "Along training",
     "beliefs": "Beliefs inside the model",
     "text": "Held-out text",
@@ -24,11 +24,11 @@ _TITLES = {
 }
 
 _FIGURES = {
-    "positions": ("law", "Cross-entropy by position, of the model and of predictors; below, the model's excess over "
-                  "the floor with its 95% interval."),
-    "kl_positions": ("law", "KL(predictor || model) by position with 95% intervals: the nearer zero, the more the "
+    "positions": ("optimum", "Cross-entropy by position, of the model and of predictors; below, the model's excess "
+                  "over the floor with its 95% interval."),
+    "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals: the nearer zero, the more the "
                      "model predicts as that predictor."),
-    "calibration": ("law", "The law's probability of what the model gave a probability, and how often it came; "
+    "calibration": ("optimum", "The optimum's probability of what the model gave a probability, how often it came; "
                     "below, how many predictions each bin holds."),
     "training": ("training", "KL(predictor || model) along training. Star: the model is closest to that predictor; "
                  "ring: from there on its loss stays below the predictor's. Above: the nearest predictor."),

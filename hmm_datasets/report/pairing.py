@@ -44,7 +44,7 @@ class Run:
 
 
 _SAME = {
-    "law": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
+    "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
     "text": ("unit", "num_documents", "bytes"),
     "core": ("baselines", "max_per_task"),
 }
@@ -58,8 +58,8 @@ def _other_items(task: str, first: Mapping[str, Any], other: Mapping[str, Any]) 
     return None
 
 
-def _pair_law(first: Run, other: Run, seed: int) -> Difference | str:
-    rows = [run.items("law") for run in (first, other)]
+def _pair_optimum(first: Run, other: Run, seed: int) -> Difference | str:
+    rows = [run.items("optimum") for run in (first, other)]
     tokens, others = ([(item["sequence"], item["tokens"]) for item in found] for found in rows)
     if tokens != others:
         return "measured on other items: the sequences or their tokens differ"
@@ -100,14 +100,14 @@ def _pair_core(first: Run, other: Run, seed: int) -> Difference | str:
     return Difference(float(value), *interval(np.mean(means, axis=0), LEVEL))
 
 
-_PAIRS = {"law": _pair_law, "text": _pair_text, "core": _pair_core}
+_PAIRS = {"optimum": _pair_optimum, "text": _pair_text, "core": _pair_core}
 
 
 def pair(task: str, first: Run, other: Run, seed: int) -> Difference | str:
     """What the other run's figure is more than the first's, or why that has no paired interval.
 
     Args:
-        task (`str`): `law`, `text` or `core`.
+        task (`str`): `optimum`, `text` or `core`.
         first, other ([`Run`]): that have it.
         seed (`int`): of the bootstrap.
     """

@@ -23,7 +23,7 @@ _LOOKS = {
     "bigram": ("#0072B2", "-."),
     "process_bigram": ("#0072B2", "-"),
     "bayes": ("#009E73", "-"),
-    "informed": ("#009E73", "--"),
+    "oracle": ("#009E73", "--"),
 }
 STYLES = {
     name: {"color": color, "linestyle": line, "label": PREDICTORS[name]} for name, (color, line) in _LOOKS.items()
@@ -79,7 +79,7 @@ def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, tit
         axes.axhline(level, linewidth=1.4, **{**style, "label": f"{style['label']}: {level:.3f}"})
     places, losses = zip(*((row["tokens"], row["eval_cross_entropy"]) for row in held_out), strict=True)
     axes.plot(places, losses, color="black", marker="o", markersize=3, linewidth=1.4, label="model")
-    axes.set(xlabel="tokens", ylabel="held-out cross-entropy (nats a token)", title=title, xscale="log")
+    axes.set(xlabel="tokens", ylabel="held-out cross-entropy (nats per token)", title=title, xscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _finish(figure, [axes], path)
 
@@ -96,7 +96,7 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
     for name, style in _styles(held_out[-1], "eval_kl_"):
         values = [row[f"eval_kl_{name}"] for row in held_out]
         axes.plot(steps, values, marker="o", markersize=3, linewidth=1.4, **style)
-    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats a token)", title=title)
+    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats per token)", title=title)
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _finish(figure, [axes], path)
@@ -107,7 +107,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
 
     Args:
-        measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_law`].
+        measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
         path (path): where the PNG goes, a PDF beside it.
         title (`str`, *optional*): above the plot.
     """
@@ -176,7 +176,7 @@ def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.Path
             continue  # shorter than its logging_steps
         axes.plot(*zip(*train, strict=True), color=colour, linewidth=1.5, label=name)
         before = train[-1][0]
-    axes.set(xlabel="tokens", ylabel="training loss (nats a token)", title=title)
+    axes.set(xlabel="tokens", ylabel="training loss (nats per token)", title=title)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _finish(figure, [axes], path)
 
@@ -192,11 +192,11 @@ def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
     """
     names = set(names)
     orders = sorted(int(name.removesuffix("-gram")) for name in names if name.endswith("-gram"))
-    looks = {name: style for name, style in STYLES.items() if name not in ("bayes", "informed")}
+    looks = {name: style for name, style in STYLES.items() if name not in ("bayes", "oracle")}
     for order in orders:
         colour, dashes = _NGRAMS[(order - 3) % 3], (":", "--", "-.")[(order - 3) // 3 % 3]
         looks[f"{order}-gram"] = {"color": colour, "linestyle": dashes, "label": f"{order}-gram, in context"}
-    looks |= {name: STYLES[name] for name in ("bayes", "informed")}
+    looks |= {name: STYLES[name] for name in ("bayes", "oracle")}
     return [(name, style) for name, style in looks.items() if name in names]
 
 
@@ -221,7 +221,7 @@ def _styles(values: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str,
 
 
 def _evaluations(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluated rows a logarithmic axis can show, one a step."""
+    """The evaluated rows a logarithmic axis can show, one per step."""
     rows = {row["step"]: row for row in history if "eval_cross_entropy" in row and row["step"] > 0}
     return list(rows.values())
 

@@ -12,7 +12,7 @@ def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) 
 
     Args:
         reports (`dict`): by name of run what its `report.json` holds.
-        x, y (`str`): dotted paths to a number or a text in each report, such as `law.num_states`.
+        x, y (`str`): dotted paths to a number or a text in each report, such as `optimum.num_states`.
         value (`str`): that to a number.
 
     Returns:

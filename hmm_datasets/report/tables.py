@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PREDICTORS = {
-    "informed": "told the HMM of each row",
+    "oracle": "told the HMM of each row",
     "bayes": "Bayes-optimal",
     "model": "model",
     "process_bigram": "bigram of the process",
@@ -19,7 +19,7 @@ PREDICTORS = {
 """Titles of the predictors, in tables and plots, best first as a good model on one HMM has them."""
 
 _ERROR = "standard_error"
-FLOORS = {"bayes": "Bayes floor", "informed": "lower bound"}
+FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
 """What a gap is measured from."""
 
 Z_95 = 1.96
@@ -80,13 +80,13 @@ def interval_text(low: float | None, high: float | None, form: str = ".4f") -> s
 
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
-    """The result of [`~hmm_datasets.evaluation.optimum.measure_law`] as a table, and its Bayes gap in a line."""
+    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as a table, and its Bayes gap in a line."""
     floor, faults = FLOORS[measured["floor"]], out_of_order(measured)
     order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
-    return f"{law_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
+    return f"{optimum_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
 
 
-def ladder(names: Iterable[str]) -> dict[str, str]:
+def predictor_titles(names: Iterable[str]) -> dict[str, str]:
     """Those of `names` that are a row of a table of predictors, in the order of [`PREDICTORS`], with their titles."""
     names = set(names)
     orders = sorted((int(name.removesuffix("-gram")) for name in names if name.endswith("-gram")), reverse=True)
@@ -98,11 +98,11 @@ def ladder(names: Iterable[str]) -> dict[str, str]:
     return {name: title for name, title in titles.items() if name in names}
 
 
-def law_table(measured: Mapping[str, Any], title: str = "") -> Table:
+def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     """Cross-entropy and KL of model and predictors, and that of the last token where it was measured."""
     last = measured.get("final_token")
     rows = []
-    for name, row_title in ladder(measured["cross_entropy"]).items():
+    for name, row_title in predictor_titles(measured["cross_entropy"]).items():
         figures = [(measured["cross_entropy"][name], "cross_entropy"), (measured["kl"].get(name), "kl")]
         if last is not None:
             figures.append((last.get(name), "cross_entropy"))
@@ -114,13 +114,13 @@ def law_table(measured: Mapping[str, Any], title: str = "") -> Table:
     header += [] if last is None else ["last token, nats", "+-"]
     gap, floor = measured["bayes_gap"], FLOORS[measured["floor"]]
     notes = [
-        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {figure_text(gap[_ERROR])} nats a token "
+        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {figure_text(gap[_ERROR])} nats per token "
         f"({measured['num_sequences']:,} held-out sequences of {measured['length']})"
     ]
     if "calibration" in measured:
         notes.append(f"expected calibration error against the {floor}: {measured['calibration']['error']:.4f}")
     if gap["bayes_gap"] < -3 * (gap[_ERROR] or math.inf):
-        notes.append(f"BELOW the {floor} by more than three standard errors: the rows are not of this law")
+        notes.append(f"BELOW the {floor} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))
 
 

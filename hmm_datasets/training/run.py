@@ -21,7 +21,7 @@ from ..hub.run_cards import write_run_card
 from ..identity import check_folder_identity
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
-from .callbacks.evaluation_schedule import GeometricPace
+from .callbacks.evaluation_schedule import LogSpacedEvaluation
 from .callbacks.interruptions import Interruptions, parse_time
 from .callbacks.progress import ProgressLine
 from .callbacks.samples import Samples
@@ -138,7 +138,7 @@ def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:
 def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     args = trainer.args
     if args.evaluations_per_doubling > 0:
-        trainer.add_callback(GeometricPace(args.evaluations_per_doubling))
+        trainer.add_callback(LogSpacedEvaluation(args.evaluations_per_doubling))
     if args.sample_prompts:
         trainer.add_callback(Samples(trainer))
     trainer.add_callback(History(args.output_dir))

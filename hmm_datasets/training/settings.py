@@ -25,7 +25,7 @@ from .callbacks.samples import check_samples
 from .checkpoints.resuming import possible_starts
 from .components.z_loss import check_z_loss
 from .optimizers import check_optimizer
-from .plan.batch_schedule import BatchRamp
+from .plan.batch_schedule import BatchSchedule
 from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
@@ -57,7 +57,7 @@ class RunSettings:
         default=None, metadata={"help": "save_total_limit spares the checkpoints of steps that this divides."}
     )
     price_per_hour: float | None = field(
-        default=None, metadata={"help": "What a device costs an hour, in any money, for the cost so far."}
+        default=None, metadata={"help": "What a device costs per hour, in any money, for the cost so far."}
     )
     time_limit: str | None = field(
         default=None, metadata={"help": "Save and stop before so long, as Slurm writes it: 3:55:00, 2-00:00:00."}
@@ -71,15 +71,15 @@ class RunSettings:
     )
     train_flops: float | None = field(default=None, metadata={"help": "Budget: FLOPs of the model."})
     train_hours: float | None = field(default=None, metadata={"help": "Budget: hours, at the rate assumed."})
-    train_money: float | None = field(
+    train_cost: float | None = field(
         default=None, metadata={"help": "Budget: money, at the rate assumed and price_per_hour."}
     )
     num_train_epochs: float = field(default=0.0, metadata={"help": "Budget: passes over the corpus."})
     assumed_tokens_per_second: float | None = field(
-        default=None, metadata={"help": "Rate assumed by the plan: tokens a second over all devices."}
+        default=None, metadata={"help": "Rate assumed by the plan: tokens per second over all devices."}
     )
     assumed_run: str | None = field(
-        default=None, metadata={"help": "Rate assumed by the plan: that of an earlier run, in FLOP/s a device."}
+        default=None, metadata={"help": "Rate assumed by the plan: that of an earlier run, in FLOP/s per device."}
     )
     assumed_device: str | None = field(
         default=None, metadata={"help": "Rate assumed by the plan: assumed_mfu of this device's peak, as H200."}
@@ -149,9 +149,9 @@ class RunSettings:
         return {**self.__dict__, "hub_token": None}
 
     @property
-    def batch_schedule(self) -> BatchRamp:
+    def batch_schedule(self) -> BatchSchedule:
         """The global batch of every step."""
-        return BatchRamp.parse(self.batch_ramp, self.global_batch_size)
+        return BatchSchedule.parse(self.batch_ramp, self.global_batch_size)
 
     @property
     def rate(self) -> Rate | None:
@@ -220,7 +220,7 @@ class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
     )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.accelerator.is_available(),
-        metadata={"help": "Processes a rank that draw rows ahead; by default 2 with a GPU, which would wait."},
+        metadata={"help": "Processes per rank that draw rows ahead; by default 2 with a GPU, which would wait."},
     )
     lr_scheduler_type: str = "cosine_with_min_lr"
     lr_scheduler_kwargs: dict[str, Any] | str | None = None

@@ -25,7 +25,7 @@ class DataSettings:
     hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM, or of a family of them."})
     tokens: str | None = field(default=None, metadata={"help": "Folder with token streams train/ and test/."})
     tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
-    length: int = field(default=64, metadata={"help": "Symbols a sequence (HMM), tokens a window (text)."})
+    length: int = field(default=64, metadata={"help": "Symbols per sequence (HMM), tokens per window (text)."})
     packed: bool = field(default=False, metadata={"help": "Windows hold whole documents, which do not see another."})
     stream_seed: int = field(default=0, metadata={"help": "Which stream of the HMM; which shuffle of the windows."})
     num_test_sequences: int = field(default=256, metadata={"help": "Held-out sequences or windows, at most."})
@@ -51,7 +51,7 @@ class MixtureSettings:
     streams: list[str] = field(metadata={"help": "Folders with token streams train/ and test/."})
     weights: list[float] = field(metadata={"help": "Share each stream gets."})
     weigh_by: str = field(default="examples", metadata={"help": "What shares are of: examples (rows) or tokens."})
-    length: int = field(default=256, metadata={"help": "Tokens a window."})
+    length: int = field(default=256, metadata={"help": "Tokens per window."})
     stream_seed: int = field(default=0, metadata={"help": "Of the shuffle of the windows."})
     num_test_sequences: int = field(default=256, metadata={"help": "Held-out windows of each stream, at most."})
 
@@ -70,18 +70,18 @@ class TrainingData(ABC):
     """Rows to train on, as many as are wanted, and rows held out.
 
     Attributes:
-        row_length (`int`): `T`, tokens a row; with padding, where there is any.
-        rows_an_epoch (`int`, *optional*): rows before one comes again; None where none ever does.
+        row_length (`int`): `T`, tokens per row; with padding, where there is any.
+        rows_per_epoch (`int`, *optional*): rows before one comes again; None where none ever does.
         test_rows (`Dataset`): held out.
         vocab_size (`int`): `V`.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that made the tokens.
-        source ([`~hmm_datasets.HMM`] or family, *optional*): the law of the rows, where it is known.
+        source ([`~hmm_datasets.HMM`] or family, *optional*): the distribution of the rows, where it is known.
         packed (`bool`): rows hold several documents, which are to be kept apart.
         identity (`dict`): what fixes the rows and their order.
     """
 
     row_length: int
-    rows_an_epoch: int | None
+    rows_per_epoch: int | None
     test_rows: "Dataset"
     vocab_size: int
     tokenizer: "PreTrainedTokenizerBase | None" = None
@@ -101,7 +101,7 @@ class TrainingData(ABC):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens a row on average, padding apart."""
+        """Tokens per row on average, padding apart."""
         return float(self.row_length)
 
     def tokens_of(self, num_rows: int) -> int:
@@ -116,7 +116,7 @@ class TrainingData(ABC):
 class SequenceData(TrainingData):
     """Sequences of an HMM or a family, a beginning token before each."""
 
-    rows_an_epoch = None
+    rows_per_epoch = None
 
     def __init__(self, settings: DataSettings):
         from ..data.hmm_sequences import TEST_FIRST, HMMSequences
@@ -168,7 +168,7 @@ class TokenData(TrainingData):
         self.test_rows = Subset(held_out, range(min(len(held_out), settings.num_test_sequences)))
         self.tokenizer = load_pretrained(AutoTokenizer, settings.tokenizer)
         self.vocab_size = self.stream.index.vocab_size
-        self.rows_an_epoch = self.rows(1).num_windows
+        self.rows_per_epoch = self.rows(1).num_windows
         self.identity = {
             "tokens": self.stream.index.sha256,
             "length": settings.length,
@@ -196,7 +196,7 @@ class TokenData(TrainingData):
         return super().tokens_of(num_rows)
 
     def corpora(self, num_rows):
-        return [_corpus(self._settings.tokens, self.stream, num_rows / self.rows_an_epoch)]
+        return [_corpus(self._settings.tokens, self.stream, num_rows / self.rows_per_epoch)]
 
 
 class MixedData(TrainingData):
@@ -213,7 +213,7 @@ class MixedData(TrainingData):
 
         self._settings = settings
         self.row_length = settings.length
-        self.rows_an_epoch = None
+        self.rows_per_epoch = None
         self.tokenizer = load_pretrained(AutoTokenizer, settings.model)
         self.streams = [TokenStream(f"{folder}/train") for folder in settings.streams]
         for folder, stream in zip(settings.streams, self.streams, strict=True):
@@ -265,7 +265,7 @@ class ConversationData(TrainingData):
         self._rows, self._seed = rows, seed
         self._lengths = np.fromiter((len(row) for row in rows["input_ids"]), np.int64, len(rows))
         self.row_length = int(self._lengths.max()) if max_length is None else max_length
-        self.rows_an_epoch = len(rows)
+        self.rows_per_epoch = len(rows)
         self.test_rows = test_rows
         self.vocab_size = len(tokenizer)
         self.tokenizer = tokenizer
@@ -273,7 +273,7 @@ class ConversationData(TrainingData):
     def rows(self, num_rows):
         from ..data.shuffled_epochs import ShuffledEpochs
 
-        return ShuffledEpochs(self._rows, self._seed, epochs=max(1, -(-num_rows // self.rows_an_epoch)))
+        return ShuffledEpochs(self._rows, self._seed, epochs=max(1, -(-num_rows // self.rows_per_epoch)))
 
     @property
     def tokens_per_row(self):
@@ -282,8 +282,8 @@ class ConversationData(TrainingData):
     def tokens_of(self, num_rows):
         from ..shuffle import epoch_order
 
-        epochs, rest = divmod(num_rows, self.rows_an_epoch)
-        places = epoch_order(range(rest), self.rows_an_epoch, self._seed, epochs)
+        epochs, rest = divmod(num_rows, self.rows_per_epoch)
+        places = epoch_order(range(rest), self.rows_per_epoch, self._seed, epochs)
         return epochs * int(self._lengths.sum()) + int(self._lengths[places].sum())
 
 

@@ -47,7 +47,7 @@ class StepTrainer(ShardedTrainer):
         plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): of the run.
         components (`list` of [`~hmm_datasets.training.components.component.Component`]): what a step does besides the
             loss. `before_...` is called in this order, `after_...` in the reverse one.
-        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows of every step.
+        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows of every step.
         totals ([`~hmm_datasets.training.callbacks.run_totals.RunTotals`]): what adds up over the starts of the run.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): where this run goes on.
         identity (`dict`, *optional*): what fixes the curve of the run; written beside every checkpoint.

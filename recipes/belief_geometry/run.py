@@ -4,10 +4,10 @@
 
 The process is Mess3 with `x = 0.05` and `a = 0.85`, that of Shai, Marzen, Teixeira, Oldenziel and Riechers,
 "Transformers represent belief state geometry in their residual stream", 2024: three states, three symbols, beliefs
-that fill a fractal in the triangle. (With `x = 0.15` and `a = 0.6`, the other usual choice, the uniform law is within
-0.01 nats of the optimum, and to be near it would show nothing.) A Llama of three layers learns to predict the
-sequences; a linear map from its hidden states to the exact beliefs is then fitted on half of the held-out sequences
-and tested on the other half.
+that fill a fractal in the triangle. (With `x = 0.15` and `a = 0.6`, the other usual choice, the uniform distribution
+is within 0.01 nats of the optimum, and to be near it would show nothing.) A Llama of three layers learns to predict
+the sequences; a linear map from its hidden states to the exact beliefs is then fitted on half of the held-out
+sequences and tested on the other half.
 
 The controls in the table say what a probe finds anyway. The last symbol alone explains 0.81 of the variance of the
 beliefs (layer 0, the embedding), and the random features of an untrained network more: it is what they leave
@@ -36,7 +36,7 @@ def main(folder: str) -> int:
         ),
         (
             "How far from the optimum, and are the beliefs there?",
-            f"hmm-datasets evaluate {folder}/pretrain --launch cpu2 --tasks law beliefs training "
+            f"hmm-datasets evaluate {folder}/pretrain --launch cpu2 --tasks optimum beliefs training "
             f"--num_sequences 2048 --output_dir {folder}/evaluation",
         ),
     )

@@ -3,11 +3,12 @@
     hmm-datasets icl-transition
 
 Every row comes from a Markov chain of its own, over three symbols, whose transition rows are drawn from a Dirichlet
-law of concentration 0.3. So nothing is to be learnt but the way: to predict well, a model must find the statistics of
-the chain in the row itself. The optimum is known exactly (counts of what followed each symbol, plus 0.3), and so are
-the steps below it: the uniform law, and the unigram and the bigram of the context. Such a model is stuck at
-the unigram for a while, until heads form that look up what followed the current symbol before; see Edelman, Edelman,
-Goel, Malach and Tsilivis, "The Evolution of Statistical Induction Heads: In-Context Learning Markov Chains", 2024.
+distribution of concentration 0.3. So nothing is to be learnt but the way: to predict well, a model must find the
+statistics of the chain in the row itself. The optimum is known exactly (counts of what followed each symbol, plus
+0.3), and so are the steps below it: the uniform distribution, and the unigram and the bigram of the context. Such a
+model is stuck at the unigram for a while, until heads form that look up what followed the current symbol before; see
+Edelman, Edelman, Goel, Malach and Tsilivis, "The Evolution of Statistical Induction Heads: In-Context Learning Markov
+Chains", 2024.
 
 The report in `outputs/icl_transition/evaluation` draws the divergence from each predictor along training, and names
 the step at which the model is closest to it and that at which it leaves it behind. Some minutes on two cores; started
@@ -27,7 +28,7 @@ STAGES = (
     ),
     (
         "Which predictor was it like, and when?",
-        "hmm-datasets evaluate outputs/icl_transition/pretrain --launch cpu2 --tasks law training "
+        "hmm-datasets evaluate outputs/icl_transition/pretrain --launch cpu2 --tasks optimum training "
         "--num_sequences 1024 --output_dir outputs/icl_transition/evaluation",
     ),
 )

@@ -97,9 +97,9 @@ def _compression_table(name: str, found) -> str:
     from hmm_datasets.report.tables import text_table
 
     figures = {
-        "bytes a token": "bytes_per_token",
-        "tokens a word": "fertility",
-        "tokens a document": "tokens_per_document",
+        "bytes per token": "bytes_per_token",
+        "tokens per word": "fertility",
+        "tokens per document": "tokens_per_document",
         "share of single bytes": "single_byte_share",
     }
     rows = []
@@ -138,7 +138,7 @@ def _models_table(models: dict[str, Any]) -> str:
 
 
 def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> None:
-    """Two panels: what leaking does to bytes a token, and to bits per byte, each with its interval."""
+    """Two panels: what leaking does to bytes per token, and to bits per byte, each with its interval."""
     from matplotlib.figure import Figure
 
     from hmm_datasets.report.plots import save_figure
@@ -151,7 +151,7 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
     }
     figure = Figure(figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
     panels = figure.subplots(1, 2)
-    titles = ("bytes a token", "bits per byte of held-out text")
+    titles = ("bytes per token", "bits per byte of held-out text")
     for axes, title, rows in zip(panels, titles, (left, right), strict=True):
         for place, (value, low, high) in enumerate(rows.values()):
             axes.errorbar(value, place, xerr=[[value - low], [high - value]], color="#0072B2", marker="o", capsize=3)

@@ -27,7 +27,7 @@ class LeakySettings:
     vocab_size: int = field(default=4096, metadata={"help": "Tokens of each tokenizer, special ones included."})
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
     model: str = field(default="1m", metadata={"help": "A preset of hmm_datasets.training.models."})
-    length: int = field(default=128, metadata={"help": "Tokens a window, in training and measuring."})
+    length: int = field(default=128, metadata={"help": "Tokens per window, in training and measuring."})
     train_tokens: int = field(default=1_000_000, metadata={"help": "Tokens each model trains on."})
     global_batch_size: int = field(default=32, metadata={"help": "Windows an optimizer step."})
     micro_batch_size: int = field(default=16, metadata={"help": "Windows a process runs at once."})
@@ -72,7 +72,7 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
             result.append(
                 (
                     "Its bits per byte on the held-out documents",
-                    f"hmm-datasets evaluate {folder}/model-{seed} {launch} --against {folder}/text/test "
+                    f"hmm-datasets evaluate {folder}/model-{seed} {launch} --targets {folder}/text/test "
                     f"--tasks text --window {settings.length} --stride {settings.length // 2} --by_document true "
                     f"--output_dir {folder}/evaluation-{seed}",
                 )

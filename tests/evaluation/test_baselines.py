@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.evaluation.baselines import Ladder, kl_divergence
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.baselines import BaselineComparison, kl_divergence
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.model import HMM
@@ -30,7 +30,7 @@ def labels_of(hmm: HMM, bos: bool, count=4, length=7) -> torch.Tensor:
 
 
 def own_logits(hmm: HMM, labels: torch.Tensor, bos: bool) -> torch.Tensor:
-    """The HMM's own law as a model would give it: entry `t` predicts token `t + 1`."""
+    """The HMM's own distribution as a model would give it: entry `t` predicts token `t + 1`."""
     symbols = labels[:, 1:] if bos else labels
     logs = hmm.next_token_probs(symbols).log()
     logs = logs if bos else logs[:, 1:]
@@ -43,9 +43,9 @@ def test_reduced_logits_are_those_of_a_loop_over_tokens(name, bos):
     hmm = SOURCES[name]
     labels = labels_of(hmm, bos)
     logits = torch.randn(*labels.shape, hmm.num_symbols + bos, generator=torch.Generator().manual_seed(0))
-    found = Ladder(hmm, bos=bos).reduce_logits(logits, labels)
+    found = BaselineComparison(hmm, bos=bos).reduce_logits(logits, labels)
     symbols = labels[:, 1:] if bos else labels
-    laws = {key: law(symbols).tolist() for key, law in predictors_of(hmm).items()}
+    distributions = {key: distribution(symbols).tolist() for key, distribution in predictors_of(hmm).items()}
     places = range(symbols.shape[1]) if bos else range(1, symbols.shape[1])
     assert found.shape == (4, len(places), 1 + 2 * len(NAMES))
     for row in range(4):
@@ -55,22 +55,22 @@ def test_reduced_logits_are_those_of_a_loop_over_tokens(name, bos):
             model = [weight / sum(weights) for weight in weights]
             symbol = int(symbols[row, place])
             expected = [-math.log(model[symbol])]
-            expected += [-math.log(laws[key][row][place][symbol]) for key in NAMES]
+            expected += [-math.log(distributions[key][row][place][symbol]) for key in NAMES]
             for key in NAMES:
-                law = laws[key][row][place]
-                expected.append(sum(p * math.log(p / q) for p, q in zip(law, model, strict=False) if p > 0))
+                distribution = distributions[key][row][place]
+                expected.append(sum(p * math.log(p / q) for p, q in zip(distribution, model, strict=False) if p > 0))
             np.testing.assert_allclose(found[row, column], expected, **FLOAT32)
 
 
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_hmms_own_law_has_no_gap_and_no_divergence(name, bos):
+def test_the_hmms_own_distribution_has_no_gap_and_no_divergence(name, bos):
     hmm = SOURCES[name]
     labels = labels_of(hmm, bos, count=50, length=30)
-    ladder = Ladder(hmm, bos=bos)
-    reduced = ladder.reduce_logits(own_logits(hmm, labels, bos), labels)
+    baselines = BaselineComparison(hmm, bos=bos)
+    reduced = baselines.reduce_logits(own_logits(hmm, labels, bos), labels)
     assert not torch.isnan(reduced).any()
-    found = ladder.summarize(EvalPrediction(predictions=reduced.numpy(), label_ids=labels.numpy()))
+    found = baselines.summarize(EvalPrediction(predictions=reduced.numpy(), label_ids=labels.numpy()))
     assert found["bayes_gap"] == pytest.approx(0, abs=1e-6)
     assert found["kl_bayes"] == pytest.approx(0, abs=1e-6)
     assert found["kl_uniform"] > 1e-3
@@ -80,10 +80,10 @@ def test_the_hmms_own_law_has_no_gap_and_no_divergence(name, bos):
 def test_a_model_that_is_a_predictor_has_no_divergence_from_that_one():
     hmm = HMM(transition=[[0.95, 0.05], [0.1, 0.9]], emission=[[0.7, 0.2, 0.1], [0.05, 0.15, 0.8]])
     labels = labels_of(hmm, bos=True, count=20, length=40)
-    ladder = Ladder(hmm)
-    for name, law in predictors_of(hmm).items():
-        reduced = ladder.reduce_logits(law(labels[:, 1:]).log(), labels)
-        found = ladder.summarize(EvalPrediction(predictions=reduced.numpy(), label_ids=labels.numpy()))
+    baselines = BaselineComparison(hmm)
+    for name, distribution in predictors_of(hmm).items():
+        reduced = baselines.reduce_logits(distribution(labels[:, 1:]).log(), labels)
+        found = baselines.summarize(EvalPrediction(predictions=reduced.numpy(), label_ids=labels.numpy()))
         divergences = {key: found[f"kl_{key}"] for key in NAMES}
         assert divergences.pop(name) == pytest.approx(0, abs=1e-6)
         assert min(divergences.values()) > 1e-3
@@ -95,19 +95,19 @@ def test_a_model_that_is_a_predictor_has_no_divergence_from_that_one():
 def test_a_divergence_is_never_negative(seed, scale, extra):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(2, 6, 4 + extra, generator=generator, dtype=torch.float64) * scale
-    law = torch.softmax(torch.randn(2, 6, 4, generator=generator, dtype=torch.float64) * scale, -1)
-    law[0, 0] = torch.tensor([0, 0, 1.0, 0])
+    distribution = torch.softmax(torch.randn(2, 6, 4, generator=generator, dtype=torch.float64) * scale, -1)
+    distribution[0, 0] = torch.tensor([0, 0, 1.0, 0])
     log_model = torch.log_softmax(logits, -1)
-    found = kl_divergence(law, log_model)
+    found = kl_divergence(distribution, log_model)
     assert (found > -1e-9).all()
     assert torch.isfinite(found).all()
     same = kl_divergence(log_model.exp()[..., :4], log_model)
     assert same.abs().max() < 1e-9
 
 
-def test_an_impossible_token_of_the_law_costs_nothing_where_the_model_excludes_it_too():
-    law, log_model = torch.tensor([[[0.5, 0.5, 0.0]]]), torch.tensor([[[0.5, 0.5, 0.0]]]).log()
-    assert kl_divergence(law, log_model).item() == 0
+def test_an_impossible_token_of_the_distribution_costs_nothing_where_the_model_excludes_it_too():
+    distribution, log_model = torch.tensor([[[0.5, 0.5, 0.0]]]), torch.tensor([[[0.5, 0.5, 0.0]]]).log()
+    assert kl_divergence(distribution, log_model).item() == 0
     assert kl_divergence(torch.tensor([[[0.5, 0.25, 0.25]]]), log_model).item() == math.inf
 
 
@@ -115,9 +115,9 @@ def test_half_precision_logits_are_reduced_in_double():
     hmm = processes.mess3()
     labels = labels_of(hmm, bos=True)
     logits = torch.randn(4, 8, 4, generator=torch.Generator().manual_seed(1)).bfloat16()
-    ladder = Ladder(hmm)
+    baselines = BaselineComparison(hmm)
     torch.testing.assert_close(
-        ladder.reduce_logits(logits, labels), ladder.reduce_logits(logits.double(), labels), rtol=0, atol=0
+        baselines.reduce_logits(logits, labels), baselines.reduce_logits(logits.double(), labels), rtol=0, atol=0
     )
 
 
@@ -137,16 +137,16 @@ def test_the_trainer_reports_what_the_metrics_do(tmp_path):
         )
     ).eval()
     rows = HMMSequences(hmm, 12, first=1 << 63, num_sequences=13)
-    ladder = Ladder(hmm)
+    baselines = BaselineComparison(hmm)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(str(tmp_path), use_cpu=True, per_device_eval_batch_size=5, report_to="none"),
         eval_dataset=rows,
-        compute_metrics=ladder.summarize,
-        preprocess_logits_for_metrics=ladder.reduce_logits,
+        compute_metrics=baselines.summarize,
+        preprocess_logits_for_metrics=baselines.reduce_logits,
     )
     found = trainer.evaluate()
-    expected = measure_law(model, hmm, rows, Accelerator(cpu=True))
+    expected = measure_optimum(model, hmm, rows, Accelerator(cpu=True))
     assert found["eval_cross_entropy"] == pytest.approx(expected["cross_entropy"]["model"]["cross_entropy"], rel=1e-5)
     assert found["eval_loss"] == pytest.approx(found["eval_cross_entropy"], rel=1e-5)
     assert found["eval_bayes_gap"] == pytest.approx(expected["bayes_gap"]["bayes_gap"], abs=1e-5)

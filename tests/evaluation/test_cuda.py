@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.evaluation.beliefs import probe_beliefs
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.evaluation.scoring import Row, score_rows
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
@@ -39,8 +39,8 @@ def both(model):
 
 
 @pytest.mark.parametrize("source", [processes.mess3(), RandomChains(3, alpha=0.5)], ids=["an HMM", "a family"])
-def test_the_distance_from_the_law(both, source):
-    cpu, gpu = both(measure_law, source, HMMSequences(source, 20, num_sequences=33), batch_size=8)
+def test_the_distance_from_the_distribution(both, source):
+    cpu, gpu = both(measure_optimum, source, HMMSequences(source, 20, num_sequences=33), batch_size=8)
     assert gpu["bayes_gap"]["bayes_gap"] == pytest.approx(cpu["bayes_gap"]["bayes_gap"], abs=1e-5)
     for name, found in cpu["kl"].items():
         assert gpu["kl"][name]["kl"] == pytest.approx(found["kl"], abs=1e-5)

@@ -81,11 +81,11 @@ def failing(capsys, *argv) -> str:
 
 def test_what_a_run_was_trained_on_is_what_it_is_measured_on(run, evaluated):
     report = read_json(evaluated / "report.json")
-    assert [task for task in TASKS if task in report] == ["law", "beliefs", "training"]
-    law = report["law"]
-    assert (law["length"], law["seed"], law["num_sequences"]) == (LENGTH, SEED, 40)
-    assert law["fingerprint"] == processes.mess3().fingerprint()
-    assert report["settings"]["against"] == [str(run.parent / "hmm")]
+    assert [task for task in TASKS if task in report] == ["optimum", "beliefs", "training"]
+    optimum = report["optimum"]
+    assert (optimum["length"], optimum["seed"], optimum["num_sequences"]) == (LENGTH, SEED, 40)
+    assert optimum["fingerprint"] == processes.mess3().fingerprint()
+    assert report["settings"]["targets"] == [str(run.parent / "hmm")]
 
 
 def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
@@ -95,16 +95,16 @@ def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
     assert report["seeds"] == {"stream": SEED, "evaluation": 0}
     assert {"torch", "transformers", "hmm-datasets"} <= report["versions"].keys()
     assert len(report["model"]["sha256"]) == 64
-    assert report["hashes"] == {"law": processes.mess3().fingerprint()}
+    assert report["hashes"] == {"optimum": processes.mess3().fingerprint()}
 
 
 def test_items_add_up_to_the_figures(evaluated):
-    law = read_json(evaluated / "report.json")["law"]
-    rows = read_jsonl(evaluated / "items" / "law.jsonl")
+    optimum = read_json(evaluated / "report.json")["optimum"]
+    rows = read_jsonl(evaluated / "items" / "optimum.jsonl")
     assert len(rows) == 40
     tokens = sum(row["tokens"] for row in rows)
     gap = sum(row["nats"] - row["floor_nats"] for row in rows) / tokens
-    assert gap == pytest.approx(law["bayes_gap"]["bayes_gap"], abs=1e-9)
+    assert gap == pytest.approx(optimum["bayes_gap"]["bayes_gap"], abs=1e-9)
 
 
 def test_pictures_come_as_png_and_pdf_and_in_the_page(evaluated):
@@ -123,10 +123,10 @@ def test_every_checkpoint_is_a_place_on_the_curve(evaluated):
 
 def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
     hmm = str(run.parent / "hmm")
-    assert main(["evaluate", hmm, "--against", hmm, "--output_dir", str(tmp_path), "--num_sequences", "30",
+    assert main(["evaluate", hmm, "--targets", hmm, "--output_dir", str(tmp_path), "--num_sequences", "30",
                  "--bos", "false"]) == 0  # fmt: skip
     report = read_json(tmp_path / "report.json")
-    assert abs(report["law"]["bayes_gap"]["bayes_gap"]) < 1e-6
+    assert abs(report["optimum"]["bayes_gap"]["bayes_gap"]) < 1e-6
     assert "beliefs" not in report
     assert "0.0000" in capsys.readouterr().out
 
@@ -134,7 +134,7 @@ def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
 def test_a_stream_and_a_file_of_the_same_documents_have_as_many_bytes(writer, tmp_path):
     model = str(writer / "model")
     for name, target in (("stream", writer / "stream"), ("file", writer / "stories.jsonl")):
-        command = ["evaluate", model, "--against", str(target), "--tasks", "text", "--window", "16"]
+        command = ["evaluate", model, "--targets", str(target), "--tasks", "text", "--window", "16"]
         assert main([*command, "--by_document", "true", "--output_dir", str(tmp_path / name)]) == 0
     stream, file = (read_json(tmp_path / name / "report.json")["text"] for name in ("stream", "file"))
     assert stream["num_documents"] == file["num_documents"] == len(STORIES)
@@ -154,17 +154,17 @@ def test_a_model_with_a_tokenizer_writes_too(writer, tmp_path):
     assert main(["evaluate", str(writer / "model"), "--output_dir", str(tmp_path)]) == 0
     report = read_json(tmp_path / "report.json")
     assert report["completions"]["prompts"]
-    assert "law" not in report
+    assert "optimum" not in report
 
 
 def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsys):
-    command = ["evaluate", str(run / "checkpoint-2"), "--against", str(run.parent / "hmm"), "--tasks", "law"]
+    command = ["evaluate", str(run / "checkpoint-2"), "--targets", str(run.parent / "hmm"), "--tasks", "optimum"]
     settings = ["--length", str(LENGTH), "--stream_seed", str(SEED), "--num_sequences", "40"]
     assert main([*command, *settings, "--output_dir", str(tmp_path / "other")]) == 0
     capsys.readouterr()
     assert main(["compare", str(evaluated), str(tmp_path / "other"), "--output_dir", str(tmp_path / "both")]) == 0
     first, second = (
-        np.array([row["nats"] for row in read_jsonl(folder / "items" / "law.jsonl")])
+        np.array([row["nats"] for row in read_jsonl(folder / "items" / "optimum.jsonl")])
         for folder in (evaluated, tmp_path / "other")
     )
     difference = (second - first).sum() / (40 * LENGTH)
@@ -174,8 +174,8 @@ def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsy
 
 def test_a_second_evaluation_leaves_nothing_of_the_first(run, tmp_path):
     command = ["evaluate", str(run), "--output_dir", str(tmp_path), "--num_sequences", "8"]
-    assert main([*command, "--tasks", "law", "beliefs"]) == 0
-    assert main([*command, "--tasks", "law"]) == 0
+    assert main([*command, "--tasks", "optimum", "beliefs"]) == 0
+    assert main([*command, "--tasks", "optimum"]) == 0
     assert not (tmp_path / "items" / "beliefs.jsonl").exists()
     assert not (tmp_path / "plots" / "simplex.png").exists()
 
@@ -187,17 +187,17 @@ def test_what_cannot_be_measured_says_what_it_needs(run, writer, tmp_path, capsy
     RandomChains(3, alpha=1.0).save_pretrained(chains)
     hmm = run.parent / "hmm"
     for argv, said in (
-        ([bare], "nothing to measure it against; name an HMM or a family with --against"),
-        ([bare, "--against", chains, "--tasks", "beliefs"], "task beliefs: beliefs are those of one HMM"),
-        ([bare, "--against", hmm, "--tasks", "text"], "task text: no held-out text"),
-        ([bare, "--tasks", "poetry"], "tasks has 'poetry'; expected some of law, beliefs, training"),
-        ([bare, "--against", hmm, chains], "against names 2 laws and 0 texts; expected at most one of each"),
-        ([bare, "--against", hmm, "--checkpoints", "true"], "no checkpoint-* in it"),
-        ([bare, "--against", tmp_path], "no config.json of an HMM, family.json of a family or index.json"),
+        ([bare], "nothing to measure it against; name an HMM or a family with --targets"),
+        ([bare, "--targets", chains, "--tasks", "beliefs"], "task beliefs: beliefs are those of one HMM"),
+        ([bare, "--targets", hmm, "--tasks", "text"], "task text: no held-out text"),
+        ([bare, "--tasks", "poetry"], "tasks has 'poetry'; expected some of optimum, beliefs, training"),
+        ([bare, "--targets", hmm, chains], "targets names 2 processes and 0 texts; expected at most one of each"),
+        ([bare, "--targets", hmm, "--checkpoints", "true"], "no checkpoint-* in it"),
+        ([bare, "--targets", tmp_path], "no config.json of an HMM, family.json of a family or index.json"),
         ([writer / "model", "--tasks", "core"], "task core: no questions; name their folder with --core_data"),
-        ([bare, "--against", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
+        ([bare, "--targets", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
         ([tmp_path / "none"], "none: AutoConfig finds nothing to load"),
-        ([bare, "--agianst", hmm], "unknown flag --agianst; did you mean --against?"),
+        ([bare, "--tragets", hmm], "unknown flag --tragets; did you mean --targets?"),
     ):
         assert said in failing(capsys, *argv), argv
     assert not (bare / "evaluation").exists()
@@ -205,7 +205,7 @@ def test_what_cannot_be_measured_says_what_it_needs(run, writer, tmp_path, capsy
 
 def test_a_broken_evaluation_leaves_no_report_behind(run, tmp_path, capsys):
     folder = tmp_path / "out"
-    write_jsonl(folder / "items" / "law.jsonl", [])
+    write_jsonl(folder / "items" / "optimum.jsonl", [])
     write_json(folder / "report.json", {})
     other = tmp_path / "other"
     shutil.copytree(run, other)
@@ -214,7 +214,7 @@ def test_a_broken_evaluation_leaves_no_report_behind(run, tmp_path, capsys):
     assert read_json(folder / "report.json") == {}, "nothing was measured, so what was there stays"
 
 
-def test_names_of_a_law_and_of_text_are_told_apart(run, writer, tmp_path):
+def test_names_of_a_distribution_and_of_text_are_told_apart(run, writer, tmp_path):
     assert isinstance(open_target(str(run.parent / "hmm")), HMM)
     assert isinstance(open_target(str(writer / "stream")), TokenStream)
     RandomChains(3, alpha=1.0).save_pretrained(tmp_path / "chains")

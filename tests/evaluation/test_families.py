@@ -1,12 +1,13 @@
-"""Models on families of HMMs: measured from the exact optimum, or from the law of one who is told each row's HMM."""
+"""Models on families of HMMs: measured from the exact optimum, or from the distribution of one who is told each
+row's HMM."""
 
 import numpy as np
 import pytest
 import torch
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.evaluation.baselines import Ladder
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.report.plots import plot_positions
@@ -16,13 +17,13 @@ from hmm_datasets.report.tables import hmm_table
 class Knowing(torch.nn.Module):
     """Predicts by a function of the tokens, with a beginning token first and last in the vocabulary."""
 
-    def __init__(self, law, num_symbols):
+    def __init__(self, distribution, num_symbols):
         super().__init__()
-        self.law = law
+        self.distribution = distribution
         self.config = type("Config", (), {"vocab_size": num_symbols + 1})
 
     def forward(self, input_ids, use_cache):
-        logs = self.law(input_ids[:, 1:]).log()
+        logs = self.distribution(input_ids[:, 1:]).log()
         logits = torch.cat([logs, torch.full_like(logs[..., :1], -torch.inf)], dim=-1)
         return type("Output", (), {"logits": logits})
 
@@ -40,30 +41,30 @@ def accelerator():
 def test_the_optimum_of_a_family_has_no_gap_and_who_is_told_the_hmm_loses_less(family, accelerator):
     rows = HMMSequences(family, 20, seed=3, first=1 << 63, num_sequences=101)
     model = Knowing(family.next_token_probs, family.num_symbols)
-    found = measure_law(model, family, rows, accelerator, batch_size=8)
+    found = measure_optimum(model, family, rows, accelerator, batch_size=8)
     assert found["floor"] == "bayes"
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(0, abs=1e-6)
     assert found["kl"]["bayes"]["kl"] == pytest.approx(0, abs=1e-6)
     entropy = {name: value["cross_entropy"] for name, value in found["cross_entropy"].items()}
     assert "process_bigram" not in entropy
-    assert entropy["informed"] < entropy["bayes"] - 0.05
-    # The law of the row's own HMM, had one by one.
+    assert entropy["oracle"] < entropy["bayes"] - 0.05
+    # The distribution of the row's own HMM, had one by one.
     tokens = family.sample(101, 20, seed=3, first=1 << 63)
     nats = [
         -family.hmm_at(3, (1 << 63) + row).log_likelihood(tokens[row : row + 1])[0] / 20 for row in range(len(tokens))
     ]
-    assert entropy["informed"] == pytest.approx(np.mean(nats), rel=1e-9)
+    assert entropy["oracle"] == pytest.approx(np.mean(nats), rel=1e-9)
     assert found["fingerprint"] == family.fingerprint()
 
 
-def test_without_an_exact_law_the_gap_is_from_the_lower_bound(accelerator, tmp_path):
+def test_without_an_exact_distribution_the_gap_is_from_the_lower_bound(accelerator, tmp_path):
     family = PermutedEmissions(processes.random(9, 4, alpha=0.3, seed=1))
     rows = HMMSequences(family, 10, num_sequences=20)
     model = Knowing(lambda tokens: torch.full((*tokens.shape[:1], tokens.shape[1] + 1, 4), 0.25), 4)
-    found = measure_law(model, family, rows, accelerator)
-    assert found["floor"] == "informed"
+    found = measure_optimum(model, family, rows, accelerator)
+    assert found["floor"] == "oracle"
     assert "bayes" not in found["cross_entropy"]
-    gap = found["cross_entropy"]["uniform"]["cross_entropy"] - found["cross_entropy"]["informed"]["cross_entropy"]
+    gap = found["cross_entropy"]["uniform"]["cross_entropy"] - found["cross_entropy"]["oracle"]["cross_entropy"]
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(gap, rel=1e-9)
     table = hmm_table(found)
     assert "told the HMM of each row" in table
@@ -74,11 +75,11 @@ def test_without_an_exact_law_the_gap_is_from_the_lower_bound(accelerator, tmp_p
 
 def test_the_curve_of_a_family_has_its_own_ladder():
     family = PermutedEmissions(processes.random(9, 4, alpha=0.3, seed=1))
-    ladder = Ladder(family)
-    assert ladder.names == ["uniform", "unigram", "bigram"]
-    assert Ladder(RandomChains(3, alpha=1.0)).names[-1] == "bayes"
+    baselines = BaselineComparison(family)
+    assert baselines.names == ["uniform", "unigram", "bigram"]
+    assert BaselineComparison(RandomChains(3, alpha=1.0)).names[-1] == "bayes"
     labels = torch.stack([row["labels"] for row in HMMSequences(family, 6).__getitems__(range(4))])
-    reduced = ladder.reduce_logits(torch.zeros(4, 7, 5), labels)
-    found = ladder.summarize(type("Prediction", (), {"predictions": reduced.numpy()}))
+    reduced = baselines.reduce_logits(torch.zeros(4, 7, 5), labels)
+    found = baselines.summarize(type("Prediction", (), {"predictions": reduced.numpy()}))
     assert "bayes_gap" not in found
     assert found["cross_entropy"] == pytest.approx(np.log(5), rel=1e-6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hmm_datasets.evaluation.learning_phases import evaluation_of, evaluations_of, passages
+from hmm_datasets.evaluation.learning_phases import evaluation_of, evaluations_of
 
 NAMES = ("unigram", "bayes")
 
@@ -29,19 +29,19 @@ ROWS = [
 
 
 def test_a_predictor_is_closest_where_its_divergence_is_least():
-    found = passages(ROWS)["predictors"]
+    found = learning_phases(ROWS)["predictors"]
     assert (found["unigram"]["closest_step"], found["unigram"]["closest_kl"]) == (4, 0.02)
     assert found["bayes"]["closest_step"] == 8
 
 
 def test_a_predictor_is_passed_once_the_model_stays_below_it():
-    found = passages(ROWS)["predictors"]
+    found = learning_phases(ROWS)["predictors"]
     assert found["unigram"]["passed_step"] == 4, "it fell behind again at step 2"
     assert found["bayes"]["passed_step"] is None
 
 
 def test_phases_are_the_runs_of_the_nearest_predictor():
-    assert passages(ROWS)["phases"] == [
+    assert learning_phases(ROWS)["phases"] == [
         {"predictor": "unigram", "first_step": 0, "last_step": 4},
         {"predictor": "bayes", "first_step": 8, "last_step": 8},
     ]
@@ -63,5 +63,5 @@ def test_a_measurement_is_such_a_row():
     }
     row = {"step": 3, "tokens": 30} | evaluation_of(measured)
     assert set(row) == set(ROWS[0])
-    assert passages([row])["predictors"]["unigram"]["passed_step"] == 3
+    assert learning_phases([row])["predictors"]["unigram"]["passed_step"] == 3
     assert row["kl_bayes"] == pytest.approx(0.25)

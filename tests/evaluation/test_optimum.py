@@ -1,4 +1,4 @@
-"""The measuring of a model against its data's law: what it says of models whose distance from it is known."""
+"""The measuring of a model against its data's distribution: what it says of models whose distance from it is known."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import torch
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.calibration import Calibration
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of
 from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM
@@ -48,7 +48,7 @@ def perturbed(hmm: HMM, share: float, seed: int) -> HMM:
 @pytest.mark.parametrize("hmm", [MESS3, processes.golden_mean(), processes.random(5, 7, seed=1)], ids=["3", "2", "5"])
 def test_the_hmm_itself_has_no_gap(hmm, bos, accelerator):
     model = HMMForCausalLM.from_hmm(hmm, bos_token_id=hmm.num_symbols if bos else None)
-    found = measure_law(model, hmm, rows_of(hmm, bos=bos), accelerator, batch_size=16)
+    found = measure_optimum(model, hmm, rows_of(hmm, bos=bos), accelerator, batch_size=16)
     assert abs(found["bayes_gap"]["bayes_gap"]) < 1e-6
     assert np.abs(found["bayes_gap"]["by_position"]).max() < 1e-6
     assert found["bayes_gap"]["standard_error"] < 1e-6
@@ -58,7 +58,7 @@ def test_the_hmm_itself_has_no_gap(hmm, bos, accelerator):
 
 def test_a_uniform_model_is_the_uniform_predictor(accelerator):
     model = HMMForCausalLM(HMMConfig(num_states=2, num_symbols=3, bos_token_id=3))
-    found = measure_law(model, MESS3, rows_of(MESS3), accelerator)
+    found = measure_optimum(model, MESS3, rows_of(MESS3), accelerator)
     assert abs(found["kl"]["uniform"]["kl"]) < 1e-12
     assert found["cross_entropy"]["model"]["cross_entropy"] == pytest.approx(math.log(3), rel=1e-12)
     assert found["kl"]["bayes"]["kl"] > 0.1
@@ -70,11 +70,11 @@ def test_no_model_is_measured_to_beat_the_optimum(seed, accelerator):
     hmm = processes.random(2 + seed % 5, 2 + seed % 7, alpha=(0.5, 1.0, 5.0)[seed % 3], seed=seed)
     # So many that symbols of a few in ten thousand come: an error estimated without them knows nothing of them.
     rows = rows_of(hmm, count=400)
-    exact = measure_law(HMMForCausalLM.from_hmm(hmm, hmm.num_symbols), hmm, rows, accelerator, batch_size=200)
+    exact = measure_optimum(HMMForCausalLM.from_hmm(hmm, hmm.num_symbols), hmm, rows, accelerator, batch_size=200)
     exact = exact["bayes_gap"]
     assert abs(exact["bayes_gap"]) < 1e-9
     near = perturbed(hmm, (0.003, 0.03, 0.3)[seed // 3 % 3], seed)
-    found = measure_law(HMMForCausalLM.from_hmm(near, hmm.num_symbols), hmm, rows, accelerator, batch_size=200)
+    found = measure_optimum(HMMForCausalLM.from_hmm(near, hmm.num_symbols), hmm, rows, accelerator, batch_size=200)
     gap, divergence = found["bayes_gap"], found["kl"]["bayes"]
     assert divergence["kl"] > 0
     assert gap["bayes_gap"] >= -3 * gap["standard_error"]
@@ -85,22 +85,22 @@ def test_no_model_is_measured_to_beat_the_optimum(seed, accelerator):
 # What else is told
 
 
-def test_divergences_are_those_of_the_metric_module_on_the_whole_laws(accelerator):
+def test_divergences_are_those_of_the_metric_module_on_the_whole_distributions(accelerator):
     near, rows = perturbed(processes.random(4, 5, seed=2), 0.2, seed=0), rows_of(processes.random(4, 5, seed=2))
     hmm, model = rows.source, HMMForCausalLM.from_hmm(near, 5)
-    found = measure_law(model, hmm, rows, accelerator, batch_size=7, order=3)
+    found = measure_optimum(model, hmm, rows, accelerator, batch_size=7, order=3)
     tokens = torch.stack([row["input_ids"] for row in rows.__getitems__(range(len(rows)))])
     with torch.no_grad():
         log_model = torch.log_softmax(model(tokens).logits[:, :-1], -1).numpy()
     for name, predictor in predictors_of(hmm, order=3).items():
-        law = predictor(tokens[:, 1:])[:, :-1].numpy()
-        expected = load_metric("predictor_kl").compute(predictions=log_model, references=law)
+        distribution = predictor(tokens[:, 1:])[:, :-1].numpy()
+        expected = load_metric("predictor_kl").compute(predictions=log_model, references=distribution)
         for key, value in expected.items():
             assert found["kl"][name][key] == pytest.approx(value, rel=1e-9, abs=1e-13), (name, key)
 
 
 def test_n_grams_up_to_the_order_asked_for_are_measured(accelerator):
-    found = measure_law(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator, order=4)
+    found = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator, order=4)
     assert [name for name in found["kl"] if "gram" in name and "process" not in name] == [
         "unigram",
         "bigram",
@@ -113,7 +113,7 @@ def test_n_grams_up_to_the_order_asked_for_are_measured(accelerator):
 
 
 def test_the_last_token_is_scored_by_itself(accelerator):
-    found = measure_law(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator)
+    found = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator)
     tokens = MESS3.sample(40, 16, seed=7, first=1 << 63)
     before, after = (MESS3.log_likelihood(part) for part in (tokens[:, :-1], tokens))
     nats = before - after
@@ -127,7 +127,7 @@ def test_the_last_token_is_scored_by_itself(accelerator):
 
 def test_every_sequence_is_told_and_all_of_it_is_json(accelerator):
     near = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.7), 3)
-    found = measure_law(near, MESS3, rows_of(MESS3), accelerator, batch_size=9)
+    found = measure_optimum(near, MESS3, rows_of(MESS3), accelerator, batch_size=9)
     json.dumps(found, allow_nan=False)
     tokens = MESS3.sample(40, 16, seed=7, first=1 << 63)
     assert [item["sequence"] for item in found["items"]] == list(range(40))
@@ -148,7 +148,7 @@ def test_every_sequence_is_told_and_all_of_it_is_json(accelerator):
 
 def test_one_sequence_is_too_few(accelerator):
     with pytest.raises(InputError, match="1 sequence to measure on; expected 2 or more"):
-        measure_law(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3, count=1), accelerator)
+        measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3, count=1), accelerator)
 
 
 # Calibration
@@ -156,14 +156,14 @@ def test_one_sequence_is_too_few(accelerator):
 
 def test_bins_are_those_of_a_loop_over_pairs():
     generator = np.random.default_rng(0)
-    model, law = generator.dirichlet(np.full(5, 0.3), (2, 6, 4))
+    model, distribution = generator.dirichlet(np.full(5, 0.3), (2, 6, 4))
     symbols = generator.integers(0, 4, (6, 4))
-    law[..., 4] = 0  # a token that only the model knows
+    distribution[..., 4] = 0  # a token that only the model knows
     model[0, 0] = (0.5, 0.25, 0.25, 0, 0)  # 1/2 is the edge of two bins
     calibration = Calibration()
     for rows in (slice(0, 5), slice(5, 6)):
         with np.errstate(divide="ignore"):
-            tables = (np.log(model[rows]), law[rows, :, :4], symbols[rows])
+            tables = (np.log(model[rows]), distribution[rows, :, :4], symbols[rows])
         calibration.add(Calibration.sums(*map(torch.from_numpy, tables)))
     found = calibration.result()
     edges = found["edges"]
@@ -171,7 +171,7 @@ def test_bins_are_those_of_a_loop_over_pairs():
     assert sorted(edges) == edges
     assert sum(found["count"]) == 6 * 4 * 4
     pairs = [
-        (model[row, place, symbol], symbols[row, place] == symbol, law[row, place, symbol])
+        (model[row, place, symbol], symbols[row, place] == symbol, distribution[row, place, symbol])
         for row in range(6)
         for place in range(4)
         for symbol in range(4)
@@ -184,7 +184,7 @@ def test_bins_are_those_of_a_loop_over_pairs():
             assert found["predicted"][k] is None
             continue
         means = np.mean(inside, axis=0)
-        for name, mean in zip(("predicted", "observed", "law"), means, strict=True):
+        for name, mean in zip(("predicted", "observed", "optimum"), means, strict=True):
             assert found[name][k] == pytest.approx(mean, rel=1e-12), name
         total += count * abs(means[0] - means[2])
     assert found["error"] == pytest.approx(total / len(pairs), rel=1e-12)
@@ -192,11 +192,11 @@ def test_bins_are_those_of_a_loop_over_pairs():
 
 def test_the_optimum_is_calibrated_and_a_model_too_sure_is_not(accelerator):
     rows = rows_of(MESS3, count=400)
-    exact = measure_law(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows, accelerator)["calibration"]
+    exact = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows, accelerator)["calibration"]
     assert exact["error"] < 1e-12
     for predicted, observed, count in zip(exact["predicted"], exact["observed"], exact["count"], strict=True):
         if count > 0:
             # Symbols at one place exclude each other, which makes their sum vary less than if they were drawn apart.
             assert abs(observed - predicted) < 4 * math.sqrt(predicted * (1 - predicted) / count)
-    sure = measure_law(HMMForCausalLM.from_hmm(processes.mess3(0.01, 0.95), 3), MESS3, rows, accelerator)
+    sure = measure_optimum(HMMForCausalLM.from_hmm(processes.mess3(0.01, 0.95), 3), MESS3, rows, accelerator)
     assert sure["calibration"]["error"] > 0.05

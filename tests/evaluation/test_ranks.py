@@ -7,7 +7,7 @@ import pytest
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.evaluation.beliefs import probe_beliefs
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.families import PermutedSymbols
@@ -20,8 +20,8 @@ def measurements(accelerator) -> dict:
     rows = HMMSequences(hmm, 10, num_sequences=13)
     drawn = HMMSequences(family, 10, seed=2, num_sequences=10)
     return {
-        "law": measure_law(model, hmm, rows, accelerator, batch_size=3),
-        "family": measure_law(model, family, drawn, accelerator, batch_size=3),
+        "optimum": measure_optimum(model, hmm, rows, accelerator, batch_size=3),
+        "family": measure_optimum(model, family, drawn, accelerator, batch_size=3),
         "beliefs": probe_beliefs(model, hmm, rows, accelerator, batch_size=2),
     }
 
@@ -46,7 +46,7 @@ with exit_without_teardown():
     if accelerator.is_main_process:
         print(json.dumps(found))
     else:
-        assert found == {"law": {}, "family": {}, "beliefs": {}}
+        assert found == {"optimum": {}, "family": {}, "beliefs": {}}
     accelerator.wait_for_everyone()
     accelerator.end_training()
 """

@@ -45,10 +45,10 @@ def one_at_a_time(model, rows: list[Row]) -> tuple[list[float], list[bool]]:
     nats, greedy = [], []
     for tokens, first in rows:
         with torch.no_grad():
-            laws = torch.log_softmax(model(input_ids=torch.tensor([tokens])).logits[0].double(), dim=-1)
+            distributions = torch.log_softmax(model(input_ids=torch.tensor([tokens])).logits[0].double(), dim=-1)
         places = range(first, len(tokens))
-        nats.append(-sum(laws[place - 1, tokens[place]].item() for place in places))
-        greedy.append(all(laws[place - 1].argmax().item() == tokens[place] for place in places))
+        nats.append(-sum(distributions[place - 1, tokens[place]].item() for place in places))
+        greedy.append(all(distributions[place - 1].argmax().item() == tokens[place] for place in places))
     return nats, greedy
 
 

@@ -44,20 +44,22 @@ def log_likelihood(hmm: HMM, tokens) -> float:
     return math.log(probability) if probability > 0 else -math.inf
 
 
-def state_law(hmm: HMM, tokens, place: int) -> np.ndarray:
-    """Law of the state before token `place`, given all the tokens; zeros where they are impossible."""
-    law = np.zeros(hmm.num_states)
+def state_distribution(hmm: HMM, tokens, place: int) -> np.ndarray:
+    """Distribution of the state before token `place`, given all the tokens; zeros where they are impossible."""
+    distribution = np.zeros(hmm.num_states)
     for path, probability in path_probabilities(hmm, tokens).items():
-        law[path[place]] += probability
-    return law / law.sum() if law.sum() > 0 else law
+        distribution[path[place]] += probability
+    return distribution / distribution.sum() if distribution.sum() > 0 else distribution
 
 
 def beliefs(hmm: HMM, tokens) -> np.ndarray:
-    return np.stack([state_law(hmm, tokens[:t], t) for t in range(len(tokens) + 1)])
+    return np.stack([state_distribution(hmm, tokens[:t], t) for t in range(len(tokens) + 1)])
 
 
 def posteriors(hmm: HMM, tokens) -> np.ndarray:
-    return np.array([state_law(hmm, tokens, t) for t in range(len(tokens))]).reshape(len(tokens), hmm.num_states)
+    return np.array([state_distribution(hmm, tokens, t) for t in range(len(tokens))]).reshape(
+        len(tokens), hmm.num_states
+    )
 
 
 def next_token_probs(hmm: HMM, tokens) -> np.ndarray:
@@ -120,6 +122,8 @@ def optimal_loss(hmm: HMM, length: int) -> list[float]:
     """`H[X_t | X_0 .. X_{t-1}]` for every `t < length`: differences of the entropies of all words."""
     entropies = [0.0]
     for size in range(1, length + 1):
-        law = np.array([likelihood(hmm, word) for word in itertools.product(range(hmm.num_symbols), repeat=size)])
-        entropies.append(float(-(law[law > 0] * np.log(law[law > 0])).sum()))
+        distribution = np.array(
+            [likelihood(hmm, word) for word in itertools.product(range(hmm.num_symbols), repeat=size)]
+        )
+        entropies.append(float(-(distribution[distribution > 0] * np.log(distribution[distribution > 0])).sum()))
     return np.diff(entropies).tolist()

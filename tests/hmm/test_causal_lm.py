@@ -41,11 +41,11 @@ def with_bos(hmm: HMM) -> HMMForCausalLM:
 
 def test_logits_are_the_log_probabilities_of_the_next_token(hmm):
     rows = rows_of(hmm, 3, 12)
-    law = hmm.next_token_probs(rows[:, 1:])
+    distribution = hmm.next_token_probs(rows[:, 1:])
     logits = with_bos(hmm)(rows).logits
     assert logits.shape == (3, 13, hmm.num_symbols + 1)
     assert logits.dtype == torch.float64
-    torch.testing.assert_close(logits[..., :-1], law.log().clamp(min=LOGIT_OF_ZERO), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logits[..., :-1], distribution.log().clamp(min=LOGIT_OF_ZERO), rtol=0, atol=1e-12)
     assert (logits[..., -1] == LOGIT_OF_ZERO).all()
 
 
@@ -93,7 +93,7 @@ def test_an_impossible_label_costs_infinitely_many_nats_and_no_nan():
     assert not output.logits.isnan().any()
 
 
-def test_generated_tokens_follow_the_law_of_the_hmm():
+def test_generated_tokens_follow_the_distribution_of_the_hmm():
     hmm = HMMS["zeros"]
     torch.manual_seed(0)
     count = 4000

@@ -59,7 +59,7 @@ def changed(table, index, value):
         ({"transition": TRANSITION, "emission": EMISSION, "start": [0.5, 0.4]}, "start sums to 0.9, not 1"),
         (
             {"transition": TRANSITION, "emission": EMISSION, "start": [0.5, 0.5, 0.0]},
-            "start has shape (3,); expected (2,), one entry a state",
+            "start has shape (3,); expected (2,), one entry per state",
         ),
         ({"transition": TRANSITION, "emission": EMISSION, "start": [[1.0, 0.0]]}, "start has shape (1, 2)"),
         (
@@ -76,7 +76,7 @@ def changed(table, index, value):
         ({"edges": TRANSITION}, "edges has shape (2, 2); expected 3 axes"),
         (
             {"transition": TRANSITION, "emission": EMISSION, "vocabulary": ["a", "b"]},
-            "vocabulary has 2 names; expected 3, one a symbol",
+            "vocabulary has 2 names; expected 3, one per symbol",
         ),
         (
             {"transition": TRANSITION, "emission": changed(EMISSION, 1, 0), "normalize": True},
@@ -115,7 +115,7 @@ def test_tables_are_read_only_and_do_not_follow_the_arrays_they_came_from():
             assert table.dtype == np.float64, name
 
 
-def test_marginal_tables_of_edges_are_the_laws_of_next_state_and_symbol():
+def test_marginal_tables_of_edges_are_the_distributions_of_next_state_and_symbol():
     hmm = random_edges(3, 4, seed=0)
     for state in range(3):
         np.testing.assert_allclose(hmm.transition[state], sum(hmm.edges[x, state] for x in range(4)), rtol=1e-15)
@@ -139,10 +139,10 @@ def test_equality_and_fingerprint_are_of_the_tables():
     assert processes.umbrella().fingerprint() == "df63993d189c01d9d29bdd57d031f521"
 
 
-# Long-run laws
+# Long-run distributions
 
 
-def eigenvector_law(transition: np.ndarray) -> np.ndarray:
+def eigenvector_distribution(transition: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eig(transition.T)
     vector = np.real(vectors[:, np.argmin(np.abs(values - 1))])
     return vector / vector.sum()
@@ -150,15 +150,15 @@ def eigenvector_law(transition: np.ndarray) -> np.ndarray:
 
 @given(seed=st.integers(0, 10_000), states=st.integers(1, 12), alpha=st.sampled_from([0.1, 1.0, 10.0]))
 @settings(deadline=None, derandomize=True, max_examples=40)
-def test_the_stationary_law_is_the_eigenvector_of_the_transition_matrix(seed, states, alpha):
+def test_the_stationary_distribution_is_the_eigenvector_of_the_transition_matrix(seed, states, alpha):
     hmm = processes.random(states, 2, alpha=alpha, seed=seed)
-    law = hmm.stationary()
-    np.testing.assert_allclose(law @ hmm.transition, law, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(law, eigenvector_law(hmm.transition), rtol=0, atol=1e-8)
-    np.testing.assert_allclose(hmm.start, law, rtol=0, atol=1e-14)
+    distribution = hmm.stationary()
+    np.testing.assert_allclose(distribution @ hmm.transition, distribution, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(distribution, eigenvector_distribution(hmm.transition), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(hmm.start, distribution, rtol=0, atol=1e-14)
 
 
-def test_the_stationary_law_of_two_states_is_its_closed_form():
+def test_the_stationary_distribution_of_two_states_is_its_closed_form():
     for up, down in [(0.1, 0.2), (1e-9, 3e-9), (1.0, 1.0), (0.5, 1e-12)]:
         hmm = HMM(start=[1, 0], transition=[[1 - up, up], [down, 1 - down]], emission=[[1, 0], [0, 1]])
         np.testing.assert_allclose(hmm.stationary(), [down / (up + down), up / (up + down)], rtol=1e-6)
@@ -231,7 +231,7 @@ def test_missing_files_and_folders_are_named(folder, tmp_path):
         ({"format_version": None}, "format_version None; expected 'hmm' and 1"),
         ({"model_type": "llama"}, "model_type 'llama', format_version 1; expected 'hmm' and 1"),
         ({"fingerprint": "0" * 32}, f"config.json expects {'0' * 32}; the two files are of different HMMs"),
-        ({"vocabulary": ["a"]}, "vocabulary has 1 names; expected 2, one a symbol"),
+        ({"vocabulary": ["a"]}, "vocabulary has 1 names; expected 2, one per symbol"),
     ],
 )
 def test_a_config_of_another_format_or_hmm_is_refused(folder, change, message):

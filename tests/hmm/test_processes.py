@@ -33,15 +33,15 @@ def test_mess3_has_the_matrices_of_the_literature(x, a):
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_process_starts_in_its_stationary_law(name):
+def test_a_process_starts_in_its_stationary_distribution(name):
     hmm = NAMED[name]
     np.testing.assert_allclose(hmm.start @ hmm.transition, hmm.start, atol=1e-14)
-    laws = hmm.next_token_probs(hmm.sample(1, 0))[0, 0]
+    distributions = hmm.next_token_probs(hmm.sample(1, 0))[0, 0]
     later = sum(
         brute_force.likelihood(hmm, word) * np.eye(hmm.num_symbols)[word[-1]]
         for word in itertools.product(range(hmm.num_symbols), repeat=3)
     )
-    np.testing.assert_allclose(later, laws, atol=1e-14)
+    np.testing.assert_allclose(later, distributions, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,11 @@ def test_zero_one_random_is_a_zero_a_one_and_a_fair_bit():
     tokens = processes.zero_one_random().sample(300, 60, seed=2)
     places = [((tokens[:, p::3] == 0).all(1) & (tokens[:, (p + 1) % 3 :: 3][:, :19] == 1).all(1)) for p in range(3)]
     assert np.stack(places).any(0).all()
-    law = [brute_force.likelihood(processes.zero_one_random(), word) for word in [(0, 0), (0, 1), (1, 0), (1, 1)]]
+    distribution = [
+        brute_force.likelihood(processes.zero_one_random(), word) for word in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ]
     # Phases 01, 1?, ?0 with a third each.
-    np.testing.assert_allclose(law, np.array([1 / 2, 1, 1 / 2 + 1 / 2, 1 / 2]) / 3, atol=1e-15)
+    np.testing.assert_allclose(distribution, np.array([1 / 2, 1, 1 / 2 + 1 / 2, 1 / 2]) / 3, atol=1e-15)
 
 
 def test_only_a_zero_of_the_simple_nonunifilar_source_tells_the_state():

@@ -17,7 +17,7 @@ FACTS = {
         "name": "Mess3 38M",
         "summary": "A Llama that saw nothing but Mess3.",
         "license": "Apache-2.0",
-        "data": "Sequences of Mess3, each from the stationary law.",
+        "data": "Sequences of Mess3, each from the stationary distribution.",
         "parameters": 38_123_456,
         "tokens": 5_000_003_584,
         "global_batch": 512,
@@ -150,7 +150,7 @@ def test_a_model_without_results_or_floor_says_so(tmp_path):
     path = write_card("model", tmp_path, changed("model", metrics=[], floor=None))
     text = path.read_text(encoding="utf-8")
     assert "This model was not evaluated." in text
-    assert "The law of this data is not known" in text
+    assert "The distribution of this data is not known" in text
     assert "model-index" not in front_matter(path)
 
 

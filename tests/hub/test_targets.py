@@ -19,9 +19,9 @@ def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_re
         HfApi().create_repo("tester/stories", repo_type="dataset")
         HfApi().upload_file(path_or_fileobj=texts, path_in_repo="test.jsonl", repo_id="tester/stories",
                             repo_type="dataset")
-        laws = [open_target(f"tester/mess3-{kind}") == hmm for kind in ("model", "dataset")]
-        print(json.dumps([laws, open_target("tester/stories", 2).texts]))
+        distributions = [open_target(f"tester/mess3-{kind}") == hmm for kind in ("model", "dataset")]
+        print(json.dumps([distributions, open_target("tester/stories", 2).texts]))
     """
-    laws, texts = local_hub.child(code, tmp_path / "home", tmp_path / "hmm")
-    assert laws == [True, True]
+    distributions, texts = local_hub.child(code, tmp_path / "home", tmp_path / "hmm")
+    assert distributions == [True, True]
     assert texts == ["Story 0.", "Story 1."]

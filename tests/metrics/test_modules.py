@@ -13,7 +13,7 @@ from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.clustered import clustered_mean
-from hmm_datasets.evaluation.optimum import measure_law
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.hmm import processes
 from hmm_datasets.metrics import NAMES, metric_path
@@ -97,16 +97,16 @@ def test_bayes_gap_by_hand():
 
 
 def test_predictor_kl_by_hand():
-    model, law = [[[0.5, 0.25, 0.25]]], [[[0.25, 0.75, 0.0]]]
-    found = compute("predictor_kl", predictions=np.log(model), references=law)
+    model, distribution = [[[0.5, 0.25, 0.25]]], [[[0.25, 0.75, 0.0]]]
+    found = compute("predictor_kl", predictions=np.log(model), references=distribution)
     assert found["kl"] == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(3), rel=1e-14)
     assert math.isnan(found["standard_error"]), "one sequence tells no error"
 
 
 def test_what_the_model_gives_to_special_tokens_counts_against_it():
-    law = [[[0.5, 0.5]]]
+    distribution = [[[0.5, 0.5]]]
     with np.errstate(divide="ignore"):
-        found = compute("predictor_kl", predictions=np.log([[[0.4, 0.4, 0.2]]]), references=law)
+        found = compute("predictor_kl", predictions=np.log([[[0.4, 0.4, 0.2]]]), references=distribution)
     assert found["kl"] == pytest.approx(math.log(0.5 / 0.4), rel=1e-13)
 
 
@@ -117,15 +117,18 @@ def test_predictor_kl_is_infinite_where_the_model_excludes_what_can_come():
 
 def test_metrics_agree_with_a_loop_over_tokens():
     count, length, symbols = 7, 5, 4
-    laws, models = RANDOM.dirichlet(np.ones(symbols), (2, count, length))
+    distributions, models = RANDOM.dirichlet(np.ones(symbols), (2, count, length))
     tokens = RANDOM.integers(0, symbols, (count, length))
     logs = np.log(np.take_along_axis(models, tokens[..., None], -1)[..., 0])
-    optimum = np.log(np.take_along_axis(laws, tokens[..., None], -1)[..., 0])
+    optimum = np.log(np.take_along_axis(distributions, tokens[..., None], -1)[..., 0])
     divergences = [
-        [sum(p * math.log(p / q) for p, q in zip(law, model, strict=True)) for law, model in zip(*rows, strict=True)]
-        for rows in zip(laws, models, strict=True)
+        [
+            sum(p * math.log(p / q) for p, q in zip(distribution, model, strict=True))
+            for distribution, model in zip(*rows, strict=True)
+        ]
+        for rows in zip(distributions, models, strict=True)
     ]
-    found = compute("predictor_kl", predictions=np.log(models), references=laws)
+    found = compute("predictor_kl", predictions=np.log(models), references=distributions)
     assert found["kl"] == pytest.approx(np.mean(divergences), rel=1e-12)
     assert found["by_position"] == pytest.approx(np.mean(divergences, axis=0), rel=1e-12)
     means = np.mean(divergences, axis=1)
@@ -242,7 +245,7 @@ def accelerator():
 @pytest.mark.parametrize("hmm", [processes.mess3(), processes.golden_mean()], ids=["mess3", "golden mean"])
 def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm, accelerator):
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=30)
-    found = measure_law(Oracle(hmm), hmm, rows, accelerator, batch_size=8)
+    found = measure_optimum(Oracle(hmm), hmm, rows, accelerator, batch_size=8)
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(0, abs=1e-6)
     assert found["bayes_gap"]["standard_error"] < 1e-6
     assert found["kl"]["bayes"]["kl"] == pytest.approx(0, abs=1e-6)
@@ -260,7 +263,7 @@ def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm,
 def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=200)
-    found = measure_law(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
+    found = measure_optimum(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
     gap, divergence = found["bayes_gap"], found["kl"]["bayes"]
     assert gap["bayes_gap"] > 0.03
     # Two estimates of one expectation.
@@ -272,14 +275,14 @@ def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
 def test_figures_do_not_depend_on_the_batch_size(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 10, num_sequences=13)
-    first, second = (measure_law(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
+    first, second = (measure_optimum(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
     assert first["kl"] == second["kl"]
     assert first["cross_entropy"] == second["cross_entropy"]
 
 
 def test_a_model_that_does_not_know_the_symbols_is_refused(accelerator):
     rows = HMMSequences(processes.random(2, 9), 10, num_sequences=4)
-    message = error(measure_law, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
+    message = error(measure_optimum, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
     assert message.startswith("the model knows 4 tokens, the data have 10 symbols")
 
 
@@ -335,7 +338,7 @@ def test_the_table_of_a_model_says_where_it_stands():
     assert lines[3].split() == ["model", "0.9500", "0.0100"]
     firsts = ["Bayes-optimal", "model", "bigram", "unigram", "bigram,", "unigram,", "uniform"]
     assert [line.split()[0] for line in lines[2:9]] == firsts
-    assert "0.0500 +- 0.0020 nats a token (1,200 held-out sequences of 64)" in lines[9]
+    assert "0.0500 +- 0.0020 nats per token (1,200 held-out sequences of 64)" in lines[9]
     assert lines[10].endswith(": in order")
 
 

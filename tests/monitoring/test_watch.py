@@ -126,7 +126,7 @@ def test_the_table_names_what_is_wrong():
     rows[-5]["loss"] = 50.0
     table = format_status(status_of(rows, now=rows[-1]["time"] + 90_061))
     assert "step             150 of 1,000 (15.0%)" in table
-    assert "0.5 steps a second, 500 tokens a second" in table
+    assert "0.5 steps per second, 500 tokens per second" in table
     assert "time left        28.3 min" in table
     assert "1 d 1 h ago, on node7" in table
     assert "stalled          YES" in table

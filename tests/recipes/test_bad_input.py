@@ -77,7 +77,7 @@ def test_a_missing_model_is_named(program, hmm_folder, tmp_path):
                 "recipes/evaluate_model.py",
                 "--model",
                 tmp_path / "none",
-                "--against",
+                "--targets",
                 hmm_folder,
                 "--output_dir",
                 output,
@@ -97,7 +97,7 @@ def test_symbols_outside_the_models_vocabulary_are_refused(program, hmm_folder, 
     LlamaForCausalLM(llama_config("1m", vocab_size=4, max_length=32)).save_pretrained(tmp_path / "model")
     line = refused(
         program.run(
-            *("recipes/evaluate_model.py", "--model", tmp_path / "model", "--against", hmm_folder),
+            *("recipes/evaluate_model.py", "--model", tmp_path / "model", "--targets", hmm_folder),
             *("--output_dir", tmp_path / "out", "--length", 8, "--num_sequences", 4),
         )
     )

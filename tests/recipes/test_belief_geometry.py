@@ -12,10 +12,10 @@ def test_a_transformer_nears_the_optimum_and_holds_the_beliefs(program, succeede
     folder = tmp_path / "evaluation"
     report = json.loads((folder / "report.json").read_text())
 
-    assert report["law"]["bayes_gap"]["bayes_gap"] <= 0.01
-    assert report["law"]["kl"]["bayes"]["kl"] < 0.01
+    assert report["optimum"]["bayes_gap"]["bayes_gap"] <= 0.01
+    assert report["optimum"]["kl"]["bayes"]["kl"] < 0.01
     for name in ("uniform", "unigram", "bigram", "process_bigram"):
-        assert report["law"]["kl"][name]["kl"] > 0.03, "being near the optimum is not being near anything simpler"
+        assert report["optimum"]["kl"][name]["kl"] > 0.03, "being near the optimum is not being near anything simpler"
 
     layers = report["beliefs"]["layers"]
     last = str(len(layers) - 2)

@@ -52,7 +52,7 @@ def experiment(program, tmp_path_factory):
     )
     run(
         *("evaluate_text", "recipes/evaluate_model.py", "--model", root / "midtrain", "--window", 64),
-        *("--against", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
+        *("--targets", root / "tokens" / "text" / "test", "--output_dir", root / "evaluate_text"),
     )
     run("report", "recipes/report.py", "--experiment", root)
     run("answers", "recipes/answers.py", "--model", root / "sft")
@@ -64,13 +64,13 @@ def test_the_report_is_in_order_and_names_every_stage(experiment):
     assert "Bayes floor <= model <= unigram <= uniform: in order" in said["report"]
     report = json.loads((root / "report.json").read_text())
     assert set(report["runs"]) == {"hmm", "pretrain_hmm", "pretrain_text", "midtrain", "sft"}
-    entropy = {name: value["cross_entropy"] for name, value in report["law"]["cross_entropy"].items()}
+    entropy = {name: value["cross_entropy"] for name, value in report["optimum"]["cross_entropy"].items()}
     assert entropy["bayes"] < entropy["model"] < entropy["unigram"] < entropy["uniform"]
     assert report["text"]["bits_per_byte"] > 1
 
 
 def test_the_gap_of_the_evaluation_is_the_difference_of_its_cross_entropies(experiment):
-    measured = json.loads((experiment[0] / "evaluate_hmm" / "report.json").read_text())["law"]
+    measured = json.loads((experiment[0] / "evaluate_hmm" / "report.json").read_text())["optimum"]
     entropy = measured["cross_entropy"]
     difference = entropy["model"]["cross_entropy"] - entropy["bayes"]["cross_entropy"]
     assert measured["bayes_gap"]["bayes_gap"] == pytest.approx(difference, abs=1e-9)

@@ -17,5 +17,5 @@ def test_a_model_passes_from_uniform_to_unigram_to_bigram_to_the_optimum(program
     assert phases == ["uniform", "unigram", "bigram", "bayes"]
     passed = [report["training"]["predictors"][name]["passed_step"] for name in ("uniform", "unigram", "bigram")]
     assert passed == sorted(passed)
-    assert 0 < report["law"]["bayes_gap"]["bayes_gap"] < 0.02
+    assert 0 < report["optimum"]["bayes_gap"]["bayes_gap"] < 0.02
     assert "passed" in said

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.launch
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    """36 windows and a bit, so three steps an epoch: every window unlike the others."""
+    """36 windows and a bit, so three steps per epoch: every window unlike the others."""
     from hmm_datasets.text.stream import write_tokens
 
     folder = tmp_path_factory.mktemp("tokens") / "stream"

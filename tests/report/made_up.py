@@ -10,7 +10,7 @@ LEVELS = {"uniform": 1.1, "unigram": 1.0, "bigram": 0.9, "3-gram": 0.87, "bayes"
 TASKS = {"hellaswag": 0.25, "lambada_openai": 0.0, "copa": 0.5}
 
 
-def law(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> tuple[dict, list[dict]]:
+def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> tuple[dict, list[dict]]:
     """A model whose loss is that of Bayes and `gap` more."""
     noise = np.random.default_rng([seed, round(1e6 * gap)])
     places = np.arange(1, length + 1)
@@ -48,14 +48,14 @@ def law(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> tuple
             "count": [int(10 ** (4 - 0.4 * place)) if place < 9 else 0 for place in range(10)],
             "predicted": [None if hole is None else float(x) for hole, x in zip(holes, middles, strict=True)],
             "observed": [None if x is None else x + 0.01 * (-1) ** k for k, x in enumerate(shift)],
-            "law": shift,
+            "optimum": shift,
             "error": 0.021,
         },
         "num_sequences": num_sequences,
         "length": length,
         "seed": seed,
         "first": 1 << 40,
-        "fingerprint": f"law-of-{num_states}-states",
+        "fingerprint": f"optimum-of-{num_states}-states",
         "source": "HMM",
         "num_states": num_states,
         "num_symbols": 3,
@@ -110,7 +110,7 @@ def beliefs(*, r2=0.96) -> tuple[dict, list[dict]]:
         "num_sequences": 200,
         "fitted_on": 100,
         "tested_on": 100,
-        "fingerprint": "law-of-3-states",
+        "fingerprint": "optimum-of-3-states",
     }, items
 
 
@@ -212,7 +212,7 @@ def provenance(name="outputs/mess3") -> dict:
         "commit": "0123456789abcdef",
         "command": f"hmm-datasets evaluate {name}",
         "time": "2026-01-02T03:04:05Z",
-        "hashes": {"law": "law-of-3-states"},
+        "hashes": {"optimum": "optimum-of-3-states"},
     }
 
 
@@ -220,7 +220,7 @@ def report(name="outputs/mess3", **changes) -> tuple[dict, dict[str, list[dict]]
     """A report of every task and its items; `changes` are arguments of the makers above, by task."""
     made = {
         task: maker(**changes.get(task, {}))
-        for task, maker in {"law": law, "beliefs": beliefs, "text": text, "core": core}.items()
+        for task, maker in {"optimum": optimum, "beliefs": beliefs, "text": text, "core": core}.items()
     }
     found = provenance(name) | {task: figures for task, (figures, _) in made.items()}
     found |= {

@@ -25,7 +25,7 @@ def folders(tmp_path_factory) -> list[Path]:
         made_up.write(
             root / name / "evaluation",
             *made_up.report(
-                name, law={"gap": gap}, text={"bits": bits}, core={"accuracy": accuracy}, training={"speed": speed}
+                name, optimum={"gap": gap}, text={"bits": bits}, core={"accuracy": accuracy}, training={"speed": speed}
             ),
         )
         for name, (gap, bits, accuracy, speed) in settings.items()
@@ -58,7 +58,7 @@ def changed(folders, tmp_path, task, change, items=None) -> list[Path]:
 
 
 def test_a_difference_is_that_of_the_runs_own_figures(found):
-    for task in ("law", "text", "core"):
+    for task in ("optimum", "text", "core"):
         first, *others = found["tasks"][task]["rows"]
         assert first["difference"] is None
         for row in others:
@@ -68,7 +68,7 @@ def test_a_difference_is_that_of_the_runs_own_figures(found):
 
 
 @pytest.mark.parametrize(
-    ("task", "figure", "size"), [("law", lambda row: row["nats"] - row["floor_nats"], "tokens"),
+    ("task", "figure", "size"), [("optimum", lambda row: row["nats"] - row["floor_nats"], "tokens"),
                                  ("text", lambda row: row["nats"] / np.log(2), "bytes")]
 )  # fmt: skip
 def test_a_paired_interval_equals_a_brute_force_bootstrap(folders, found, task, figure, size):
@@ -108,20 +108,20 @@ def test_the_interval_of_a_score_draws_the_items_of_each_task_by_themselves(tmp_
 
 
 def test_a_run_beside_itself_differs_by_nothing(folders, tmp_path):
-    copy = changed(folders, tmp_path, "law", {})
+    copy = changed(folders, tmp_path, "optimum", {})
     found = compare_reports([folders[1], copy[1]])
-    for task in ("law", "text", "core"):
+    for task in ("optimum", "text", "core"):
         assert differences(found, task)[1] == {"value": 0.0, "low": 0.0, "high": 0.0}
 
 
 @pytest.mark.parametrize(
     ("task", "change", "items", "told"),
     [
-        ("law", {"fingerprint": "other"}, None, "fingerprint is other, not law-of-3-states"),
-        ("law", {"seed": 7}, None, "seed is 7, not 0"),
-        ("law", {"first": 5}, None, "first is 5"),
-        ("law", {"length": 99}, None, "length is 99, not 24"),
-        ("law", {}, lambda row: {**row, "tokens": 23}, "the sequences or their tokens differ"),
+        ("optimum", {"fingerprint": "other"}, None, "fingerprint is other, not optimum-of-3-states"),
+        ("optimum", {"seed": 7}, None, "seed is 7, not 0"),
+        ("optimum", {"first": 5}, None, "first is 5"),
+        ("optimum", {"length": 99}, None, "length is 99, not 24"),
+        ("optimum", {}, lambda row: {**row, "tokens": 23}, "the sequences or their tokens differ"),
         ("text", {"bytes": 1}, None, "bytes is 1"),
         ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "other bytes"),
         ("core", {"baselines": "v2"}, None, "baselines is v2, not v1"),
@@ -182,8 +182,8 @@ def test_bad_runs_are_refused_in_one_line(folders, tmp_path, choose, told):
 
 def test_a_sweep_has_a_cell_for_each_pair_of_settings_and_averages_seeds():
     points = [(2, 16, 1.0), (2, 64, 2.0), (10, 16, 3.0), (10, 16, 5.0)]
-    reports = {str(k): {"law": {"h": h, "t": t, "gap": {"v": v}}} for k, (h, t, v) in enumerate(points)}
-    found = cells(reports, "law.h", "law.t", "law.gap.v")
+    reports = {str(k): {"optimum": {"h": h, "t": t, "gap": {"v": v}}} for k, (h, t, v) in enumerate(points)}
+    found = cells(reports, "optimum.h", "optimum.t", "optimum.gap.v")
     assert found["x_values"] == [2, 10], "in the order of numbers, not of letters"
     assert found["y_values"] == [16, 64]
     assert found["cells"] == [[1.0, 4.0], [2.0, None]]
@@ -193,9 +193,9 @@ def test_a_sweep_has_a_cell_for_each_pair_of_settings_and_averages_seeds():
 @pytest.mark.parametrize(
     ("paths", "told"),
     [
-        (("law.states", "law.length"), "a: report.json has no law.states: no 'states' there; there is"),
-        (("law.length", "law.length.more"), "nothing is below it"),
-        (("law.length", "law"), "law leads to dict; expected a number or a text"),
+        (("optimum.states", "optimum.length"), "a: report.json has no optimum.states: no 'states' there; there is"),
+        (("optimum.length", "optimum.length.more"), "nothing is below it"),
+        (("optimum.length", "optimum"), "optimum leads to dict; expected a number or a text"),
     ],
 )
 def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
@@ -209,17 +209,17 @@ def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("written")
-    found = compare_reports(folders, heat_map=("settings.model", "law.length"))
-    # The values of text and questions look like those of the law.
-    write_comparison({**found, "tasks": {"law": found["tasks"]["law"]}}, folder)
+    found = compare_reports(folders, heat_map=("settings.model", "optimum.length"))
+    # The values of text and questions look like those of the distribution.
+    write_comparison({**found, "tasks": {"optimum": found["tasks"]["optimum"]}}, folder)
     return folder
 
 
 def test_a_comparison_writes_numbers_page_and_pictures(written, found):
     told = json.loads((written / "comparison.json").read_text())
     assert told["heat_map"]["x_values"] == ["a", "b", "c"]
-    assert told["tasks"]["law"] == found["tasks"]["law"]
-    names = {"law", "positions", "training", "questions", "heat_map"}
+    assert told["tasks"]["optimum"] == found["tasks"]["optimum"]
+    names = {"optimum", "positions", "training", "questions", "heat_map"}
     assert {path.name for path in (written / "plots").iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("png", "pdf")
     }
@@ -236,7 +236,7 @@ def test_the_text_shows_every_run_beside_the_first(found):
     lines = comparison_text(found).splitlines()
     header = lines[1].split("  ")
     assert "less a" in [cell.strip() for cell in header]
-    row = found["tasks"]["law"]["rows"][1]
+    row = found["tasks"]["optimum"]["rows"][1]
     line = next(line for line in lines if line.startswith("b "))
     assert f"{row['value']:.4f}" in line
     assert f"{row['difference']['value']:+.4f}" in line

@@ -78,7 +78,7 @@ def test_a_report_of_one_task_has_the_pictures_and_tables_of_that_task_alone(tmp
     text = {name: report[name] for name in ("model", "time", "text")}
     assert draw_evaluation(text, {"text": items["text"]}, tmp_path) == []
     assert len(summary(text)) == 1
-    assert "bits a byte" in evaluation_text(text)
+    assert "bits per byte" in evaluation_text(text)
     assert "predictor" not in evaluation_text(text)
     write_page(text, [], tmp_path / "report.html")
     headings = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
@@ -86,19 +86,19 @@ def test_a_report_of_one_task_has_the_pictures_and_tables_of_that_task_alone(tmp
 
 
 def test_what_may_be_missing_is_drawn_and_told_too(tmp_path):
-    """A model that is the law itself, one sequence, no control of the questions."""
+    """A model that is the distribution itself, one sequence, no control of the questions."""
     report, _ = made_up.report()
-    law, core = report["law"], report["core"]
-    for result in (*law["cross_entropy"].values(), *law["kl"].values(), law["bayes_gap"]):
+    optimum, core = report["optimum"], report["core"]
+    for result in (*optimum["cross_entropy"].values(), *optimum["kl"].values(), optimum["bayes_gap"]):
         result["standard_error"] = None
-        result["by_position_error"] = [None] * law["length"]
-    law["kl"]["bayes"]["by_position"] = [0.0] * law["length"]
+        result["by_position_error"] = [None] * optimum["length"]
+    optimum["kl"]["bayes"]["by_position"] = [0.0] * optimum["length"]
     core["corrupted_score"] = None
     for task in core["tasks"].values():
         task["corrupted_accuracy"] = task["corrupted_centered"] = None
-    found = {name: report[name] for name in ("model", "time", "law", "core")}
+    found = {name: report[name] for name in ("model", "time", "optimum", "core")}
     plot_core(core, tmp_path / "core.png")
-    plot_kl_positions(law, tmp_path / "kl_positions.png")
+    plot_kl_positions(optimum, tmp_path / "kl_positions.png")
     text = evaluation_text(found)
     assert "nan" not in text.lower()
     assert "None" not in text
@@ -120,7 +120,7 @@ def test_a_png_alone_is_written_where_no_vector_is_asked_for(tmp_path):
 
 
 def test_no_two_predictors_look_alike_even_without_colour():
-    names = ["uniform", "unigram", "process_unigram", "bigram", "process_bigram", "bayes", "informed"]
+    names = ["uniform", "unigram", "process_unigram", "bigram", "process_bigram", "bayes", "oracle"]
     names += [f"{order}-gram" for order in range(3, 12)]
     found = dict(predictor_styles(names))
     assert set(found) == set(names)
@@ -138,11 +138,11 @@ def test_the_divergences_drawn_are_those_of_the_report(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hmm_datasets.report.evaluation_plots.save_figure", lambda figure, *_, **__: kept.append(figure)
     )
-    law, _ = made_up.law()
-    plot_kl_positions(law, tmp_path / "x.png")
+    optimum, _ = made_up.optimum()
+    plot_kl_positions(optimum, tmp_path / "x.png")
     (axes,) = kept[0].axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    np.testing.assert_array_equal(lines["bigram, in context"].get_ydata(), law["kl"]["bigram"]["by_position"])
+    np.testing.assert_array_equal(lines["bigram, in context"].get_ydata(), optimum["kl"]["bigram"]["by_position"])
     assert axes.get_yscale() == "log"
     assert "nats" in axes.get_ylabel()
 
@@ -150,9 +150,9 @@ def test_the_divergences_drawn_are_those_of_the_report(tmp_path, monkeypatch):
 # Tables
 
 
-def test_the_table_of_the_law_has_ngrams_and_the_last_token():
-    law, _ = made_up.law()
-    lines = hmm_table(law).splitlines()
+def test_the_table_of_the_distribution_has_ngrams_and_the_last_token():
+    optimum, _ = made_up.optimum()
+    lines = hmm_table(optimum).splitlines()
     assert lines[0].split()[-4:] == ["last", "token,", "nats", "+-"]
     names = [re.split("  +", line)[0] for line in lines[2:8]]
     assert names == [
@@ -163,30 +163,30 @@ def test_the_table_of_the_law_has_ngrams_and_the_last_token():
         "unigram, in context",
         "uniform",
     ]
-    assert lines[4].split()[-2] == f"{law['final_token']['3-gram']['cross_entropy']:.4f}"
+    assert lines[4].split()[-2] == f"{optimum['final_token']['3-gram']['cross_entropy']:.4f}"
     assert lines[-1].endswith("in order")
 
 
 def test_a_model_that_beats_the_optimum_is_called_out():
     report, _ = made_up.report()
     assert "BELOW" not in evaluation_text(report)
-    report["law"]["bayes_gap"] |= {"bayes_gap": -0.05, "standard_error": 0.02}
+    report["optimum"]["bayes_gap"] |= {"bayes_gap": -0.05, "standard_error": 0.02}
     assert "BELOW" not in evaluation_text(report), "within three standard errors"
-    report["law"]["bayes_gap"] |= {"standard_error": 0.01}
+    report["optimum"]["bayes_gap"] |= {"standard_error": 0.01}
     assert "BELOW the Bayes floor by more than three standard errors" in evaluation_text(report)
 
 
 def test_the_summary_says_how_far_from_the_optimum_with_its_error():
     report, _ = made_up.report()
-    gap = report["law"]["bayes_gap"]
+    gap = report["optimum"]["bayes_gap"]
     first = summary(report)[0]
-    assert f"{gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats a token" in first
+    assert f"{gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats per token" in first
     low, high = (gap["bayes_gap"] + side * 1.96 * gap["standard_error"] for side in (-1, 1))
     assert f"95% interval {low:.4f} .. {high:.4f}" in first
     assert "hance" not in first
-    report["law"]["bayes_gap"] = {**gap, "standard_error": 1.0}
+    report["optimum"]["bayes_gap"] = {**gap, "standard_error": 1.0}
     assert "Chance may explain that" in summary(report)[0]
-    report["law"]["floor"] = "informed"
+    report["optimum"]["floor"] = "oracle"
     assert "the distance from the optimum is less" in summary(report)[0]
 
 
@@ -232,7 +232,7 @@ def test_the_page_holds_pictures_tables_and_where_they_come_from(page, drawn):
     report, _, _ = drawn
     found = Elements(page)
     assert sum(tag == "figure" for tag, _ in found.found) == len(NAMES)
-    for fact in (report["model"]["sha256"], report["commit"], "versions.torch", "hashes.law", "seeds.stream"):
+    for fact in (report["model"]["sha256"], report["commit"], "versions.torch", "hashes.optimum", "seeds.stream"):
         assert fact in found.text
     assert summary(report)[0] in found.text
     assert "3-gram, in context" in found.text

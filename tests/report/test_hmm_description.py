@@ -15,12 +15,12 @@ from hmm_datasets.report.hmm_description import describe
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_mixing_time_is_the_first_step_near_the_stationary_law(seed):
+def test_the_mixing_time_is_the_first_step_near_the_stationary_distribution(seed):
     hmm = processes.random(4, 2, alpha=0.15, seed=seed)
     stationary = hmm.stationary()
-    law, steps = np.eye(4), 0
-    while np.abs(law - stationary).sum(axis=1).max() / 2 > 0.25:
-        law, steps = law @ hmm.transition, steps + 1
+    optimum, steps = np.eye(4), 0
+    while np.abs(optimum - stationary).sum(axis=1).max() / 2 > 0.25:
+        optimum, steps = optimum @ hmm.transition, steps + 1
     assert steps > 1
     assert mixing_time(hmm.transition, stationary) == steps
 
@@ -41,8 +41,8 @@ def test_cross_entropies_are_those_of_an_enumeration():
     found = describe(hmm, length=5, num_sequences=5_000)["cross_entropy"]
     import torch
 
-    for name, law in predictors_of(hmm).items():
-        chosen = law(torch.from_numpy(words))[:, :-1].gather(-1, torch.from_numpy(words).unsqueeze(-1)).squeeze(-1)
+    for name, optimum in predictors_of(hmm).items():
+        chosen = optimum(torch.from_numpy(words))[:, :-1].gather(-1, torch.from_numpy(words).unsqueeze(-1)).squeeze(-1)
         expected = probability @ -chosen.log().numpy()
         # The first position has no past, so no noise; the others are within some standard errors.
         assert found[name]["by_position"][0] == pytest.approx(expected[0], abs=1e-9)
@@ -55,7 +55,7 @@ def test_the_states_of_the_casino_are_told(capsys, tmp_path):
     assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num-sequences", "64"]) == 0
     text = capsys.readouterr().out
     assert "2 states, 6 symbols, state-emitting" in text
-    assert "starts in a law of its own" in text
+    assert "starts in a distribution of its own" in text
     # Stays 1 / 0.05 rolls with the fair die, 1 / 0.1 with the loaded one; two thirds of the time with the fair one.
     assert "0.6667          20.00" in text
     assert "0.3333          10.00  5 0.50" in text

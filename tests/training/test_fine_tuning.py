@@ -20,7 +20,7 @@ from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 from hmm_datasets.training.trainer import FineTuner
 
-STEPS = 14  # five and a half steps an epoch
+STEPS = 14  # five and a half steps per epoch
 
 
 class Logged(FineTuner):

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.baselines import Ladder
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.run import train_and_save
@@ -37,14 +37,14 @@ def test_every_value_of_a_row_arrives_in_tensorboard_at_its_step(tmp_path):
     config = LlamaConfig(
         vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
-    ladder = Ladder(mess3)
+    baselines = BaselineComparison(mess3)
     trainer = Pretrainer(
         model=LlamaForCausalLM(config),
         args=settings,
         train_dataset=HMMSequences(mess3, 15),
         eval_dataset=HMMSequences(mess3, 15, first=1 << 40, num_sequences=8),
-        compute_metrics=ladder.summarize,
-        preprocess_logits_for_metrics=ladder.reduce_logits,
+        compute_metrics=baselines.summarize,
+        preprocess_logits_for_metrics=baselines.reduce_logits,
     )
     train_and_save(trainer, settings={}, data={})
     (folder,) = (tmp_path / "runs").iterdir()

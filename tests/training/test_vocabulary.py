@@ -7,7 +7,7 @@ from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, settings, tiny_mo
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.baselines import Ladder
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.vocabulary import PaddedOutput, pad_output
 
@@ -108,14 +108,14 @@ def test_a_padded_model_generates_what_a_plain_one_does():
 
 def test_the_ladder_of_predictors_takes_padded_logits():
     source = processes.random(4, 10, seed=1)
-    ladder = Ladder(source)
+    baselines = BaselineComparison(source)
     rows = torch.from_numpy(source.sample(3, LENGTH - 1).astype("int64"))
     rows = torch.cat([torch.full((3, 1), 10), rows], dim=1)
     model = tiny_model()
     with torch.no_grad():
-        expected = ladder.reduce_logits(model(rows).logits, rows)
+        expected = baselines.reduce_logits(model(rows).logits, rows)
         pad_output(model, 128)
-        torch.testing.assert_close(ladder.reduce_logits(model(rows).logits, rows), expected)
+        torch.testing.assert_close(baselines.reduce_logits(model(rows).logits, rows), expected)
 
 
 def test_on_a_cpu_nothing_is_padded_unless_asked(tmp_path):

@@ -37,7 +37,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
     """Settings of the data set, given to `load_dataset` by name.
 
     Args:
-        length (`int`, *optional*, defaults to 100): symbols a sequence.
+        length (`int`, *optional*, defaults to 100): symbols per sequence.
         num_sequences (`int`, *optional*): sequences of the split `train`; needed unless streaming, endless by default.
         num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, the same stream at
             indices from `2**63` on, which `train` never reaches.

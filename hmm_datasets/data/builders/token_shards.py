@@ -44,7 +44,7 @@ class TokenShardsConfig(datasets.BuilderConfig):
     """Settings of the data set, given to `load_dataset` by name.
 
     Args:
-        length (`int`, *optional*): tokens a window, cut end to end; None gives documents, EOS included.
+        length (`int`, *optional*): tokens per window, cut end to end; None gives documents, EOS included.
         labels (`bool`, *optional*): add a column `labels`, equal to `input_ids`, from which models of transformers
             compute a loss (they shift labels inside). By default windows have it and documents, which a collator must
             pad first, do not.
@@ -95,7 +95,7 @@ class TokenExamples(IndexedExamples):
 
     Args:
         stream ([`~hmm_datasets.text.stream.reader.TokenStream`]): the tokens.
-        length (`int`, *optional*): tokens a window; None gives documents.
+        length (`int`, *optional*): tokens per window; None gives documents.
         shards (`int`): how many shards to offer.
         labels (`bool`, *optional*, defaults to `False`): whether rows have `labels` too.
     """

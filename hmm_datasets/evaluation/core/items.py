@@ -81,7 +81,7 @@ def score_core(
         `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length`, `beginning`
         (`BOS`, `EOS` or None); in `tasks` also `type`, `shots`, `sha256` of the file, `corrupted_accuracy`,
         `corrupted_centered`; `items`, of each item its task, number after the shuffle, `gold` and `predicted`, or the
-        `target`, the `losses` of its options in nats a token, whether it is `correct`, and of the control the same
+        `target`, the `losses` of its options in nats per token, whether it is `correct`, and of the control the same
         under `corrupted`. A task of one item has no control. Empty on other ranks.
 
     Raises:
@@ -205,7 +205,7 @@ def _summary(
         predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines
     )
     if max_per_task is not None:
-        found["name"] += f", at most {max_per_task} items a task"
+        found["name"] += f", at most {max_per_task} items per task"
         found["complete"] = False
     controls = [item for item in items if "corrupted" in item]
     control = {"score": None, "tasks": {}}

@@ -1,15 +1,15 @@
 """How well an HMM can be predicted: its entropy rate, bounds on it, and the least loss at every position.
 
 Of a unifilar HMM the entropy rate has a closed form: the mean entropy of the symbol given the state, under the
-stationary law (Shannon 1948, theorem 5). Of others it has none, but for a stationary process and every `n`
+stationary distribution (Shannon 1948, theorem 5). Of others it has none, but for a stationary process and every `n`
 
     H[X_n | X_0 .. X_{n-1}, S_0]  <=  entropy rate  <=  H[X_n | X_0 .. X_{n-1}]
 
 and both sides close in on it as `n` grows (Birch, Ann. Math. Stat. 33, 1962; Cover and Thomas, Elements of Information
-Theory, theorem 4.5.1). Each side is the mean entropy of the law that the filter gives to the next symbol, begun in the
-stationary law or in the state that is known. The mean is exact, over the tree of mixed states, where that is small;
-else it is taken over sampled sequences, with a standard error. All in float64; sampling takes `O(N L H^2)` time and
-`O(N H)` memory for `N` sequences of `L` tokens.
+Theory, theorem 4.5.1). Each side is the mean entropy of the distribution that the filter gives to the next symbol,
+begun in the stationary distribution or in the state that is known. The mean is exact, over the tree of mixed states,
+where that is small; else it is taken over sampled sequences, with a standard error. All in float64; sampling takes
+`O(N L H^2)` time and `O(N H)` memory for `N` sequences of `L` tokens.
 """
 
 import itertools
@@ -33,14 +33,14 @@ _MAX_NUMBERS = 1 << 24  # in all their beliefs
 
 
 class EntropyRate(NamedTuple):
-    """Nats a token, and the standard error of the estimate (0 where the value is a closed form)."""
+    """Nats per token, and the standard error of the estimate (0 where the value is a closed form)."""
 
     value: float
     standard_error: float
 
 
 class EntropyRateBounds(NamedTuple):
-    """Nats a token between which the entropy rate lies, and the standard errors of both (0 where they are exact)."""
+    """Nats per token between which the entropy rate lies, and the standard errors of both (0 where they are exact)."""
 
     lower: float
     upper: float
@@ -68,7 +68,7 @@ def entropy_rate(
     if hmm.is_unifilar():
         return EntropyRate(float(stationary @ entropy(hmm.emission)), 0.0)
     tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
-    return EntropyRate(*_mean(_law_entropies(parameters, tokens), burn_in))
+    return EntropyRate(*_mean(_distribution_entropies(parameters, tokens), burn_in))
 
 
 def entropy_rate_bounds(
@@ -88,7 +88,7 @@ def entropy_rate_bounds(
     tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
     first = torch.nn.functional.one_hot(_draw_first_states(parameters, tokens, seed), hmm.num_states).double()
     (upper, upper_error), (lower, lower_error) = (
-        _mean(_law_entropies(parameters, tokens, initial), burn_in) for initial in (None, first)
+        _mean(_distribution_entropies(parameters, tokens, initial), burn_in) for initial in (None, first)
     )
     return EntropyRateBounds(lower, upper, lower_error, upper_error)
 
@@ -103,7 +103,7 @@ def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0
         if num_sequences < 2:
             raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
         tokens = torch.from_numpy(hmm.sample(num_sequences, length, seed=seed).astype(np.int64))
-        entropies = itertools.islice(_law_entropies(hmm.parameters(), tokens), len(exact), None)
+        entropies = itertools.islice(_distribution_entropies(hmm.parameters(), tokens), len(exact), None)
         for t, row in enumerate(entropies, start=len(exact)):
             nats[t], errors[t] = float(row.mean()), float(row.std()) / np.sqrt(num_sequences)
     return OptimalLoss(nats, errors)
@@ -115,11 +115,13 @@ def _exact_losses(tree: Tree, length: int) -> Float[np.ndarray, "L"]:
     while tree.depth + 1 < length and tree.grow(limit):
         pass
     symbol_entropy = entropy(tree.next_token_probs)
-    return np.array([law @ symbol_entropy for law in itertools.islice(tree.laws(), length)])
+    return np.array([distribution @ symbol_entropy for distribution in itertools.islice(tree.distributions(), length)])
 
 
-def _law_entropies(hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None) -> Iterator[Tensor]:
-    # For every place: the entropy (B,) of the law of its token, given those before it.
+def _distribution_entropies(
+    hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None
+) -> Iterator[Tensor]:
+    # For every position: the entropy (B,) of the distribution of its token, given those before it.
     from tqdm.auto import tqdm
 
     start = hmm.start.expand(len(tokens), -1) if initial is None else initial
@@ -144,7 +146,7 @@ def _stationary_sample(
 
 
 def _draw_first_states(hmm: Parameters, tokens: Int[Tensor, "B T"], seed: int) -> Int[Tensor, "B"]:
-    # From P(S_0 | all tokens), so that state and tokens have the joint law they have in the process.
+    # From P(S_0 | all tokens), so that state and tokens have the joint distribution they have in the process.
     value_BH = torch.ones(len(tokens), len(hmm.start), dtype=hmm.start.dtype)
     for symbol_B in reversed(tokens.T):
         value_BH = hmm.retreat(value_BH, symbol_B)

@@ -32,17 +32,19 @@ class MixedStates(NamedTuple):
     """The distinct beliefs after at most `depth` symbols, `M` of them, in the order of the words that reach them.
 
     Attributes:
-        beliefs (`np.ndarray` of shape `(M, H)`): law of the state, given the tokens so far; the first is `start`.
+        beliefs (`np.ndarray` of shape `(M, H)`): distribution of the state, given the tokens so far; the first is
+            `start`.
         words (`list` of `tuple` of `int`): the first, hence shortest, word that leads to each.
-        law (`np.ndarray` of shape `(depth + 1, M)`): probability of each belief after `t` symbols; rows sum to one.
-        next_token_probs (`np.ndarray` of shape `(M, E)`): law of the next symbol.
+        distribution (`np.ndarray` of shape `(depth + 1, M)`): probability of each belief after `t` symbols; rows sum
+            to one.
+        next_token_probs (`np.ndarray` of shape `(M, E)`): distribution of the next symbol.
         following (`np.ndarray` of shape `(M, E)`): number of the belief that each symbol leads to; -1 where the symbol
             is impossible, or the belief lies at `depth` and was not expanded.
     """
 
     beliefs: Float[np.ndarray, "M H"]
     words: list[tuple[int, ...]]
-    law: Float[np.ndarray, "D M"]
+    distribution: Float[np.ndarray, "D M"]
     next_token_probs: Float[np.ndarray, "M E"]
     following: Int[np.ndarray, "M E"]
 
@@ -86,8 +88,8 @@ def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_st
             f"{hmm} has more than {max_states:,} mixed states at depth {grown.depth + 1}; "
             f"expected depth {grown.depth} or less, or a larger max_states"
         )
-    law = np.stack(list(itertools.islice(grown.laws(), depth + 1)))
-    return MixedStates(grown.beliefs, grown.words(), law, grown.next_token_probs, grown.following)
+    distribution = np.stack(list(itertools.islice(grown.distributions(), depth + 1)))
+    return MixedStates(grown.beliefs, grown.words(), distribution, grown.next_token_probs, grown.following)
 
 
 class Tree:
@@ -154,17 +156,18 @@ class Tree:
             weights = (beliefs @ hmm.edges)[symbols, places]
         return weights / weights.sum(axis=1, keepdims=True)
 
-    def laws(self) -> Iterator[Float[np.ndarray, "M"]]:
-        """The law of the belief after 0, 1, 2, .. symbols: as far as `depth`, without end where the tree is closed."""
-        law = np.zeros(len(self.beliefs))
-        law[: len(self.weights)] = self.weights
+    def distributions(self) -> Iterator[Float[np.ndarray, "M"]]:
+        """The distribution of the belief after 0, 1, 2, .. symbols: as far as `depth`, without end where the tree
+        is closed."""
+        distribution = np.zeros(len(self.beliefs))
+        distribution[: len(self.weights)] = self.weights
         known = self.following >= 0
         for length in itertools.count():
-            yield law
+            yield distribution
             if length == self.depth and not self.closed:
                 return
-            flow = (law[:, None] * self.next_token_probs)[known]
-            law = np.bincount(self.following[known], weights=flow, minlength=len(law))
+            flow = (distribution[:, None] * self.next_token_probs)[known]
+            distribution = np.bincount(self.following[known], weights=flow, minlength=len(distribution))
 
     def words(self) -> list[tuple[int, ...]]:
         """The first word that leads to each belief."""

@@ -1,13 +1,13 @@
-"""Next-token laws a language model can be measured against, at every position.
+"""Next-token distributions a language model can be measured against, at every position.
 
-Each predictor turns tokens `(B, T)` into laws `(B, T+1, E)`: entry `t` is the law of token `t` given those before it,
-in float64. The in-context ones know nothing of the process but its alphabet, and learn from the sequence itself, as a
-model reading a sequence from an unknown process must; their counts are smoothed by a symmetric Dirichlet prior of
-concentration `alpha` a symbol (`alpha = 1` is Laplace's rule, 1/2 that of Krichevsky and Trofimov, IEEE Trans. Inf.
-Theory 27, 1981).
+Each predictor turns tokens `(B, T)` into distributions `(B, T+1, E)`: entry `t` is the distribution of token `t` given
+those before it, in float64. The in-context ones know nothing of the process but its alphabet, and learn from the
+sequence itself, as a model reading a sequence from an unknown process must; their counts are smoothed by a symmetric
+Dirichlet prior of concentration `alpha` a symbol (`alpha = 1` is Laplace's rule, 1/2 that of Krichevsky and Trofimov,
+IEEE Trans. Inf. Theory 27, 1981).
 
-The laws of many sequences do not fit in memory: [`stream`] yields them a batch at a time, and [`cross_entropy`] is
-what they cost, position by position.
+The distributions of many sequences do not fit in memory: [`stream`] yields them a batch at a time, and
+[`cross_entropy`] is what they cost, position by position.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ _BATCH_BYTES = 1 << 26
 
 
 def uniform(tokens: Int[Tensor, "B T"], num_symbols: int) -> Float[Tensor, "B T+1 E"]:
-    """`1 / E` everywhere: `ln E` nats a token."""
+    """`1 / E` everywhere: `ln E` nats per token."""
     batch, length = tokens.shape
     return torch.full((batch, length + 1, num_symbols), 1 / num_symbols, dtype=torch.float64, device=tokens.device)
 
@@ -63,9 +63,10 @@ def ngram(
 ) -> Float[Tensor, "B T+1 E"]:
     """In-context n-gram with interpolation: what followed the last `order - 1` symbols so far, backed by shorter ones.
 
-    With `law_1` the unigram and `c_n` the counts after the last `n - 1` symbols,
-    `law_n(x) = (c_n(x) + strength * law_{n-1}(x)) / (sum of c_n + strength)`: MacKay and Peto's hierarchy of Dirichlet
-    laws (see [`bigram`]) carried to any order, every occurrence counted at every order.
+    With `distribution_1` the unigram and `c_n` the counts after the last `n - 1` symbols,
+    `distribution_n(x) = (c_n(x) + strength * distribution_{n-1}(x)) / (sum of c_n + strength)`: MacKay and Peto's
+    hierarchy of Dirichlet distributions (see [`bigram`]) carried to any order, every occurrence counted at every
+    order.
 
     Time is `O(order B T^2 E)` by matrix products, memory `O(B T (T + E))`, 5 bytes for each pair of places: earlier
     places with the same past are found by comparing all pairs.
@@ -84,9 +85,9 @@ def ngram(
     ```
     """
     integer("order", order, 1, 31)
-    law = unigram(tokens, num_symbols, alpha)
+    distribution = unigram(tokens, num_symbols, alpha)
     if tokens.shape[1] < 2 or order == 1:
-        return law
+        return distribution
     # Counts are whole numbers, which float32 holds up to 2^24.
     after = _one_hot(tokens, num_symbols).float()[:, 1:]
     # same[b, t, s]: s comes before t, and the last tokens up to s are those up to t, as many as the order has.
@@ -98,8 +99,8 @@ def ngram(
             longer[:, 1:, 1:] = equal[:, 1:, 1:] & same[:, :-1, :-1]
             same = longer
         counts = (same[:, :, :-1].float() @ after).double()
-        law[:, 1:] = (counts + strength * law[:, 1:]) / (counts.sum(-1, keepdim=True) + strength)
-    return law
+        distribution[:, 1:] = (counts + strength * distribution[:, 1:]) / (counts.sum(-1, keepdim=True) + strength)
+    return distribution
 
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
@@ -107,8 +108,9 @@ def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float
     return inference.next_token_probs(parameters, inference.forward_filter(parameters, tokens).beliefs)
 
 
-class StationaryLaws(NamedTuple):
-    """Of the stationary process: `symbol` (E,), the law of a symbol; `following` (E, E), of the one after each.
+class StationaryDistributions(NamedTuple):
+    """Of the stationary process: `symbol` (E,), the distribution of a symbol; `following` (E, E), of the one after
+    each.
 
     A symbol that the stationary process never shows is followed by zeros.
     """
@@ -117,39 +119,39 @@ class StationaryLaws(NamedTuple):
     following: Float[Tensor, "E E"]
 
 
-def process_unigram(tokens: Int[Tensor, "B T"], laws: StationaryLaws) -> Float[Tensor, "B T+1 E"]:
-    """The stationary law of the symbols, whatever the context."""
-    return laws.symbol.expand(tokens.shape[0], tokens.shape[1] + 1, -1)
+def process_unigram(tokens: Int[Tensor, "B T"], distributions: StationaryDistributions) -> Float[Tensor, "B T+1 E"]:
+    """The stationary distribution of the symbols, whatever the context."""
+    return distributions.symbol.expand(tokens.shape[0], tokens.shape[1] + 1, -1)
 
 
-def process_bigram(tokens: Int[Tensor, "B T"], laws: StationaryLaws) -> Float[Tensor, "B T+1 E"]:
-    """`P(next symbol | last symbol)` in the stationary process; the stationary law before the first."""
-    return torch.cat([laws.symbol.expand(tokens.shape[0], 1, -1), laws.following[tokens]], dim=1)
+def process_bigram(tokens: Int[Tensor, "B T"], distributions: StationaryDistributions) -> Float[Tensor, "B T+1 E"]:
+    """`P(next symbol | last symbol)` in the stationary process; the stationary distribution before the first."""
+    return torch.cat([distributions.symbol.expand(tokens.shape[0], 1, -1), distributions.following[tokens]], dim=1)
 
 
 def predictors_of(
     source: "HMM | Family", device: torch.device | str | None = None, *, order: int = 2
 ) -> dict[str, Predictor]:
-    """The ladder a language model climbs on the sequences of an HMM, or of a family of them, by name.
+    """The baselines a language model climbs on the sequences of an HMM, or of a family of them, by name.
 
     `uniform`; `unigram` and `bigram`, in context, and `3-gram` and so on up to `order`; of an HMM `process_unigram`
-    and `process_bigram`, which know the process and count nothing; `bayes`, of a family only where its law is exact.
-    What depends on the HMM alone is computed once, here.
+    and `process_bigram`, which know the process and count nothing; `bayes`, of a family only where its distribution is
+    exact. What depends on the HMM alone is computed once, here.
 
     ```python
     >>> from hmm_datasets.hmm import processes
-    >>> laws = predictors_of(processes.mess3())
-    >>> tuple(laws["bayes"](torch.tensor([[0, 1, 2]])).shape)
+    >>> distributions = predictors_of(processes.mess3())
+    >>> tuple(distributions["bayes"](torch.tensor([[0, 1, 2]])).shape)
     (1, 4, 3)
 
     ```
     """
     symbols = source.num_symbols
 
-    def checked(law: Callable[[Tensor], Tensor]) -> Predictor:
-        return lambda tokens: law(as_tokens(tokens, symbols)[0])
+    def checked(distribution: Callable[[Tensor], Tensor]) -> Predictor:
+        return lambda tokens: distribution(as_tokens(tokens, symbols)[0])
 
-    ladder = {
+    baselines = {
         "uniform": checked(lambda tokens: uniform(tokens, symbols)),
         "unigram": checked(lambda tokens: unigram(tokens, symbols)),
         "bigram": checked(lambda tokens: bigram(tokens, symbols)),
@@ -157,33 +159,34 @@ def predictors_of(
     }
     if isinstance(source, HMM):
         parameters = source.parameters(device=device)
-        stationary = stationary_laws(source, device)
-        ladder["process_unigram"] = checked(lambda tokens: process_unigram(tokens, stationary))
-        ladder["process_bigram"] = checked(lambda tokens: process_bigram(tokens, stationary))
-        ladder["bayes"] = checked(lambda tokens: bayes(tokens, parameters))
-    elif source.has_exact_law:
-        ladder["bayes"] = checked(source.next_token_probs)
-    return ladder
+        stationary = stationary_distributions(source, device)
+        baselines["process_unigram"] = checked(lambda tokens: process_unigram(tokens, stationary))
+        baselines["process_bigram"] = checked(lambda tokens: process_bigram(tokens, stationary))
+        baselines["bayes"] = checked(lambda tokens: bayes(tokens, parameters))
+    elif source.has_exact_distribution:
+        baselines["bayes"] = checked(source.next_token_probs)
+    return baselines
 
 
-def stationary_laws(hmm: HMM, device: torch.device | str | None = None) -> StationaryLaws:
+def stationary_distributions(hmm: HMM, device: torch.device | str | None = None) -> StationaryDistributions:
     """What [`process_unigram`] and [`process_bigram`] need of an HMM, by one step of its filter."""
     parameters = hmm.parameters(device=device)
     steady = torch.tensor(hmm.stationary(), device=device)
     symbols = torch.arange(hmm.num_symbols, device=device).unsqueeze(1)
     after = inference.forward_filter(parameters, symbols, initial=steady.expand(len(symbols), -1)).beliefs[:, 1]
-    return StationaryLaws(steady @ parameters.emission, inference.next_token_probs(parameters, after))
+    return StationaryDistributions(steady @ parameters.emission, inference.next_token_probs(parameters, after))
 
 
 class Batch(NamedTuple):
-    """Consecutive sequences, and what a predictor gives them: `tokens` (B, T) and `laws` (B, T+1, E)."""
+    """Consecutive sequences, and what a predictor gives them: `tokens` (B, T) and `distributions` (B, T+1, E)."""
 
     tokens: Int[Tensor, "B T"]
-    laws: Float[Tensor, "B T+1 E"]
+    distributions: Float[Tensor, "B T+1 E"]
 
 
 class CrossEntropy(NamedTuple):
-    """Of a predictor at every position: the mean of `-log law(token)` in nats, and its standard error; both `(T,)`."""
+    """Of a predictor at every position: the mean of `-log distribution(token)` in nats, and its standard error;
+    both `(T,)`."""
 
     nats: Float[np.ndarray, "T"]
     standard_error: Float[np.ndarray, "T"]
@@ -197,13 +200,13 @@ def stream(
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> Iterator[Batch]:
-    """A predictor's laws for many sequences, a batch at a time.
+    """A predictor's distributions for many sequences, a batch at a time.
 
     Args:
-        predictor: turns tokens `(B, T)` into laws `(B, T+1, E)`, such as those of [`predictors_of`].
+        predictor: turns tokens `(B, T)` into distributions `(B, T+1, E)`, such as those of [`predictors_of`].
         tokens (array of shape `(N, T)`): symbols of any integer type; an array in memory or mapped from a file.
-        batch_size (`int`, *optional*): `B`; by default as many as keep the laws within 64 MiB. What the predictor
-            needs for itself comes on top: `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
+        batch_size (`int`, *optional*): `B`; by default as many as keep the distributions within 64 MiB. What the
+            predictor needs for itself comes on top: `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
         device (*optional*): where the predictor computes; the CPU by default.
         progress (`bool`, *optional*, defaults to `True`): show a progress bar after two seconds.
 
@@ -247,8 +250,8 @@ def cross_entropy(predictor: Predictor, tokens: Int[Any, "N T"], **settings: Any
     ```
     """
     count, mean, squares, impossible = 0, 0.0, 0.0, 0.0
-    for batch, laws in stream(predictor, tokens, **settings):
-        loss = -laws[:, :-1].gather(-1, batch.unsqueeze(-1)).squeeze(-1).log().double()
+    for batch, distributions in stream(predictor, tokens, **settings):
+        loss = -distributions[:, :-1].gather(-1, batch.unsqueeze(-1)).squeeze(-1).log().double()
         # Kept apart: infinity less infinity is NaN.
         impossible = torch.where(loss.isinf().any(0), torch.inf, impossible)
         loss = loss.masked_fill(loss.isinf(), 0.0)

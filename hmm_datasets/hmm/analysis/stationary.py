@@ -12,26 +12,27 @@ def cesaro_limit(start: Float[np.ndarray, "H"], transition: Float[np.ndarray, "H
     # The lazy chain (I + P) / 2 has the same long-run averages and no period, so its powers converge; squaring
     # doubles the time, and rescaling the rows keeps rounding from growing with it.
     power = (np.eye(len(transition)) + transition) / 2
-    law = start @ power
+    distribution = start @ power
     for _ in range(64):
         power = power @ power
         power /= power.sum(axis=1, keepdims=True)
-        last, law = law, start @ power
-        if np.abs(law - last).max() < 1e-15:
+        last, distribution = distribution, start @ power
+        if np.abs(distribution - last).max() < 1e-15:
             break
-    return law / law.sum()
+    return distribution / distribution.sum()
 
 
-def entropy(laws: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "..."]:
-    """Entropy of each law over the last axis, in nats."""
-    logs = np.log(np.where(laws > 0, laws, 1.0))
-    return -(laws * logs).sum(axis=-1)
+def entropy(distributions: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "..."]:
+    """Entropy of each distribution over the last axis, in nats."""
+    logs = np.log(np.where(distributions > 0, distributions, 1.0))
+    return -(distributions * logs).sum(axis=-1)
 
 
 def mixing_time(
     transition: Float[np.ndarray, "H H"], stationary: Float[np.ndarray, "H"], distance: float = 0.25
 ) -> float:
-    """Steps until the chain, from its worst state, is within `distance` of the stationary law in total variation.
+    """Steps until the chain, from its worst state, is within `distance` of the stationary distribution in total
+    variation.
 
     `min {t : max_i |P^t(i, .) - stationary|_TV <= distance}` (Levin and Peres, Markov Chains and Mixing Times, 2017,
     eq. 4.30); infinite for a chain with a period or with several closed classes. `O(H^3 log t)`.

@@ -17,7 +17,7 @@ from ..sampling.dirichlet import (
     fill_dirichlet_rows,
     fill_zipf_rows,
     make_doubly_stochastic,
-    stationary_law,
+    stationary_distribution,
 )
 from ..sampling.sequences import AliasTable, sample_tokens
 from .family import (
@@ -39,20 +39,22 @@ class RandomChains(Family):
     """Markov chains with random transition tables.
 
     Each state shows a symbol of its own, always; of a larger alphabet the symbols in use are a uniform random subset.
-    With `emission_alpha` the chain is hidden instead, and each state emits by a random law over all symbols.
+    With `emission_alpha` the chain is hidden instead, and each state emits by a random distribution over all symbols.
 
     Args:
         num_states (`int` or pair of `int`): `H`; of a pair `(least, most)` each chain draws its own, uniformly.
-        alpha (`float`, *optional*): rows come from the symmetric Dirichlet law of this concentration a state; 1 is
-            uniform over laws, below rows are peaked, above flat.
+        alpha (`float`, *optional*): rows come from the symmetric Dirichlet distribution of this concentration a state;
+            1 is uniform over distributions, below rows are peaked, above flat.
         group (`int`, *optional*, defaults to 1): consecutive sequences that share a chain.
         zipf (`float`, *optional*): instead of `alpha`: the probabilities of each row are `1^-zipf, 2^-zipf, ...,
             H^-zipf` over their sum, in a uniform random order.
         doubly_stochastic (`bool`, *optional*, defaults to `False`): scale the table so that columns sum to one as
-            well (Sinkhorn), and the stationary law is uniform.
+            well (Sinkhorn), and the stationary distribution is uniform.
         alphabet (`int`, *optional*): `E`, as many as the greatest number of states by default.
-        emission_alpha (`float`, *optional*): concentration a symbol of each state's Dirichlet law over the alphabet.
-        start (`str`, *optional*, defaults to `"uniform"`): law of the first state, `"uniform"` or `"stationary"`.
+        emission_alpha (`float`, *optional*): concentration a symbol of each state's Dirichlet distribution over the
+            alphabet.
+        start (`str`, *optional*, defaults to `"uniform"`): distribution of the first state, `"uniform"` or
+            `"stationary"`.
 
     ```python
     >>> family = RandomChains(num_states=3, alpha=1.0)
@@ -101,7 +103,7 @@ class RandomChains(Family):
             raise InputError(f"start is {self.start!r}; expected 'uniform' or 'stationary'")
 
     @property
-    def has_exact_law(self) -> bool:
+    def has_exact_distribution(self) -> bool:
         """Whether the chains are observed, their rows Dirichlet's and their start uniform."""
         return not self._without_closed_form
 
@@ -141,7 +143,7 @@ class RandomChains(Family):
         return HMM(start=start[0], transition=transition, emission=emission)
 
     def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
-        # As hmm_at(...).sample would, without checking tables known to be laws.
+        # As hmm_at(...).sample would, without checking tables known to be distributions.
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
             tables = map(AliasTable.from_probabilities, self._tables(*group_number(self, seed, index)))
             sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1)
@@ -157,7 +159,7 @@ class RandomChains(Family):
         if self.doubly_stochastic:
             make_doubly_stochastic(transition)
         uniform = self.start == "uniform" or self.doubly_stochastic
-        start = np.full(size, 1 / size) if uniform else stationary_law(transition)
+        start = np.full(size, 1 / size) if uniform else stationary_distribution(transition)
         emission = np.zeros((size, self.num_symbols))
         if self.emission_alpha is None:
             emission[np.arange(size), self._symbols(size, number, key)] = 1
@@ -178,17 +180,17 @@ class RandomChains(Family):
         return np.sort(permutation_of(SUBSET, self.num_symbols, number, key)[:size])
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given those before it, the chain unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, the chain unknown, for `t = 0 .. T`.
 
         With `H` known each row of the table is a Pólya urn: symbol `x` of those seen so far comes with probability
         `(alpha + times x followed last) / (H alpha + times last was followed)`, and the rest is shared evenly by the
         symbols not seen. An unknown `H` is averaged over by its posterior weights. Of a group the optimum could use
-        the other sequences too; this law knows one alone. Memory is `O(B T (T + E))`; time the same for every number
-        of states possible.
+        the other sequences too; this distribution knows one alone. Memory is `O(B T (T + E))`; time the same for every
+        number of states possible.
 
         Exact for observed Dirichlet chains from a uniform start. Where tables are Zipf's or doubly stochastic, the
-        start stationary or the chain hidden, there is no closed form: [`~Family.informed_next_token_probs`] is a
-        lower bound on the optimal loss, and the cross-entropy of any predictor, such as this law of the plain
+        start stationary or the chain hidden, there is no closed form: [`~Family.oracle_next_token_probs`] is a
+        lower bound on the optimal loss, and the cross-entropy of any predictor, such as this distribution of the plain
         Dirichlet chains, an upper one.
 
         Args:
@@ -201,13 +203,14 @@ class RandomChains(Family):
 
         from .posterior_averages import posterior_mean, urns
 
-        if not self.has_exact_law:
+        if not self.has_exact_distribution:
             raise InputError(
-                f"chains with {' and '.join(self._without_closed_form)} have no next-token law in closed form; "
-                "informed_next_token_probs bounds every predictor's loss from below, that of the same chains without "
+                f"chains with {' and '.join(self._without_closed_form)} have no next-token distribution in closed "
+                "form; "
+                "oracle_next_token_probs bounds every predictor's loss from below, that of the same chains without "
                 "it is a predictor, so from above"
             )
         values, _ = as_tokens(tokens, self.num_symbols)
         least, most = self._range
-        law = posterior_mean(urns(range(least, most + 1), float(self.alpha), self.num_symbols, values))
-        return law if isinstance(tokens, torch.Tensor) else law.numpy()
+        distribution = posterior_mean(urns(range(least, most + 1), float(self.alpha), self.num_symbols, values))
+        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()

@@ -47,7 +47,7 @@ SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
 )
 
 MOST_ENUMERATED = 7
-"""Things whose every permutation a law goes through: 5040 of them."""
+"""Things whose every permutation a distribution goes through: 5040 of them."""
 
 
 class Family:
@@ -72,8 +72,8 @@ class Family:
         raise NotImplementedError
 
     @property
-    def has_exact_law(self) -> bool:
-        """Whether `next_token_probs` gives the Bayes-optimal law; otherwise it refuses, and says why."""
+    def has_exact_distribution(self) -> bool:
+        """Whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it refuses, and says why."""
         raise NotImplementedError
 
     def parts(self) -> tuple[HMM, ...]:
@@ -129,7 +129,7 @@ class Family:
 
         Args:
             num_sequences (`int`): `N`.
-            length (`int`): `L`, tokens a sequence.
+            length (`int`): `L`, tokens per sequence.
             seed (`int`, *optional*, defaults to 0): which stream, in `[0, 2**64)`.
             first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`; indices wrap there.
             step (`int`, *optional*, defaults to 1): from one index to the next.
@@ -150,16 +150,16 @@ class Family:
             self.hmm_at(seed, index).sample(end - begin, length, seed, index, step=step, out=out, num_threads=1)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given those before it, the HMM unknown, for `t = 0 .. T`."""
+        """The Bayes-optimal distribution of token `t` given those before it, the HMM unknown, for `t = 0 .. T`."""
         raise NotImplementedError
 
-    def informed_next_token_probs(
+    def oracle_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
     ) -> Float[Any, "B T+1 E"]:
-        """The law of token `t` given those before it and the HMM that drew the row, for `t = 0 .. T`.
+        """The distribution of token `t` given those before it and the HMM that drew the row, for `t = 0 .. T`.
 
-        Who knows the HMM predicts no worse on average: the cross-entropy of these laws is a lower bound on that of
-        any predictor which sees the tokens alone.
+        Who knows the HMM predicts no worse on average: the cross-entropy of these distributions is a lower bound on
+        that of any predictor which sees the tokens alone.
 
         Args:
             tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
@@ -174,12 +174,12 @@ class Family:
         values, _ = as_tokens(tokens, self.num_symbols)
         seed, first, step = (integer(*of, 64) for of in (("seed", seed, 0), ("first", first, 0), ("step", step, 1)))
         batch, length = values.shape
-        law = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
+        distribution = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
         for begin, end, index in group_runs(self.group, first, step, batch):
             parameters = self.hmm_at(seed, index).parameters(device=values.device)
             beliefs = inference.forward_filter(parameters, values[begin:end]).beliefs
-            law[begin:end] = inference.next_token_probs(parameters, beliefs)
-        return law if isinstance(tokens, torch.Tensor) else law.numpy()
+            distribution[begin:end] = inference.next_token_probs(parameters, beliefs)
+        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
 
     def _check_group(self) -> None:
         if self.group < 1:

@@ -83,7 +83,7 @@ class HMMMixture(Family):
         return self.hmms
 
     @property
-    def has_exact_law(self) -> bool:
+    def has_exact_distribution(self) -> bool:
         """Always."""
         return True
 
@@ -113,10 +113,11 @@ class HMMMixture(Family):
             sample_tokens(start, symbol, transition, self.num_symbols, seed, first, step, rows, rows=own)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given those before it, the component unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, the component unknown, for `t = 0 .. T`.
 
-        The components' own laws, each weighted by its posterior probability given the tokens so far; zeros after
-        tokens no component can emit. Of a group the optimum could use the other sequences too; this law knows one.
+        The components' own distributions, each weighted by its posterior probability given the tokens so far; zeros
+        after tokens no component can emit. Of a group the optimum could use the other sequences too; this distribution
+        knows one.
 
         Args:
             tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
@@ -126,5 +127,5 @@ class HMMMixture(Family):
         from .posterior_averages import components, posterior_mean
 
         values, _ = as_tokens(tokens, self.num_symbols)
-        law = posterior_mean(components(self.hmms, self.weights, values))
-        return law if isinstance(tokens, torch.Tensor) else law.numpy()
+        distribution = posterior_mean(components(self.hmms, self.weights, values))
+        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()

@@ -1,4 +1,4 @@
-"""Exact next-token laws where a permutation is unknown: the mean over all of them by their posterior weights.
+"""Exact next-token distributions where a permutation is unknown: the mean over all of them by their posterior weights.
 
 One filter for each of the `n!` permutations, side by side, so given for `n` up to 7 alone (5040 permutations): time
 `O(n! B T H^2)`; memory, beyond the result, for some million numbers whatever the batch.
@@ -19,13 +19,13 @@ from ..inference.forward_backward import next_token_probs
 from ..model import HMM
 from .family import MOST_ENUMERATED
 
-_NUMBERS = 1 << 22  # beliefs and laws held at once
+_NUMBERS = 1 << 22  # beliefs and distributions held at once
 
 
-def law_of_permuted_symbols(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+def permuted_symbol_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
     """See [`~hmm_datasets.hmm.families.PermutedSymbols.next_token_probs`]."""
 
-    def law(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
+    def distribution(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
         parameters = hmm.parameters(device=values.device)
         plain_PBT = origins[:, values]  # the tokens as the base emitted them
         columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
@@ -36,15 +36,15 @@ def law_of_permuted_symbols(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B 
         def symbols(belief_PBH: Tensor) -> Tensor:
             return next_token_probs(parameters, belief_PBH).gather(2, columns_PBE)
 
-        return _mean_law(parameters.start.expand(*plain_PBT.shape[:2], -1), values.shape[1], advance, symbols)
+        return _mean_distribution(parameters.start.expand(*plain_PBT.shape[:2], -1), values.shape[1], advance, symbols)
 
-    return _over_all_permutations("PermutedSymbols", "symbols", hmm.num_symbols, hmm, tokens, law)
+    return _over_all_permutations("PermutedSymbols", "symbols", hmm.num_symbols, hmm, tokens, distribution)
 
 
-def law_of_permuted_emissions(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+def permuted_emission_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
     """See [`~hmm_datasets.hmm.families.PermutedEmissions.next_token_probs`]."""
 
-    def law(values: Int[Tensor, "B T"], rows: Int[Tensor, "P H"]) -> Float[Tensor, "B T+1 E"]:
+    def distribution(values: Int[Tensor, "B T"], rows: Int[Tensor, "P H"]) -> Float[Tensor, "B T+1 E"]:
         parameters = hmm.parameters(device=values.device)
         origins_PBH = rows.argsort(dim=1).unsqueeze(1).expand(-1, len(values), -1)
 
@@ -56,9 +56,9 @@ def law_of_permuted_emissions(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "
             # The belief over the rows of the base, each held by one state.
             return next_token_probs(parameters, belief_PBH.gather(2, origins_PBH))
 
-        return _mean_law(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
+        return _mean_distribution(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
 
-    return _over_all_permutations("PermutedEmissions", "states", hmm.num_states, hmm, tokens, law)
+    return _over_all_permutations("PermutedEmissions", "states", hmm.num_states, hmm, tokens, distribution)
 
 
 def _over_all_permutations(
@@ -67,35 +67,36 @@ def _over_all_permutations(
     size: int,
     hmm: HMM,
     tokens: Any,
-    law: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]],
+    distribution: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]],
 ) -> Float[Any, "B T+1 E"]:
     if size > MOST_ENUMERATED:
         raise InputError(
             f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected "
-            f"{MOST_ENUMERATED} {what} or fewer. informed_next_token_probs bounds every predictor's loss from below"
+            f"{MOST_ENUMERATED} {what} or fewer. oracle_next_token_probs bounds every predictor's loss from below"
         )
     values, _ = as_tokens(tokens, hmm.num_symbols)
     permutations = torch.tensor(list(itertools.permutations(range(size))), device=values.device)
     # As many rows at a time as there is room for.
     numbers = len(permutations) * (hmm.num_states + hmm.num_symbols + values.shape[1])
-    result = torch.cat([law(part, permutations) for part in values.split(max(1, _NUMBERS // numbers))])
+    result = torch.cat([distribution(part, permutations) for part in values.split(max(1, _NUMBERS // numbers))])
     return result if isinstance(tokens, Tensor) else result.numpy()
 
 
-def _mean_law(
+def _mean_distribution(
     belief_PBH: Tensor, length: int, advance: Callable[[Tensor, int], Tensor], symbols: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B T+1 E"]:
     log_weight_PB = belief_PBH.new_zeros(belief_PBH.shape[:2])
-    laws = []
+    distributions = []
     for t in range(length + 1):
-        # Where no permutation allows the tokens the best is -inf, and -inf - -inf is NaN: those laws are zeros.
+        # Where no permutation allows the tokens the best is -inf, and -inf - -inf is NaN: those distributions are
+        # zeros.
         weight_PB = (log_weight_PB - log_weight_PB.max(dim=0).values.clamp(min=-1e300)).exp()
         total_B = weight_PB.sum(dim=0)
         weight_PB = weight_PB / torch.where(total_B > 0, total_B, 1.0)
-        laws.append((weight_PB.unsqueeze(-1) * symbols(belief_PBH)).sum(dim=0))
+        distributions.append((weight_PB.unsqueeze(-1) * symbols(belief_PBH)).sum(dim=0))
         if t < length:
             belief_PBH = advance(belief_PBH, t)
             scale_PB = belief_PBH.sum(dim=-1)
             belief_PBH = belief_PBH / torch.where(scale_PB > 0, scale_PB, 1.0).unsqueeze(-1)
             log_weight_PB = log_weight_PB + scale_PB.log()
-    return torch.stack(laws, dim=1)
+    return torch.stack(distributions, dim=1)

@@ -24,7 +24,7 @@ from .family import (
 class PermutedSymbols(Family):
     """One HMM whose symbols are renamed by a uniform random permutation.
 
-    The tokens of sequence `i` are those of `hmm` itself, each mapped by the permutation: the law is that of
+    The tokens of sequence `i` are those of `hmm` itself, each mapped by the permutation: the distribution is that of
     `hmm_at(seed, i)`, though that HMM's own `sample` draws others. Costs `E / 8` Philox blocks a group beyond those of
     its tokens.
 
@@ -60,7 +60,7 @@ class PermutedSymbols(Family):
         return (self.hmm,)
 
     @property
-    def has_exact_law(self) -> bool:
+    def has_exact_distribution(self) -> bool:
         """Whether there are few enough permutations to go through all."""
         return self.num_symbols <= MOST_ENUMERATED
 
@@ -87,28 +87,29 @@ class PermutedSymbols(Family):
         rename_symbols(SYMBOLS, *numbers, rows)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given those before it, the permutation unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, the permutation unknown, for `t = 0 ..
+        T`.
 
         The mean over all `E!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
-        group the optimum could use the other sequences too; this law knows one alone.
+        group the optimum could use the other sequences too; this distribution knows one alone.
 
         Args:
             tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
 
         Raises:
-            `InputError`: for more than 7 symbols; [`~Family.informed_next_token_probs`] is a lower bound then.
+            `InputError`: for more than 7 symbols; [`~Family.oracle_next_token_probs`] is a lower bound then.
         """
-        from .permutation_averages import law_of_permuted_symbols
+        from .permutation_averages import permuted_symbol_probs
 
-        return law_of_permuted_symbols(self.hmm, tokens)
+        return permuted_symbol_probs(self.hmm, tokens)
 
 
 @dataclass(frozen=True)
 class PermutedEmissions(Family):
     """One HMM whose rows of the emission table are shuffled among its states by a uniform random permutation.
 
-    The hidden chain stays as it is, and so does the set of laws a state can have; which state has which is new.
-    Costs `H / 8` Philox blocks and `H` swaps a group beyond the work of its tokens.
+    The hidden chain stays as it is, and so does the set of distributions a state can have; which state has which is
+    new. Costs `H / 8` Philox blocks and `H` swaps a group beyond the work of its tokens.
 
     Args:
         hmm ([`~hmm_datasets.hmm.model.HMM`]): the base, state-emitting.
@@ -145,7 +146,7 @@ class PermutedEmissions(Family):
         return (self.hmm,)
 
     @property
-    def has_exact_law(self) -> bool:
+    def has_exact_distribution(self) -> bool:
         """Whether there are few enough permutations to go through all."""
         return self.hmm.num_states <= MOST_ENUMERATED
 
@@ -163,17 +164,18 @@ class PermutedEmissions(Family):
         sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, self.group)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal law of token `t` given those before it, the permutation unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, the permutation unknown, for `t = 0 ..
+        T`.
 
         The mean over all `H!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
-        group the optimum could use the other sequences too; this law knows one alone.
+        group the optimum could use the other sequences too; this distribution knows one alone.
 
         Args:
             tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
 
         Raises:
-            `InputError`: for more than 7 states; [`~Family.informed_next_token_probs`] is a lower bound then.
+            `InputError`: for more than 7 states; [`~Family.oracle_next_token_probs`] is a lower bound then.
         """
-        from .permutation_averages import law_of_permuted_emissions
+        from .permutation_averages import permuted_emission_probs
 
-        return law_of_permuted_emissions(self.hmm, tokens)
+        return permuted_emission_probs(self.hmm, tokens)

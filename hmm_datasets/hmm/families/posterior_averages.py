@@ -1,4 +1,5 @@
-"""Means of next-token laws by the posterior weights of the hypotheses behind them, one hypothesis at a time."""
+"""Means of next-token distributions by the posterior weights of the hypotheses behind them, one hypothesis at a
+time."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,25 +12,25 @@ from ..inference import forward_backward as inference
 from ..model import HMM
 
 Hypothesis = tuple[Float[Tensor, "B T+1"], Float[Tensor, "B T+1 E"]]
-"""`log P(hypothesis, tokens before t)`, and the law of token `t` given both, for `t = 0 .. T`."""
+"""`log P(hypothesis, tokens before t)`, and the distribution of token `t` given both, for `t = 0 .. T`."""
 
 
 def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]:
-    """The law of token `t` given those before it; zeros after tokens that no hypothesis allows.
+    """The distribution of token `t` given those before it; zeros after tokens that no hypothesis allows.
 
     Memory is that of two hypotheses, however many there are: sums are kept over the greatest weight so far.
     """
-    best = total = law = None
+    best = total = distribution = None
     for log_weight, own in hypotheses:
         if best is None:
-            best, total, law = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
+            best, total, distribution = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
         highest = torch.maximum(best, log_weight)
         # Where all are impossible so far `highest` is -inf, and -inf - -inf is NaN: those weights are zeros.
         old, new = ((log - highest.clamp(min=-1e300)).exp() for log in (best, log_weight))
         total = total * old + new
-        law = law * old.unsqueeze(-1) + own * new.unsqueeze(-1)
+        distribution = distribution * old.unsqueeze(-1) + own * new.unsqueeze(-1)
         best = highest
-    return law / torch.where(total > 0, total, 1.0).unsqueeze(-1)
+    return distribution / torch.where(total > 0, total, 1.0).unsqueeze(-1)
 
 
 def components(hmms: Iterable[HMM], weights: Iterable[float], tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:

@@ -6,11 +6,11 @@ of all batches in float64 in the order of the batches. So the sum does not depen
 processes, to the last bit, where these run on processors of one kind. On a CPU this is also the fastest way at these
 sizes: nothing waits for another thread between two steps in time.
 
-Communication is one gather of `H + H^2 + HE` numbers a batch, against `6 H^2` operations a token: nothing.
+Communication is one gather of `H + H^2 + HE` numbers per batch, against `6 H^2` operations per token: nothing.
 
-The tables are the mode of each row under a Dirichlet law of concentration `1 + pseudocount` (Baum, Petrie, Soules and
-Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and Lee, IEEE Trans. Speech Audio
-Process. 2, 1994), so that a step never lowers log-likelihood plus [`log_prior`] but by rounding.
+The tables are the mode of each row under a Dirichlet distribution of concentration `1 + pseudocount` (Baum, Petrie,
+Soules and Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and Lee, IEEE Trans. Speech
+Audio Process. 2, 1994), so that a step never lowers log-likelihood plus [`log_prior`] but by rounding.
 """
 
 import itertools
@@ -241,7 +241,7 @@ def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float
 
 
 def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
-    """Logarithm of the Dirichlet laws' density at the tables of `hmm`, but for a constant; -inf at a zero."""
+    """Logarithm of the Dirichlet distributions' density at the tables of `hmm`, but for a constant; -inf at a zero."""
     with np.errstate(divide="ignore"):
         return float(
             sum(pseudocounts[name] * np.log(table).sum() for name, table in hmm.tables().items() if pseudocounts[name])

@@ -4,7 +4,8 @@
 segmental k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with the clusters taken from bigram contexts:
 
 1. The kind of a token is the pair (symbol before it, symbol): what the recent past says about the state.
-2. The point of a kind is the square root of the law of the symbol that follows it, so that Euclidean distances are
+2. The point of a kind is the square root of the distribution of the symbol that follows it, so that Euclidean
+distances are
    Hellinger's, beside the symbol itself as a unit vector; beyond 64 symbols each half is projected onto 64 random
    directions (Johnson and Lindenstrauss 1984), which keeps distances within some 20%.
 3. k-means with the kinds' counts as weights, seeded by k-means++ (Arthur and Vassilvitskii, SODA 2007), 20 rounds of
@@ -31,7 +32,7 @@ _CHUNK = 1 << 14  # kinds whose distances to all centres are held at once
 
 
 def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary: Any = None) -> HMM:
-    """A first guess: rows drawn uniformly from the simplex (Dirichlet laws of concentration 1).
+    """A first guess: rows drawn uniformly from the simplex (Dirichlet distributions of concentration 1).
 
     Flatter guesses leave the states alike, and Baum-Welch spends its steps on a plateau.
     """
@@ -116,7 +117,7 @@ def _directions(num_symbols: int, generator: np.random.Generator) -> Float[np.nd
 def _successors(
     kind: Int[np.ndarray, "M"], following: Int[np.ndarray, "M"], num_kinds: int, num_symbols: int, generator
 ) -> Float[np.ndarray, "K D"]:
-    """The square root of the law of what follows each kind, along the directions of the symbols."""
+    """The square root of the distribution of what follows each kind, along the directions of the symbols."""
     pairs, counts = np.unique(kind * num_symbols + following, return_counts=True)
     kind, following = np.divmod(pairs, num_symbols)
     root = np.sqrt(counts / np.bincount(kind, counts, num_kinds)[kind])

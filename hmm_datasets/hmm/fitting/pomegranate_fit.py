@@ -2,10 +2,11 @@
 
 An epoch is pomegranate's `summarize` over batches and one `from_summaries`, the two halves its own `fit` is made of.
 It computes in float32, holds tables `(B, T, H, H)`, and learns end probabilities beside the three tables: a row of
-transitions and its end sum to one, and the length of a sequence has a law. The model keeps its ends from epoch to
-epoch; the HMM made of it leaves them out and rescales the rows ([`~hmm_datasets.hmm.convert.from_pomegranate`] with
-`ends="drop"`). So `train_log_likelihood` of the history is pomegranate's own, ends included, but for the first row,
-whose model has none; on held-out data and in the result it is that of the HMM.
+transitions and its end sum to one, and the length of a sequence has a distribution. The model keeps its ends from
+epoch to epoch; the HMM made of it leaves them out and rescales the rows
+([`~hmm_datasets.hmm.convert.from_pomegranate`] with `ends="drop"`). So `train_log_likelihood` of the history is
+pomegranate's own, ends included, but for the first row, whose model has none; on held-out data and in the result it is
+that of the HMM.
 """
 
 import os

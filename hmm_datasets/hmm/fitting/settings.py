@@ -33,11 +33,13 @@ class FitSettings:
 
     num_states: int = field(metadata={"help": "Hidden states."})
     max_epochs: int = _setting(100, "Passes over the data at most.")
-    tolerance: float = _setting(1e-5, "Stop when an epoch gains less than this, in nats a token.")
+    tolerance: float = _setting(1e-5, "Stop when an epoch gains less than this, in nats per token.")
     patience: int = _setting(
         5, "With held-out data: stop after so many epochs without a gain there, and keep the best HMM."
     )
-    pseudocount: float = _setting(1e-2, "Added to every expected count: the mode under a Dirichlet law of 1 + this.")
+    pseudocount: float = _setting(
+        1e-2, "Added to every expected count: the mode under a Dirichlet distribution of 1 + this."
+    )
     start_pseudocount: float | None = _setting(None, "The same for the start table alone; pseudocount by default.")
     transition_pseudocount: float | None = _setting(None, "The same for the transition table alone.")
     emission_pseudocount: float | None = _setting(None, "The same for the emission table alone.")

@@ -34,7 +34,7 @@ class FitState:
     Attributes:
         hmm ([`HMM`]): the tables now.
         restart (`int`): which first guess it grew from.
-        best ([`HMM`]), best_epoch (`int`), best_score (`float`): the best on held-out data, nats a token.
+        best ([`HMM`]), best_epoch (`int`), best_score (`float`): the best on held-out data, nats per token.
         epoch (`int`): epochs done.
         updates (`int`): times the tables were updated.
         statistics ([`Statistics`] or `None`): of stochastic EM, once there are any.
@@ -80,9 +80,9 @@ class FitResult:
     Attributes:
         hmm ([`HMM`]): the fitted model, the best on held-out data where there was some.
         epoch (`int`): the epochs it has behind it.
-        train_log_likelihood (`float`): nats a token on the training data under `hmm`.
+        train_log_likelihood (`float`): nats per token on the training data under `hmm`.
         test_log_likelihood (`float` or `None`): the same on held-out data.
-        history (list of `dict`): a row an epoch, as in `history.jsonl`: `epoch`, counted from 0; `restart` and `seed`
+        history (list of `dict`): a row per epoch, as in `history.jsonl`: `epoch`, counted from 0; `restart` and `seed`
             of the first guess; `train_log_likelihood`, and `log_posterior` (nats, all tokens) where an epoch is one
             update, of the HMM the epoch began with (with `update_every`, of the HMMs of the moment);
             `test_log_likelihood` of the HMM it began with; `updates` so far; `tokens_per_second`.

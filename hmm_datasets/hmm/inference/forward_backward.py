@@ -13,8 +13,8 @@ is `O(B T H^2)` by matrix products over the batch; memory is that of the result 
 `(B, T, H, H)`. An edge-emitting step gathers `T^(x)` for a few rows at a time, in 64 MiB.
 
 Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) marks where ragged sequences end; what lies
-beyond is ignored. A sequence the HMM cannot emit has log-likelihood -inf, and laws of zeros after the token that made
-it impossible.
+beyond is ignored. A sequence the HMM cannot emit has log-likelihood -inf, and distributions of zeros after the token
+that made it impossible.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Parameters:
     """The tables of an HMM as tensors of one type on one device.
 
     Attributes:
-        start (`torch.Tensor` of shape `(H,)`): law of the first state.
+        start (`torch.Tensor` of shape `(H,)`): distribution of the first state.
         transition (`torch.Tensor` of shape `(H, H)`): `P(next j | in i)`.
         emission (`torch.Tensor` of shape `(H, E)`): `P(emit x | in i)`.
         edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, of an edge-emitting HMM.
@@ -170,7 +170,8 @@ def backward_values(
     filtered: Filtered,
     lengths: Int[Tensor, "B"] | None = None,
 ) -> Float[Tensor, "B T+1 H"]:
-    """Rabiner's scaled backward variable: entry `t` is `P(tokens from t on | state at t)` over its law given the past.
+    """Rabiner's scaled backward variable: entry `t` is `P(tokens from t on | state at t)` over its distribution given
+    the past.
 
     Scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`; 0 in states that
     the past rules out.
@@ -322,7 +323,7 @@ def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | Non
 
 
 def _going(lengths: Tensor, length: int) -> list[int]:
-    # How many rows have more than t tokens, for every place t.
+    # How many rows have more than t tokens, for every position t.
     return (len(lengths) - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
 
 

@@ -6,7 +6,7 @@ four sequences go through all their steps at once, so that each row of a table t
 is locked; states are padded to a multiple of eight with ones that are never visited, so that no vector is cut. With
 many states the blocked products of a BLAS win: see `MOST_STATES`.
 
-Sums over many sequences are float64. Time is `6 H^2` operations a token; memory `O(T H)`.
+Sums over many sequences are float64. Time is `6 H^2` operations per token; memory `O(T H)`.
 """
 
 import numba

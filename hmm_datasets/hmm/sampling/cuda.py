@@ -6,7 +6,7 @@ level cache holds those of some hundred states (8 bytes a category, rounded up t
 Philox block, four gathers and one store.
 
 Triton comes with the CUDA builds of torch. With `TRITON_INTERPRET=1` in the environment before the first import the
-same kernel runs on the CPU, some thousand tokens a second: that is how it is tested where there is no GPU.
+same kernel runs on the CPU, some thousand tokens per second: that is how it is tested where there is no GPU.
 """
 
 from typing import TYPE_CHECKING

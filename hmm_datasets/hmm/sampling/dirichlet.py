@@ -1,4 +1,4 @@
-"""Random laws and tables of laws, the same to the last bit on every machine.
+"""Random distributions and tables of distributions, the same to the last bit on every machine.
 
 A Dirichlet row is a vector of independent Gamma variates over its sum. The variates are by rejection from a cubed
 normal deviate (Marsaglia and Tsang, ACM Trans. Math. Software 26, 2000), the normals by Marsaglia's polar method;
@@ -8,7 +8,7 @@ the row's own.
 
 A doubly stochastic table is Sinkhorn's limit of a positive one (Ann. Math. Statist. 35, 1964): rows and columns are
 brought to sum one by turns, a thousand times at most; of very peaked tables, where that is not enough, the rest is
-made up in proportion. The stationary law is by the elimination of Grassmann, Taksar and Heyman (Operations
+made up in proportion. The stationary distribution is by the elimination of Grassmann, Taksar and Heyman (Operations
 Research 33, 1985), which subtracts nothing, so that no entry loses digits; `O(n^3)`.
 
 Additions, products, quotients and square roots of float64, in an order that is written out, are all there is: IEEE 754
@@ -32,7 +32,8 @@ MAX_ROUNDS = 1000  # of Sinkhorn's iteration
 
 @numba.njit(cache=True, nogil=True)
 def fill_dirichlet_rows(alpha, number, stream, seed, out):
-    """Fill `out` (R, n) with laws from the symmetric Dirichlet law of concentration `alpha` a category.
+    """Fill `out` (R, n) with distributions from the symmetric Dirichlet distribution of concentration `alpha` a
+    category.
 
     Rows sum to one up to rounding, and no entry is zero. `R n` is below `2**31`.
     """
@@ -86,16 +87,16 @@ def fill_zipf_rows(exponent, number, stream, seed, out):
     Row `r` is ordered by the permutation of stream `stream | r << 16`; `R` is at most `2**16`.
     """
     size = out.shape[1]
-    law = np.empty(size)
+    distribution = np.empty(size)
     for x in range(size):
-        law[x] = exp(-exponent * log(x + 1.0))
-    divide_by_sum(law)
+        distribution[x] = exp(-exponent * log(x + 1.0))
+    divide_by_sum(distribution)
     order = np.empty(size, np.uint32)
     room = shuffle_room(size)
     for r in range(out.shape[0]):
         shuffle(order, room, number, stream | (np.uint64(r) << np.uint64(16)), seed)
         for x in range(size):
-            out[r, x] = law[order[x]]
+            out[r, x] = distribution[order[x]]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -143,18 +144,18 @@ def sum_columns(table, total):
 
 
 @numba.njit(cache=True, nogil=True)
-def scale_down(law):
+def scale_down(distribution):
     total = 0.0
-    for x in range(len(law)):
-        total += law[x]
+    for x in range(len(distribution)):
+        total += distribution[x]
     if total > 1:
-        for x in range(len(law)):
-            law[x] /= total
+        for x in range(len(distribution)):
+            distribution[x] /= total
 
 
 @numba.njit(cache=True, nogil=True)
-def stationary_law(transition):
-    """The stationary law (n,) of a chain with positive `transition` (n, n)."""
+def stationary_distribution(transition):
+    """The stationary distribution (n,) of a chain with positive `transition` (n, n)."""
     rest = transition.copy()
     size = len(rest)
     for last in range(size - 1, 0, -1):
@@ -166,23 +167,23 @@ def stationary_law(transition):
             rest[r, last] /= leaving
             for x in range(last):
                 rest[r, x] += rest[r, last] * rest[last, x]
-    law = np.zeros(size)
-    law[0] = 1.0
+    distribution = np.zeros(size)
+    distribution[0] = 1.0
     for last in range(1, size):
         for r in range(last):
-            law[last] += law[r] * rest[r, last]
+            distribution[last] += distribution[r] * rest[r, last]
         # Of nearly closed chains the entries grow beyond all bounds, unless brought back every time.
-        divide_by_sum(law[: last + 1])
-    return law
+        divide_by_sum(distribution[: last + 1])
+    return distribution
 
 
 @numba.njit(cache=True, nogil=True)
-def divide_by_sum(law):
+def divide_by_sum(distribution):
     total = 0.0
-    for x in range(len(law)):
-        total += law[x]
-    for x in range(len(law)):
-        law[x] /= total
+    for x in range(len(distribution)):
+        total += distribution[x]
+    for x in range(len(distribution)):
+        distribution[x] /= total
 
 
 @numba.njit(cache=True, nogil=True)

@@ -28,7 +28,7 @@ class Ragged(NamedTuple):
 
 @dataclass(frozen=True)
 class RandomLengths:
-    """A law of lengths, and what it makes of an HMM or a family of them.
+    """A distribution of lengths, and what it makes of an HMM or a family of them.
 
     Args:
         least (`int`): the shortest, 0 or more.
@@ -58,7 +58,7 @@ class RandomLengths:
             raise InputError(f"stop is {self.stop}; expected a probability above 0, or None: uniform lengths")
 
     def lengths_at(self, seed: int, indices: Int[Any, "N"]) -> Int[np.ndarray, "N"]:
-        """The lengths of sequences `indices` of the stream `seed`, in multiples of 2^-32 by their law."""
+        """The lengths of sequences `indices` of the stream `seed`, in multiples of 2^-32 by their distribution."""
         seed = np.uint64(integer("seed", seed, 0, 64))
         words = first_words(LENGTHS, np.asarray(indices, dtype=np.uint64), seed)[:, 0]
         return self.least + np.searchsorted(self._bounds, words, side="right")
@@ -76,7 +76,7 @@ class RandomLengths:
     ) -> Ragged:
         """Draw sequences `first`, `first + step`, ... of the stream named by `seed`, each of its own length.
 
-        Laws of the next token are causal: padding changes none before it, and may be any symbol.
+        Distributions of the next token are causal: padding changes none before it, and may be any symbol.
 
         Args:
             source ([`~hmm_datasets.hmm.model.HMM`] or [`~hmm_datasets.hmm.families.Family`]): what draws the tokens.
@@ -102,11 +102,11 @@ class RandomLengths:
     @cached_property
     def _bounds(self) -> np.ndarray:
         count = self.most - self.least + 1
-        law = np.full(count, 1 / count)
+        distribution = np.full(count, 1 / count)
         if self.stop is not None:
             left = 1.0
             for place in range(count - 1):
-                law[place] = left * self.stop
-                left -= law[place]
-            law[-1] = left
-        return integer_weights(law[None])[0].cumsum()
+                distribution[place] = left * self.stop
+                left -= distribution[place]
+            distribution[-1] = left
+        return integer_weights(distribution[None])[0].cumsum()

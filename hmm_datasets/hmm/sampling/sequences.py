@@ -34,7 +34,7 @@ from .kernels import (
 
 @dataclass(frozen=True)
 class AliasTable:
-    """Alias tables of `R` categorical laws over `n` categories, padded to `2**bits` columns.
+    """Alias tables of `R` categorical distributions over `n` categories, padded to `2**bits` columns.
 
     Attributes:
         threshold (`np.ndarray` of shape `(R, 2**bits)`, uint32): a column keeps its own category when the low 32 bits
@@ -90,10 +90,10 @@ def sample_tokens(
     """Fill `out` with sequences `first`, `first + step`, ... of the HMM whose tables these are.
 
     Args:
-        start ([`AliasTable`]): one law over the `H` states.
-        symbol ([`AliasTable`]): `H` laws over the `E` symbols; or, with `transition=None`, over the `H * E` pairs
-            `next_state * E + symbol` of an edge-emitting HMM.
-        transition ([`AliasTable`], *optional*): `H` laws over the next state.
+        start ([`AliasTable`]): one distribution over the `H` states.
+        symbol ([`AliasTable`]): `H` distributions over the `E` symbols; or, with `transition=None`, over the `H * E`
+            pairs `next_state * E + symbol` of an edge-emitting HMM.
+        transition ([`AliasTable`], *optional*): `H` distributions over the next state.
         num_symbols (`int`): `E`.
         seed (`int`): the key, in `[0, 2**64)`.
         first, step (`int`): index of the first sequence, and from one to the next; taken modulo `2**64`.

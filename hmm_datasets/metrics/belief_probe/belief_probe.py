@@ -9,14 +9,15 @@ from hmm_datasets.evaluation.clustered import as_table
 from hmm_datasets.evaluation.linear_probe import probe_arrays
 
 _DESCRIPTION = """\
-Linear regression with an intercept from hidden states to beliefs, the laws of the HMM's state given the symbols so
-far, fitted on half of the sequences and tested on the other half; beside it the same regression to the beliefs of
-other places. After Shai et al., "Transformers represent belief state geometry in their residual stream", 2024.
+Linear regression with an intercept from hidden states to beliefs, the distributions of the HMM's state given the
+symbols so far, fitted on half of the sequences and tested on the other half; beside it the same regression to the
+beliefs of other places. After Shai et al., "Transformers represent belief state geometry in their residual stream",
+2024.
 """
 
 _INPUTS = """\
 Args:
-    predictions: list of N arrays (T, D), hidden states at every place.
+    predictions: list of N arrays (T, D), hidden states at every position.
     references: list of N arrays (T, H), the exact beliefs at the same places (`hmm.beliefs`, probabilities).
     seed: of the split and the shuffle; 0 by default.
 

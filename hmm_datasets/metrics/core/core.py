@@ -72,7 +72,7 @@ class Core(evaluate.Metric):
             if not len(of_task):
                 continue
             chance, accuracy = task.baseline(baselines), of_task.mean()
-            # Items drawn anew, counted: of zeros and ones that is a binomial law.
+            # Items drawn anew, counted: of zeros and ones that is a binomial distribution.
             drawn = generator.binomial(len(of_task), accuracy, resamples) / len(of_task)
             resampled.append((drawn - chance) / (1 - chance))
             low, high = interval(resampled[-1], level)

@@ -8,7 +8,7 @@ from hmm_datasets.evaluation.clustered import as_table, final_token_figures
 _DESCRIPTION = """\
 Mean of -log P(last token | all tokens before it), natural logarithms, over sequences: what a model has learnt of the
 process once it has the whole context, free of the first tokens, whose loss no model can lower. Sequences are
-independent, so the standard error is that of a plain mean. Compare it with the same figure of the true law.
+independent, so the standard error is that of a plain mean. Compare it with the same figure of the true distribution.
 """
 
 _INPUTS = """\

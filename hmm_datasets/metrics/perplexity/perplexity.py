@@ -15,7 +15,7 @@ Args:
     predictions: list of N strings, the texts.
     model: a causal language model of transformers in eval mode, or its folder or Hub name.
     tokenizer: its tokenizer, of any kind; None loads that of the name.
-    window (1024): tokens a window, the beginning token among them. A model reads window - 1 of them at once.
+    window (1024): tokens per window, the beginning token among them. A model reads window - 1 of them at once.
     stride (512): tokens that a window scores, below window. With window M + 1 and stride M the figures are those of
         lm-evaluation-harness's rolling log-likelihood at a maximal length of M.
     batch_size (8): windows that run at once.

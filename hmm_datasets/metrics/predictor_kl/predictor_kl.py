@@ -1,4 +1,4 @@
-"""Divergence of a model's next-token law from a predictor's, at every position."""
+"""Divergence of a model's next-token distribution from a predictor's, at every position."""
 
 import datasets
 import evaluate
@@ -16,12 +16,13 @@ of several names what the model has learnt to be.
 
 _INPUTS = """\
 Args:
-    predictions: list of N arrays (T, V), natural logarithms of the model's next-token laws; V may exceed E (special
+    predictions: list of N arrays (T, V), natural logarithms of the model's next-token distributions; V may exceed E
+    (special
         tokens), and what the model gives to the others counts against it.
     references: list of N arrays (T, E), the predictor's probabilities.
 
 Returns:
-    kl: nats a token.
+    kl: nats per token.
     standard_error: of kl, clustered by sequence.
     by_position: list of T floats, nats.
     by_position_error: their standard errors.
@@ -47,10 +48,12 @@ class PredictorKL(evaluate.Metric):
         )
 
     def _compute(self, predictions, references) -> dict:
-        log_model, law = as_table("predictions", predictions, 3), as_table("references", references, 3)
-        if log_model.shape[:2] != law.shape[:2] or log_model.shape[2] < law.shape[2]:
+        log_model, distribution = as_table("predictions", predictions, 3), as_table("references", references, 3)
+        if log_model.shape[:2] != distribution.shape[:2] or log_model.shape[2] < distribution.shape[2]:
             raise InputError(
-                f"predictions have shape {log_model.shape}, references {law.shape}; expected (N, T, V) and (N, T, E), "
-                "E at most V"
+                f"predictions have shape {log_model.shape}, references {distribution.shape}; expected (N, T, V) and "
+                "(N, T, E), E at most V"
             )
-        return clustered_mean(kl_divergence(torch.from_numpy(law), torch.from_numpy(log_model)).numpy()).report("kl")
+        return clustered_mean(
+            kl_divergence(torch.from_numpy(distribution), torch.from_numpy(log_model)).numpy()
+        ).report("kl")

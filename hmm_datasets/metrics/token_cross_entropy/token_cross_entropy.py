@@ -16,7 +16,7 @@ Args:
         tokens that came. All sequences have the same length.
 
 Returns:
-    cross_entropy: nats a token.
+    cross_entropy: nats per token.
     standard_error: of cross_entropy, clustered by sequence.
     perplexity: exp(cross_entropy).
     by_position: list of T floats, nats.

@@ -124,7 +124,7 @@ def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]
     try:
         rows = json.load(file)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); rows one a line are .jsonl") from None
+        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); rows one per line are .jsonl") from None
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected a list of rows, found {shorten(rows)}")
     for number, row in enumerate(rows):

@@ -103,7 +103,7 @@ class TokenStream:
 
         Args:
             starts (`np.ndarray` of shape `(B,)`): positions.
-            length (`int`): `T`, tokens a window.
+            length (`int`): `T`, tokens per window.
             out (`np.ndarray` of shape `(B, T)`, int64, *optional*): where to put them.
 
         Raises:

@@ -236,7 +236,7 @@ def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int],
 
 
 def _num_bytes(key: Any, text: str) -> int:
-    # Of ASCII a byte a character, which Python knows without looking.
+    # Of ASCII a byte per character, which Python knows without looking.
     ascii_only = isinstance(text, str) and text.isascii()
     return len(text) if ascii_only else len(check_text(text, f"document {key}").encode())
 

@@ -1,9 +1,9 @@
 """How well tokenizers compress texts, how sure a difference is, and which tokens came from a test text.
 
-Bytes a token and tokens a word (fertility) are ratios of sums over documents. A difference of two tokenizers is taken
-on the same documents, and its interval is the paired bootstrap's over documents (see `bootstrap`). Documents without a
-word are left out. Encoding is linear in the text; memory is 48 bytes a document, and the bootstrap takes `resamples`
-passes over these.
+Bytes per token and tokens per word (fertility) are ratios of sums over documents. A difference of two tokenizers is
+taken on the same documents, and its interval is the paired bootstrap's over documents (see `bootstrap`). Documents
+without a word are left out. Encoding is linear in the text; memory is 48 bytes per document, and the bootstrap takes
+`resamples` passes over these.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,7 +52,7 @@ class Compression:
 
     @property
     def fertility(self) -> float:
-        """Tokens a word."""
+        """Tokens per word."""
         return self.tokens / self.words
 
     @property

@@ -41,7 +41,7 @@ def import_gpt2(
         vocab_path (`str` or `os.PathLike`):
             JSON object of tokens, their bytes written as GPT-2 writes them, and ids.
         merges_path (`str` or `os.PathLike`):
-            Two tokens a line, parted by a space, the first merge first.
+            Two tokens per line, parted by a space, the first merge first.
         split_pattern (`str`, *optional*, defaults to `"gpt2"`):
             See [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
         model_max_length (`int`, *optional*, defaults to 1024):

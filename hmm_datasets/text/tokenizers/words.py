@@ -114,7 +114,7 @@ class WordCorpus:
             which (`str`):
                 `"train"`, `"test"` or `"unique"`.
             length (`int`):
-                Symbols a window.
+                Symbols per window.
             seed (`int`, *optional*, defaults to 0):
                 Seed of the order, which is the same on every machine.
 

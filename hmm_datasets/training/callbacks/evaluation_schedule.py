@@ -5,7 +5,7 @@ import math
 from transformers import TrainerCallback
 
 
-class GeometricPace(TrainerCallback):
+class LogSpacedEvaluation(TrainerCallback):
     """Asks for an evaluation at step 1 and so many times while the step doubles.
 
     Args:

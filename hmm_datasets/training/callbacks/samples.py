@@ -1,6 +1,6 @@
 """What the model says in the middle of its training: continuations of chosen prompts, at every evaluation.
 
-They are written to `samples.jsonl`, a row a prompt, and shown above the progress bar. Nothing of the training moves:
+They are written to `samples.jsonl`, a row per prompt, and shown above the progress bar. Nothing of the training moves:
 the state of the random numbers and the mode of the model are as they were. Where every rank holds the whole model,
 rank 0 writes alone and the others wait for it at their next exchange; under ZeRO-3 and FSDP2 all ranks take part, for
 each lends its part of the weights. A prompt costs `sample_tokens` forward passes of one row.

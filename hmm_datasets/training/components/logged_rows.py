@@ -1,6 +1,6 @@
 """Which rows a run trained on, written down: the proof of its order, on request.
 
-With `log_indices` each rank appends to `indices-RANK.jsonl` a row a micro-batch: the step, counted from 1 as in
+With `log_indices` each rank appends to `indices-RANK.jsonl` a row per micro-batch: the step, counted from 1 as in
 `history.jsonl`, and the indices of its rows in the run's data set. The index travels with its row through loader,
 workers and ranks, so that what stands there is what the model was given. A resumed run forgets the rows of steps it is
 about to repeat.

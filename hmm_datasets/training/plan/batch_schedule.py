@@ -15,13 +15,13 @@ from ...errors import InputError
 
 
 @dataclass(frozen=True)
-class BatchRamp:
+class BatchSchedule:
     """Global batches of the steps of a run.
 
     Args:
         stages (sequence of `(int, int)`): pairs of a global batch and the number of steps that take it, in order;
             after the last one all steps take `global_batch_size`.
-        global_batch_size (`int`): `G`, rows a step after the ramp.
+        global_batch_size (`int`): `G`, rows per step after the ramp.
         offset (`int`, *optional*, defaults to 0): rows consumed beyond those of these global batches, since earlier
             steps had others.
 
@@ -29,7 +29,7 @@ class BatchRamp:
         `InputError`: a stage without rows or steps, or with more rows than `global_batch_size`.
 
     ```python
-    >>> ramp = BatchRamp(((16, 100), (32, 300)), global_batch_size=64)
+    >>> ramp = BatchSchedule(((16, 100), (32, 300)), global_batch_size=64)
     >>> ramp.size(99), ramp.size(100), ramp.size(400)
     (16, 32, 64)
     >>> ramp.rows_before(401)
@@ -54,11 +54,11 @@ class BatchRamp:
                 )
 
     @classmethod
-    def parse(cls, stages: Sequence[str], global_batch_size: int) -> "BatchRamp":
+    def parse(cls, stages: Sequence[str], global_batch_size: int) -> "BatchSchedule":
         """Read stages written `ROWS:STEPS`.
 
         ```python
-        >>> BatchRamp.parse(["16:100", "32:300"], 64).stages
+        >>> BatchSchedule.parse(["16:100", "32:300"], 64).stages
         ((16, 100), (32, 300))
 
         ```
@@ -71,11 +71,11 @@ class BatchRamp:
                 )
         return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
 
-    def reaching(self, rows: int, step: int) -> "BatchRamp":
+    def reaching(self, rows: int, step: int) -> "BatchSchedule":
         """The same global batches for a run that has consumed `rows` rows in its first `step` steps.
 
         ```python
-        >>> BatchRamp((), 64).reaching(rows=320, step=10).rows_before(11)
+        >>> BatchSchedule((), 64).reaching(rows=320, step=10).rows_before(11)
         384
 
         ```
@@ -94,7 +94,7 @@ class BatchRamp:
         """Rows of all steps before `step`: the index of the first row it trains on.
 
         ```python
-        >>> BatchRamp((), 64).rows_before(10)
+        >>> BatchSchedule((), 64).rows_before(10)
         640
 
         ```
@@ -110,7 +110,7 @@ class BatchRamp:
         """Steps that train on at least so many rows.
 
         ```python
-        >>> BatchRamp(((16, 100),), 64).steps_for_rows(1601)
+        >>> BatchSchedule(((16, 100),), 64).steps_for_rows(1601)
         101
 
         ```

@@ -8,20 +8,20 @@ import math
 from dataclasses import dataclass, fields
 
 from ...errors import InputError
-from .batch_schedule import BatchRamp
+from .batch_schedule import BatchSchedule
 
 CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
-"""Tokens a parameter that spend a fixed amount of arithmetic best, near enough (Hoffmann et al., "Training
+"""Tokens per parameter that spend a fixed amount of arithmetic best, near enough (Hoffmann et al., "Training
 compute-optimal large language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 for 10)."""
 
 
-BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_money")
+BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_cost")
 """Budgets beside the Trainer's own `max_steps` and `num_train_epochs`."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend, by one of these; where none is given, 20 tokens a parameter.
+    """What a run may spend, by one of these; where none is given, 20 tokens per parameter.
 
     Steps, tokens and FLOPs are reached: the last step may go beyond them. Epochs, hours and money are kept within.
 
@@ -32,7 +32,7 @@ class Budget:
         train_flops (`float`, *optional*): FLOPs of the model, by [`flops_per_token`].
         num_train_epochs (`float`, *optional*): passes over the corpus.
         train_hours (`float`, *optional*): hours, at the rate assumed.
-        train_money (`float`, *optional*): money, at the rate and the price assumed.
+        train_cost (`float`, *optional*): money, at the rate and the price assumed.
 
     Raises:
         `InputError`: two of them, or one that is not positive.
@@ -44,7 +44,7 @@ class Budget:
     train_flops: float | None = None
     num_train_epochs: float | None = None
     train_hours: float | None = None
-    train_money: float | None = None
+    train_cost: float | None = None
 
     def __post_init__(self):
         given = self.given
@@ -72,23 +72,23 @@ class Budget:
 
     def steps(
         self,
-        ramp: BatchRamp,
+        ramp: BatchSchedule,
         *,
         tokens_per_row: float,
         parameters: int,
         flops_per_token: int,
-        rows_an_epoch: int | None = None,
+        rows_per_epoch: int | None = None,
         tokens_per_second: float | None = None,
         money_per_second: float | None = None,
     ) -> int:
         """Optimizer steps it buys.
 
         Args:
-            ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows a step.
+            ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
             tokens_per_row (`float`): on average, padding apart.
             parameters (`int`): of the model, in all.
             flops_per_token (`int`): of the model.
-            rows_an_epoch (`int`, *optional*): where the corpus has an end.
+            rows_per_epoch (`int`, *optional*): where the corpus has an end.
             tokens_per_second (`float`, *optional*): rate assumed, over all devices.
             money_per_second (`float`, *optional*): price assumed, of all devices.
 
@@ -97,9 +97,9 @@ class Budget:
 
         ```python
         >>> kwargs = dict(tokens_per_row=65.0, parameters=10_000, flops_per_token=60_000)
-        >>> Budget(train_tokens=1_000_000).steps(BatchRamp((), 64), **kwargs)
+        >>> Budget(train_tokens=1_000_000).steps(BatchSchedule((), 64), **kwargs)
         241
-        >>> Budget().steps(BatchRamp((), 64), **kwargs)
+        >>> Budget().steps(BatchSchedule((), 64), **kwargs)
         49
 
         ```
@@ -108,19 +108,19 @@ class Budget:
         if name == "max_steps":
             return int(amount)
         if name == "num_train_epochs":
-            if rows_an_epoch is None:
+            if rows_per_epoch is None:
                 raise InputError(f"num_train_epochs is {amount:g}, but these rows have no end; set train_tokens")
-            return self._within(ramp, math.floor(amount * rows_an_epoch + 1e-9))
-        if name in ("train_hours", "train_money"):
+            return self._within(ramp, math.floor(amount * rows_per_epoch + 1e-9))
+        if name in ("train_hours", "train_cost"):
             if tokens_per_second is None:
                 raise InputError(
                     f"{name} is {amount:g}, but no rate is known; set assumed_tokens_per_second, assumed_run, or "
                     "assumed_device and assumed_mfu"
                 )
             seconds = amount * 3600
-            if name == "train_money":
+            if name == "train_cost":
                 if money_per_second is None:
-                    raise InputError(f"train_money is {amount:g}, but price_per_hour is not set")
+                    raise InputError(f"train_cost is {amount:g}, but price_per_hour is not set")
                 seconds = amount / money_per_second
             return self._within(ramp, math.floor(seconds * tokens_per_second / tokens_per_row))
         return ramp.steps_for_rows(math.ceil(self.tokens(parameters, flops_per_token) / tokens_per_row))
@@ -133,7 +133,7 @@ class Budget:
             "train_flops": self.amount / flops_per_token,
         }.get(self.name, 0.0)
 
-    def _within(self, ramp: BatchRamp, rows: int) -> int:
+    def _within(self, ramp: BatchSchedule, rows: int) -> int:
         steps = ramp.steps_for_rows(rows)
         steps -= ramp.rows_before(steps) > rows
         if steps < 1:

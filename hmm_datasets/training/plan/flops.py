@@ -1,6 +1,6 @@
 """How much arithmetic a token costs a decoder, forward and backward.
 
-`6 N + 12 L D T` FLOPs a token: 2 for each weight that multiplies it and twice that again for the backward pass, `N`
+`6 N + 12 L D T` FLOPs per token: 2 for each weight that multiplies it and twice that again for the backward pass, `N`
 being the weights without the input embedding, which is looked up (tied, it is the output layer and counts); and for
 attention the two products of queries with keys and of weights with values over all `T` places of the row, without a
 discount for the causal mask (Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1; Chowdhery et
@@ -35,7 +35,7 @@ def flops_per_token(model: "PreTrainedModel", length: int) -> int:
     Args:
         model ([`~transformers.PreTrainedModel`]): a decoder whose configuration has `num_hidden_layers` and
             `hidden_size`, or names for them that transformers knows.
-        length (`int`): `T`, tokens a row.
+        length (`int`): `T`, tokens per row.
     """
     of_token, of_pair = unit_flops(model)
     return of_token + of_pair * length

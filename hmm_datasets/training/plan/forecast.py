@@ -1,8 +1,8 @@
-"""What a planned run asks of a machine: memory a rank under every way of sharding, time and money at a rate.
+"""What a planned run asks of a machine: memory per rank under every way of sharding, time and money at a rate.
 
-Memory a rank, in bytes a parameter, for AdamW (two moments in float32), `W` ranks, Rajbhandari et al., "ZeRO: memory
-optimizations toward training trillion parameter models", 2020, section 3, with what accelerate, DeepSpeed and torch
-keep in fact:
+Memory per rank, in bytes per parameter, for AdamW (two moments in float32), `W` ranks, Rajbhandari et al., "ZeRO:
+memory optimizations toward training trillion parameter models", 2020, section 3, with what accelerate, DeepSpeed and
+torch keep in fact:
 
 | | weights | gradients | optimizer |
 |---|---|---|---|
@@ -34,7 +34,7 @@ from .devices import find_device, peak_flops
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_LONGEST_SCAN = 32  # tokens a row over which the code of a recurrent model is followed
+_LONGEST_SCAN = 32  # tokens per row over which the code of a recurrent model is followed
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 
@@ -44,7 +44,7 @@ class Rate:
     """How fast a run is taken to be.
 
     Args:
-        total (`float`, *optional*): tokens a second over all devices.
+        total (`float`, *optional*): tokens per second over all devices.
         flops_per_device (`float`, *optional*): FLOPs of the model a second on each.
         source (`str`): where it comes from, for the reader.
     """
@@ -54,7 +54,7 @@ class Rate:
     source: str = ""
 
     def tokens_per_second(self, flops_per_token: int, world_size: int) -> float:
-        """Tokens a second over all devices."""
+        """Tokens per second over all devices."""
         return self.total if self.total is not None else self.flops_per_device * world_size / flops_per_token
 
 
@@ -70,7 +70,7 @@ def assumed_rate(
 
     Args:
         tokens_per_second (`float`, *optional*): over all devices.
-        run (`str`, *optional*): folder of a run; the model FLOPs a second a device that its history shows.
+        run (`str`, *optional*): folder of a run; the model FLOPs per second per device that its history shows.
         device (`str`, *optional*): a name of [`~hmm_datasets.training.plan.devices.find_device`].
         mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
         precision (`str`, *optional*, defaults to `"bf16"`): of the peak.
@@ -192,7 +192,7 @@ def peak_activations(
     Args:
         config ([`~transformers.PretrainedConfig`]): of a decoder, of `num_hidden_layers` alike.
         micro_batch_size (`int`): rows.
-        length (`int`): tokens a row.
+        length (`int`): tokens per row.
         low_precision (`bool`, *optional*): autocast to bfloat16, as accelerate does.
         checkpointing (`bool`, *optional*): layers are recomputed in the backward pass.
     """
@@ -209,7 +209,7 @@ def peak_activations(
 
     if length <= _LONGEST_SCAN or not is_recurrent(config):
         return peak(length)
-    # Its code on a CPU goes place by place, and would be followed for minutes; each place adds as much.
+    # Its code on a CPU goes place by place, and would be followed for minutes; each position adds as much.
     half, whole = peak(_LONGEST_SCAN // 2), peak(_LONGEST_SCAN)
     return whole + (whole - half) * (length - _LONGEST_SCAN) // (_LONGEST_SCAN - _LONGEST_SCAN // 2)
 

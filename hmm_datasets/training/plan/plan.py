@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..models import count_parameters
 from ..sources import TrainingData
-from .batch_schedule import BatchRamp
+from .batch_schedule import BatchSchedule
 from .budget import Budget, accumulation_steps
 from .flops import flops_per_token
 
@@ -29,7 +29,7 @@ class Plan:
     Attributes:
         budget ([`~hmm_datasets.training.plan.budget.Budget`]): what decides how long it is.
         steps (`int`): optimizer steps.
-        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows a step.
+        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
         parameters (`dict`): `total`, and `body`, those without embeddings.
         flops_per_token (`int`): forward and backward.
@@ -38,7 +38,7 @@ class Plan:
 
     budget: Budget
     steps: int
-    ramp: BatchRamp
+    ramp: BatchSchedule
     data: TrainingData
     parameters: dict[str, int]
     flops_per_token: int
@@ -95,7 +95,7 @@ class Plan:
 
 def make_plan(
     budget: Budget,
-    ramp: BatchRamp,
+    ramp: BatchSchedule,
     data: TrainingData,
     model: "PreTrainedModel",
     *,
@@ -109,7 +109,7 @@ def make_plan(
 
     Args:
         budget ([`~hmm_datasets.training.plan.budget.Budget`]): what it may spend.
-        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchRamp`]): rows a step.
+        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
         model ([`~transformers.PreTrainedModel`]): on any device, meta too: it is counted, not run.
         micro_batch_size (`int`): rows a rank runs at once.
@@ -131,7 +131,7 @@ def make_plan(
         tokens_per_row=data.tokens_per_row,
         parameters=parameters["total"],
         flops_per_token=flops,
-        rows_an_epoch=data.rows_an_epoch,
+        rows_per_epoch=data.rows_per_epoch,
         tokens_per_second=None if rate is None else rate.tokens_per_second(flops, world_size),
         money_per_second=None if price_per_hour is None else price_per_hour * world_size / 3600,
     )

@@ -98,7 +98,7 @@ def forecast(
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
-        mapping from ways of sharding to bytes a rank; `time`, where a rate is assumed.
+        mapping from ways of sharding to bytes per rank; `time`, where a rate is assumed.
     """
     micro = settings.per_device_train_batch_size
     low = settings.mixed_precision in ("bf16", "fp16")

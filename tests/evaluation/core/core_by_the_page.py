@@ -65,7 +65,7 @@ def scored(model, prompt, start, limit):
         start -= len(prompt) - limit
         prompt = prompt[-limit:]
     with torch.no_grad():
-        laws = torch.log_softmax(model(input_ids=torch.tensor([prompt])).logits[0].double(), dim=-1)
+        distributions = torch.log_softmax(model(input_ids=torch.tensor([prompt])).logits[0].double(), dim=-1)
     places = [place for place in range(len(prompt)) if place >= start and place > 0]
-    losses = [-laws[place - 1, prompt[place]].item() for place in places]
-    return sum(losses) / len(losses), all(laws[place - 1].argmax() == prompt[place] for place in places)
+    losses = [-distributions[place - 1, prompt[place]].item() for place in places]
+    return sum(losses) / len(losses), all(distributions[place - 1].argmax() == prompt[place] for place in places)

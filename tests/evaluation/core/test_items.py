@@ -133,7 +133,7 @@ def test_the_limit_is_what_the_model_takes(tokenizer, folder, accelerator):
 def test_a_cut_keeps_the_first_of_the_shuffled_items_and_asks_behind_these(model, tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator, max_per_task=11)
     assert found["tasks"]["arc_easy"]["items"] == 11
-    assert found["name"] == "CORE subset (5 of 22 tasks), at most 11 items a task"
+    assert found["name"] == "CORE subset (5 of 22 tasks), at most 11 items per task"
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], cap=11)
 
 

@@ -54,9 +54,9 @@ def block_entropies(hmm: HMM, length: int) -> tuple[float, float]:
         matrices = np.stack([HMM(**hmm.tables()).parameters().edges[x].numpy() for x in range(hmm.num_symbols)])
         for _ in range(length):
             weights = np.einsum("wi,xij->wxj", weights, matrices).reshape(-1, hmm.num_states)
-        law = weights.sum(1)
-        law = law[law > 0]
-        return float(-(law * np.log(law)).sum())
+        distribution = weights.sum(1)
+        distribution = distribution[distribution > 0]
+        return float(-(distribution * np.log(distribution)).sum())
 
     steady = hmm.stationary()
     given_state = sum(p * entropy(row) for p, row in zip(steady, np.eye(hmm.num_states), strict=True))
@@ -173,14 +173,14 @@ def test_long_sequences_leave_the_bounds_no_gap():
     assert bounds.upper == pytest.approx(hmm.entropy_rate(length=256, burn_in=128, num_sequences=64).value, abs=1e-12)
 
 
-def test_first_states_are_drawn_from_their_law_given_all_tokens():
+def test_first_states_are_drawn_from_their_distribution_given_all_tokens():
     hmm = processes.random(4, 3, alpha=0.5, seed=2)
     word = hmm.sample(1, 6, seed=1).astype(int)
     tokens = torch.from_numpy(np.repeat(word, 4000, axis=0))
     drawn = entropy._draw_first_states(hmm.parameters(), tokens, seed=0)
-    law = hmm.posteriors(word)[0, 0]
+    distribution = hmm.posteriors(word)[0, 0]
     share = np.bincount(drawn.numpy(), minlength=4) / len(tokens)
-    assert (np.abs(share - law) <= 4 * np.sqrt(law * (1 - law) / len(tokens)) + 1e-12).all()
+    assert (np.abs(share - distribution) <= 4 * np.sqrt(distribution * (1 - distribution) / len(tokens)) + 1e-12).all()
 
 
 # The least loss at every position
@@ -225,8 +225,8 @@ def test_sampled_positions_lie_within_their_errors_of_the_exact_ones(monkeypatch
 def test_the_bayes_predictor_reaches_the_optimal_loss_and_no_other_does():
     hmm = processes.mess3(0.05, 0.85)
     loss = hmm.optimal_loss(8)
-    for name, law in predictors.predictors_of(hmm).items():
-        found = predictors.cross_entropy(law, hmm.sample(20_000, 8, seed=1), progress=False)
+    for name, distribution in predictors.predictors_of(hmm).items():
+        found = predictors.cross_entropy(distribution, hmm.sample(20_000, 8, seed=1), progress=False)
         if name == "bayes":
             assert (np.abs(found.nats - loss.nats) < 4 * found.standard_error + 1e-12).all()
         else:

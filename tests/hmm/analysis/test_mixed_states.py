@@ -26,10 +26,10 @@ sources = pytest.mark.parametrize("hmm", SOURCES.values(), ids=SOURCES)
 def test_the_tree_is_that_of_all_words(hmm):
     depth = 3
     tree = hmm.mixed_states(depth)
-    assert tree.law.shape == (depth + 1, len(tree.beliefs))
-    np.testing.assert_allclose(tree.law.sum(1), 1, atol=1e-12)
+    assert tree.distribution.shape == (depth + 1, len(tree.beliefs))
+    np.testing.assert_allclose(tree.distribution.sum(1), 1, atol=1e-12)
     for length in range(depth + 1):
-        law = np.zeros(len(tree.beliefs))
+        distribution = np.zeros(len(tree.beliefs))
         for word in itertools.product(range(hmm.num_symbols), repeat=length):
             probability = brute_force.likelihood(hmm, word)
             if probability == 0:
@@ -37,13 +37,13 @@ def test_the_tree_is_that_of_all_words(hmm):
             belief = brute_force.beliefs(hmm, word)[-1]
             number = int(np.abs(tree.beliefs - belief).max(1).argmin())
             np.testing.assert_allclose(tree.beliefs[number], belief, atol=1e-12)
-            law[number] += probability
+            distribution[number] += probability
             # The symbols lead there too.
             walked = 0
             for symbol in word:
                 walked = tree.following[walked, symbol]
             assert walked == number
-        np.testing.assert_allclose(tree.law[length], law, atol=1e-12)
+        np.testing.assert_allclose(tree.distribution[length], distribution, atol=1e-12)
 
 
 @sources
@@ -56,8 +56,8 @@ def test_each_belief_is_listed_once_with_the_first_word_that_leads_to_it(hmm):
     assert tree.words == sorted(tree.words, key=lambda word: (len(word), word))
     for number, word in enumerate(tree.words):
         np.testing.assert_allclose(tree.beliefs[number], hmm.beliefs([word])[0, -1], atol=1e-12)
-        assert tree.law[: len(word), number].max(initial=0) == 0, "reached by a shorter word"
-        assert tree.law[len(word), number] > 0
+        assert tree.distribution[: len(word), number].max(initial=0) == 0, "reached by a shorter word"
+        assert tree.distribution[len(word), number] > 0
     np.testing.assert_allclose(tree.next_token_probs, tree.beliefs @ hmm.emission, atol=1e-14)
 
 
@@ -75,7 +75,7 @@ def test_every_word_of_mess3_leads_to_a_belief_of_its_own():
     assert np.bincount([len(word) for word in tree.words]).tolist() == [3**length for length in range(7)]
     assert not tree.closed
     # All beliefs of one length are equally many as words, whose probabilities they carry.
-    assert (tree.law > 0).sum(1).tolist() == [3**length for length in range(7)]
+    assert (tree.distribution > 0).sum(1).tolist() == [3**length for length in range(7)]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_every_word_of_mess3_leads_to_a_belief_of_its_own():
 def test_a_closed_tree_goes_on_for_ever(hmm, count):
     tree = hmm.mixed_states(200)
     assert (len(tree.beliefs), tree.closed) == (count, True)
-    np.testing.assert_allclose(tree.law.sum(1), 1, atol=1e-12)
+    np.testing.assert_allclose(tree.distribution.sum(1), 1, atol=1e-12)
     # Known places of the tree carry the mean belief.
-    np.testing.assert_allclose(tree.law @ tree.beliefs, np.tile(hmm.start, (201, 1)), atol=1e-12)
+    np.testing.assert_allclose(tree.distribution @ tree.beliefs, np.tile(hmm.start, (201, 1)), atol=1e-12)
 
 
 def test_the_simple_nonunifilar_source_counts_the_ones_since_a_zero():

@@ -26,30 +26,30 @@ def tensor(tokens) -> torch.Tensor:
 
 
 def unigram_by_loop(word, num_symbols, alpha):
-    laws, counts = [], [alpha] * num_symbols
+    distributions, counts = [], [alpha] * num_symbols
     for symbol in [*word, None]:
-        laws.append([count / sum(counts) for count in counts])
+        distributions.append([count / sum(counts) for count in counts])
         if symbol is not None:
             counts[symbol] += 1
-    return laws
+    return distributions
 
 
 def bigram_by_loop(word, num_symbols, alpha, strength):
-    laws = []
+    distributions = []
     for t, backing in enumerate(unigram_by_loop(word, num_symbols, alpha)):
         pairs = [0] * num_symbols
         for before, after in itertools.pairwise(word[:t]):
             if before == word[t - 1]:
                 pairs[after] += 1
-        laws.append(
+        distributions.append(
             [(count + strength * b) / (sum(pairs) + strength) for count, b in zip(pairs, backing, strict=True)]
         )
-    return laws
+    return distributions
 
 
 def ngram_by_loop(word, num_symbols, order, alpha, strength):
-    """One law after the other, each order's counts from the definition."""
-    laws = unigram_by_loop(word, num_symbols, alpha)
+    """One distribution after the other, each order's counts from the definition."""
+    distributions = unigram_by_loop(word, num_symbols, alpha)
     for width in range(1, order):
         for t in range(width, len(word) + 1):
             context = word[t - width : t]
@@ -58,8 +58,10 @@ def ngram_by_loop(word, num_symbols, order, alpha, strength):
                 if word[place - width : place] == context:
                     counts[word[place]] += 1
             total = sum(counts) + strength
-            laws[t] = [(count + strength * b) / total for count, b in zip(counts, laws[t], strict=True)]
-    return laws
+            distributions[t] = [
+                (count + strength * b) / total for count, b in zip(counts, distributions[t], strict=True)
+            ]
+    return distributions
 
 
 @given(
@@ -81,7 +83,7 @@ def test_the_ngram_is_that_of_counting_token_by_token(word, order, alpha, streng
     strength=st.sampled_from([0.5, 4.0]),
 )
 @settings(deadline=None, derandomize=True, max_examples=60)
-def test_in_context_laws_are_those_of_counting_token_by_token(word, alpha, strength):
+def test_in_context_distributions_are_those_of_counting_token_by_token(word, alpha, strength):
     tokens = tensor([word, word]).reshape(2, len(word))
     for row in predictors.unigram(tokens, 4, alpha):
         np.testing.assert_allclose(row, unigram_by_loop(word, 4, alpha), rtol=1e-13)
@@ -95,12 +97,12 @@ def test_the_bigram_of_a_long_row_is_that_of_the_loop():
     np.testing.assert_allclose(found, bigram_by_loop(word, 3, 1.0, 4.0), rtol=1e-12)
 
 
-def test_in_context_laws_do_not_see_the_future():
+def test_in_context_distributions_do_not_see_the_future():
     tokens = tensor(processes.mess3().sample(2, 30, seed=1))
     other = tokens.clone()
     other[:, 10:] = (other[:, 10:] + 1) % 3
-    for name, law in predictors.predictors_of(processes.mess3()).items():
-        torch.testing.assert_close(law(tokens)[:, :11], law(other)[:, :11], rtol=0, atol=0, msg=name)
+    for name, distribution in predictors.predictors_of(processes.mess3()).items():
+        torch.testing.assert_close(distribution(tokens)[:, :11], distribution(other)[:, :11], rtol=0, atol=0, msg=name)
 
 
 def test_the_bigram_learns_a_rule_that_the_unigram_cannot():
@@ -117,47 +119,50 @@ def test_the_bayes_predictor_is_the_filter_of_the_hmm(name):
     np.testing.assert_array_equal(found.numpy(), hmm.next_token_probs(tokens))
 
 
-def word_law(hmm, place: int, context: tuple[int, ...]) -> np.ndarray:
-    """Brute force: law of the symbol at `place`, given that `context` stands just before it."""
-    law = np.zeros(hmm.num_symbols)
+def word_distribution(hmm, place: int, context: tuple[int, ...]) -> np.ndarray:
+    """Brute force: distribution of the symbol at `place`, given that `context` stands just before it."""
+    distribution = np.zeros(hmm.num_symbols)
     for word in itertools.product(range(hmm.num_symbols), repeat=place + 1):
         if word[place - len(context) : place] == context:
-            law[word[place]] += brute_force.likelihood(hmm, word)
-    return law / law.sum() if law.sum() > 0 else law
+            distribution[word[place]] += brute_force.likelihood(hmm, word)
+    return distribution / distribution.sum() if distribution.sum() > 0 else distribution
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_process_laws_are_those_of_all_words_of_the_stationary_process(name):
+def test_process_distributions_are_those_of_all_words_of_the_stationary_process(name):
     hmm = SOURCES[name]
     stationary = processes.HMM(**{**hmm.tables(), "start": hmm.stationary()})
     symbols = range(hmm.num_symbols)
     tokens = tensor([list(symbols)])
-    laws = predictors.stationary_laws(hmm)
-    unigram, bigram = predictors.process_unigram(tokens, laws)[0], predictors.process_bigram(tokens, laws)[0]
+    distributions = predictors.stationary_distributions(hmm)
+    unigram, bigram = (
+        predictors.process_unigram(tokens, distributions)[0],
+        predictors.process_bigram(tokens, distributions)[0],
+    )
     assert unigram.shape == bigram.shape == (hmm.num_symbols + 1, hmm.num_symbols)
-    np.testing.assert_allclose(unigram, np.tile(word_law(stationary, 1, ()), (len(unigram), 1)), atol=1e-12)
-    np.testing.assert_allclose(bigram[0], word_law(stationary, 2, ()), atol=1e-12)
+    np.testing.assert_allclose(unigram, np.tile(word_distribution(stationary, 1, ()), (len(unigram), 1)), atol=1e-12)
+    np.testing.assert_allclose(bigram[0], word_distribution(stationary, 2, ()), atol=1e-12)
     for symbol in symbols:
-        np.testing.assert_allclose(bigram[symbol + 1], word_law(stationary, 2, (symbol,)), atol=1e-12)
+        np.testing.assert_allclose(bigram[symbol + 1], word_distribution(stationary, 2, (symbol,)), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_all_laws_sum_to_one_and_have_one_shape(name):
+def test_all_distributions_sum_to_one_and_have_one_shape(name):
     hmm = SOURCES[name]
     tokens = tensor(hmm.sample(3, 17, seed=5))
-    laws = {key: law(tokens) for key, law in predictors.predictors_of(hmm).items()}
-    for key, law in laws.items():
-        assert law.shape == (3, 18, hmm.num_symbols), key
-        assert law.dtype == torch.float64, key
-        assert (law >= 0).all(), key
-        np.testing.assert_allclose(law.sum(-1), 1, atol=1e-12, err_msg=key)
+    distributions = {key: distribution(tokens) for key, distribution in predictors.predictors_of(hmm).items()}
+    for key, distribution in distributions.items():
+        assert distribution.shape == (3, 18, hmm.num_symbols), key
+        assert distribution.dtype == torch.float64, key
+        assert (distribution >= 0).all(), key
+        np.testing.assert_allclose(distribution.sum(-1), 1, atol=1e-12, err_msg=key)
 
 
 def cross_entropies(hmm, count=400, length=64) -> dict[str, float]:
     tokens = tensor(hmm.sample(count, length, seed=9))
     return {
-        name: float(-law(tokens)[:, :-1].gather(-1, tokens.unsqueeze(-1)).log().mean())
-        for name, law in predictors.predictors_of(hmm).items()
+        name: float(-distribution(tokens)[:, :-1].gather(-1, tokens.unsqueeze(-1)).log().mean())
+        for name, distribution in predictors.predictors_of(hmm).items()
     }
 
 
@@ -173,10 +178,10 @@ def test_the_ladder_of_a_markov_process_has_its_order():
 def test_a_longer_context_learns_what_shorter_ones_cannot():
     # After 1, 1 comes 0; after 0, 1 comes 1: the last symbol alone does not tell.
     tokens = tensor([[0, 1, 1] * 40])
-    laws = [predictors.ngram(tokens, 2, order)[0, -2, 1] for order in (1, 2, 3)]
-    assert laws[0] == pytest.approx(2 / 3, abs=0.01)
-    assert laws[1] == pytest.approx(1 / 2, abs=0.05)
-    assert laws[2] > 0.9
+    distributions = [predictors.ngram(tokens, 2, order)[0, -2, 1] for order in (1, 2, 3)]
+    assert distributions[0] == pytest.approx(2 / 3, abs=0.01)
+    assert distributions[1] == pytest.approx(1 / 2, abs=0.05)
+    assert distributions[2] > 0.9
     with pytest.raises(InputError, match="order is 0; expected an integer in"):
         predictors.ngram(tokens, 2, 0)
 
@@ -196,28 +201,30 @@ def test_the_ladder_has_ngrams_up_to_the_order_asked_for():
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 100])
 def test_a_stream_gives_every_sequence_once_whatever_the_batch(batch_size):
     hmm = processes.mess3()
-    law = predictors.predictors_of(hmm)["bayes"]
+    distribution = predictors.predictors_of(hmm)["bayes"]
     tokens = hmm.sample(25, 12, seed=1)
-    batches = list(predictors.stream(law, tokens, batch_size=batch_size, progress=False))
+    batches = list(predictors.stream(distribution, tokens, batch_size=batch_size, progress=False))
     assert [len(batch.tokens) for batch in batches][:-1] == [batch_size or 25] * (len(batches) - 1)
     np.testing.assert_array_equal(torch.cat([batch.tokens for batch in batches]), tokens)
-    torch.testing.assert_close(torch.cat([batch.laws for batch in batches]), law(tensor(tokens)), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        torch.cat([batch.distributions for batch in batches]), distribution(tensor(tokens)), rtol=0, atol=1e-15
+    )
 
 
 def test_a_stream_stays_within_its_memory(monkeypatch):
     hmm = processes.mess3()
     monkeypatch.setattr(predictors, "_BATCH_BYTES", 10 * 13 * 3 * 8)
     batches = predictors.stream(predictors.predictors_of(hmm)["uniform"], hmm.sample(25, 12), progress=False)
-    assert [len(batch.laws) for batch in batches] == [10, 10, 5]
+    assert [len(batch.distributions) for batch in batches] == [10, 10, 5]
 
 
 @pytest.mark.parametrize("name", ["bigram", "process_bigram", "bayes"])
 def test_the_cross_entropy_is_the_mean_over_sequences_and_its_error_that_of_a_mean(name):
     hmm = processes.random(3, 4, alpha=0.5, seed=1)
     tokens = hmm.sample(101, 9, seed=4)
-    law = predictors.predictors_of(hmm)[name]
-    found = predictors.cross_entropy(law, tokens, batch_size=8, progress=False)
-    loss = -law(tensor(tokens))[:, :-1].gather(-1, tensor(tokens).unsqueeze(-1)).squeeze(-1).log().numpy()
+    distribution = predictors.predictors_of(hmm)[name]
+    found = predictors.cross_entropy(distribution, tokens, batch_size=8, progress=False)
+    loss = -distribution(tensor(tokens))[:, :-1].gather(-1, tensor(tokens).unsqueeze(-1)).squeeze(-1).log().numpy()
     np.testing.assert_allclose(found.nats, loss.mean(0), rtol=1e-13)
     np.testing.assert_allclose(found.standard_error, loss.std(0, ddof=1) / np.sqrt(101), rtol=1e-10, atol=1e-15)
 
@@ -238,8 +245,8 @@ def test_a_memory_mapped_array_and_a_tensor_are_streamed_alike(tmp_path):
     tokens = hmm.sample(40, 6, seed=1)
     mapped = np.memmap(tmp_path / "tokens.bin", dtype=np.uint8, mode="w+", shape=tokens.shape)
     mapped[:] = tokens
-    law = predictors.predictors_of(hmm)["bayes"]
-    found = [predictors.cross_entropy(law, x, batch_size=16).nats for x in (tokens, mapped, tensor(tokens))]
+    distribution = predictors.predictors_of(hmm)["bayes"]
+    found = [predictors.cross_entropy(distribution, x, batch_size=16).nats for x in (tokens, mapped, tensor(tokens))]
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 
@@ -259,6 +266,6 @@ def test_tokens_that_cannot_be_measured_are_refused(tokens, message):
 
 
 def test_tokens_outside_the_alphabet_are_refused_by_place():
-    for law in predictors.predictors_of(processes.mess3()).values():
+    for distribution in predictors.predictors_of(processes.mess3()).values():
         with pytest.raises(InputError, match=r"tokens\[0, 2\] is 3; the symbols of this HMM are 0\.\.2"):
-            law(tensor([[0, 1, 3]]))
+            distribution(tensor([[0, 1, 3]]))

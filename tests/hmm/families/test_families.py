@@ -132,7 +132,7 @@ def test_permuted_symbols_are_the_tokens_of_the_base_renamed(base):
     for index in range(20):
         permutation = family.permutation_at(9, index)
         np.testing.assert_array_equal(renamed[index], permutation[plain[index]])
-        # The law of the renamed tokens is that of hmm_at: it gives them what the base gave the plain ones.
+        # The distribution of the renamed tokens is that of hmm_at: it gives them what the base gave the plain ones.
         np.testing.assert_allclose(
             family.hmm_at(9, index).log_likelihood(renamed[index : index + 1]),
             base.log_likelihood(plain[index : index + 1]),

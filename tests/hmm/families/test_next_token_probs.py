@@ -1,4 +1,4 @@
-"""The exact next-token laws of families, against sums over every HMM the family may draw."""
+"""The exact next-token distributions of families, against sums over every HMM the family may draw."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from hmm_datasets.hmm.families import (
     RandomChains,
 )
 from hmm_datasets.hmm.families import (
-    permutation_averages as permutation_laws,
+    permutation_averages as permutation_averages,
 )
 from hmm_datasets.hmm.model import HMM
 
@@ -31,7 +31,7 @@ def words(symbols: int, length: int) -> np.ndarray:
 
 
 def ratio_of_marginals(hmms, weights, word) -> np.ndarray:
-    """The next-token laws along one word, from the likelihood of every continuation under every HMM."""
+    """The next-token distributions along one word, from the likelihood of every continuation under every HMM."""
 
     def marginal(tokens) -> float:
         return sum(weight * likelihood(hmm, tokens) for hmm, weight in zip(hmms, weights, strict=True))
@@ -72,32 +72,32 @@ def shuffled(hmm: HMM) -> list[HMM]:
     ],
     ids=["symbols, states", "symbols, edges", "symbols, rrxor", "emissions"],
 )
-def test_the_law_of_a_permuted_hmm_is_the_mean_over_all_permutations(family, all_of):
+def test_the_distribution_of_a_permuted_hmm_is_the_mean_over_all_permutations(family, all_of):
     hmms = all_of(family.hmm)
     tokens = words(family.num_symbols, 3)[1::7]
     found = family.next_token_probs(tokens)
-    for word, law in zip(tokens, found, strict=True):
+    for word, distribution in zip(tokens, found, strict=True):
         expected = ratio_of_marginals(hmms, [1 / len(hmms)] * len(hmms), word.tolist())
-        np.testing.assert_allclose(law, expected, atol=1e-12)
+        np.testing.assert_allclose(distribution, expected, atol=1e-12)
 
 
 def test_the_clear_chain_gives_itself_away_symbol_by_symbol():
     # CLEAR goes round four states; permuted, each new symbol is any of those left, and then all is known.
-    law = PermutedEmissions(CLEAR).next_token_probs([[2, 0, 3, 1, 2]])[0]
+    distribution = PermutedEmissions(CLEAR).next_token_probs([[2, 0, 3, 1, 2]])[0]
     expected = [[0.25] * 4, [1 / 3, 1 / 3, 0, 1 / 3], [0, 0.5, 0, 0.5], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]]
-    np.testing.assert_allclose(law, expected, atol=1e-15)
+    np.testing.assert_allclose(distribution, expected, atol=1e-15)
 
 
 def test_tokens_no_permutation_allows_are_followed_by_zeros():
-    law = PermutedEmissions(CLEAR).next_token_probs([[2, 2, 1]])[0]
-    np.testing.assert_allclose(law.sum(axis=1), [1, 1, 0, 0], atol=1e-15)
+    distribution = PermutedEmissions(CLEAR).next_token_probs([[2, 2, 1]])[0]
+    np.testing.assert_allclose(distribution.sum(axis=1), [1, 1, 0, 0], atol=1e-15)
 
 
 @pytest.mark.parametrize("make", [PermutedSymbols, PermutedEmissions])
-def test_rows_taken_in_small_parts_give_the_same_laws(make, monkeypatch):
+def test_rows_taken_in_small_parts_give_the_same_distributions(make, monkeypatch):
     tokens = make(STATES).sample(9, 12, seed=2)
     whole = make(STATES).next_token_probs(tokens)
-    monkeypatch.setattr(permutation_laws, "_NUMBERS", 1)
+    monkeypatch.setattr(permutation_averages, "_NUMBERS", 1)
     np.testing.assert_allclose(make(STATES).next_token_probs(tokens), whole, atol=1e-14)
 
 
@@ -106,9 +106,9 @@ def test_long_sequences_keep_their_posterior_weights(make):
     # 400 tokens have a probability of some 1e-200 under the right permutation, and less under the others.
     family = make(processes.random(4, 4, alpha=0.2, seed=6))
     tokens = family.sample(2, 400, seed=1)
-    law = family.next_token_probs(tokens)
-    np.testing.assert_allclose(law.sum(-1), 1, atol=1e-9)
-    np.testing.assert_allclose(law[:, -1], family.informed_next_token_probs(tokens, seed=1)[:, -1], atol=0.05)
+    distribution = family.next_token_probs(tokens)
+    np.testing.assert_allclose(distribution.sum(-1), 1, atol=1e-9)
+    np.testing.assert_allclose(distribution[:, -1], family.oracle_next_token_probs(tokens, seed=1)[:, -1], atol=0.05)
 
 
 def test_too_many_permutations_are_refused_with_the_bound_to_use_instead():
@@ -116,11 +116,11 @@ def test_too_many_permutations_are_refused_with_the_bound_to_use_instead():
     for family, what in ((PermutedSymbols(base), "symbols"), (PermutedEmissions(base), "states")):
         with pytest.raises(InputError, match=f"of 8 {what} has 40320 permutations to sum over") as caught:
             family.next_token_probs([[0, 1]])
-        assert "informed_next_token_probs" in str(caught.value)
+        assert "oracle_next_token_probs" in str(caught.value)
     assert PermutedSymbols(processes.random(2, 7, seed=1)).next_token_probs([[0, 1]]).shape == (1, 3, 7)
 
 
-def test_who_knows_the_hmm_is_told_its_own_law():
+def test_who_knows_the_hmm_is_told_its_own_distribution():
     for family in (
         PermutedSymbols(EDGES, 2),
         PermutedEmissions(STATES, 3),
@@ -128,10 +128,10 @@ def test_who_knows_the_hmm_is_told_its_own_law():
         HMMMixture((STATES, CLEAR), (0.5, 0.5), 2),
     ):
         tokens = family.sample(7, 9, seed=5, first=3, step=2)
-        law = family.informed_next_token_probs(tokens, seed=5, first=3, step=2)
+        distribution = family.oracle_next_token_probs(tokens, seed=5, first=3, step=2)
         for row in range(7):
             own = family.hmm_at(5, 3 + 2 * row).next_token_probs(tokens[row : row + 1])
-            np.testing.assert_array_equal(law[row : row + 1], own)
+            np.testing.assert_array_equal(distribution[row : row + 1], own)
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,21 @@ def test_who_knows_the_hmm_is_told_its_own_law():
     ],
     ids=lambda family: type(family).__name__,
 )
-def test_the_exact_law_costs_what_it_promises_and_no_less_than_knowing_the_hmm(family):
+def test_the_exact_distribution_costs_what_it_promises_and_no_less_than_knowing_the_hmm(family):
     tokens = family.sample(400, 25, seed=11).astype(int)
-    law, informed = family.next_token_probs(tokens), family.informed_next_token_probs(tokens, seed=11)
-    np.testing.assert_allclose(law.sum(-1), 1, atol=1e-12)
-    nats, least = (-np.log(np.take_along_axis(p[:, :-1], tokens[..., None], axis=2)[..., 0]) for p in (law, informed))
-    promised = -(law * np.log(np.where(law > 0, law, 1))).sum(-1)[:, :-1]
+    distribution, oracle = family.next_token_probs(tokens), family.oracle_next_token_probs(tokens, seed=11)
+    np.testing.assert_allclose(distribution.sum(-1), 1, atol=1e-12)
+    nats, least = (
+        -np.log(np.take_along_axis(p[:, :-1], tokens[..., None], axis=2)[..., 0]) for p in (distribution, oracle)
+    )
+    promised = -(distribution * np.log(np.where(distribution > 0, distribution, 1))).sum(-1)[:, :-1]
     surprise = (nats - promised).mean(axis=1)
     assert abs(surprise.mean()) < 4 * surprise.std() / math.sqrt(len(surprise))
     gap = (nats - least).mean(axis=1)
     assert gap.mean() > 4 * gap.std() / math.sqrt(len(gap))
 
 
-def test_the_law_of_chains_of_unknown_size_is_the_ratio_of_dirichlet_integrals_over_all_subsets():
+def test_the_distribution_of_chains_of_unknown_size_is_the_ratio_of_dirichlet_integrals_over_all_subsets():
     least, most, alphabet, alpha = 1, 3, 4, 0.7
     family = RandomChains((least, most), alpha, alphabet=alphabet)
 
@@ -169,11 +171,11 @@ def test_the_law_of_chains_of_unknown_size_is_the_ratio_of_dirichlet_integrals_o
             total += each * len(inside) / len(subsets) / (most - least + 1)
         return total
 
-    for word, law in zip(words(alphabet, 4), family.next_token_probs(words(alphabet, 4)), strict=True):
+    for word, distribution in zip(words(alphabet, 4), family.next_token_probs(words(alphabet, 4)), strict=True):
         for t in range(5):
             past = marginal(word[:t].tolist()) if t > 0 else 1.0
             expected = [marginal([*word[:t], x]) / past if past > 0 else 0.0 for x in range(alphabet)]
-            np.testing.assert_allclose(law[t], expected, atol=1e-12)
+            np.testing.assert_allclose(distribution[t], expected, atol=1e-12)
 
 
 def test_chains_without_a_closed_form_say_so_and_name_the_bounds():
@@ -183,20 +185,22 @@ def test_chains_without_a_closed_form_say_so_and_name_the_bounds():
         (RandomChains(3, 1.0, start="stationary"), "start='stationary'"),
         (RandomChains(3, 1.0, emission_alpha=1.0), "emission_alpha"),
     ):
-        with pytest.raises(InputError, match=f"chains with {named} have no next-token law in closed form") as caught:
+        with pytest.raises(
+            InputError, match=f"chains with {named} have no next-token distribution in closed form"
+        ) as caught:
             family.next_token_probs([[0, 1]])
-        assert "informed_next_token_probs" in str(caught.value)
+        assert "oracle_next_token_probs" in str(caught.value)
     with pytest.raises(InputError, match=r"tokens\[0, 1\] is 3"):
         RandomChains(3, 1.0).next_token_probs([[0, 3]])
 
 
-def test_the_next_token_law_of_random_chains_multiplies_to_the_dirichlet_integral():
+def test_the_next_token_distribution_of_random_chains_multiplies_to_the_dirichlet_integral():
     for size, alpha, length in ((2, 0.5, 6), (3, 1.5, 4)):
         tokens = words(size, length)
-        law = RandomChains(size, alpha).next_token_probs(tokens)
-        assert law.shape == (len(tokens), length + 1, size)
-        np.testing.assert_allclose(law.sum(-1), 1, atol=1e-12)
-        product = np.take_along_axis(law[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
+        distribution = RandomChains(size, alpha).next_token_probs(tokens)
+        assert distribution.shape == (len(tokens), length + 1, size)
+        np.testing.assert_allclose(distribution.sum(-1), 1, atol=1e-12)
+        product = np.take_along_axis(distribution[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
         for row, probability in zip(tokens, product, strict=True):
             assert probability == pytest.approx(polya(row, size, alpha), rel=1e-10)
         assert product.sum() == pytest.approx(1, abs=1e-10)
@@ -214,19 +218,21 @@ def polya(row, size: int, alpha: float) -> float:
     return math.exp(total)
 
 
-def test_the_next_token_law_of_random_chains_is_that_of_the_chains_drawn():
+def test_the_next_token_distribution_of_random_chains_is_that_of_the_chains_drawn():
     family, tokens = RandomChains(2, 0.7), words(2, 4)
     each = np.exp([family.hmm_at(8, index).log_likelihood(tokens) for index in range(2000)])
-    law = family.next_token_probs(tokens)
-    product = np.take_along_axis(law[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
+    distribution = family.next_token_probs(tokens)
+    product = np.take_along_axis(distribution[:, :-1], tokens[..., None], axis=2)[..., 0].prod(axis=1)
     error = each.std(axis=0) / math.sqrt(len(each))
     assert (np.abs(each.mean(axis=0) - product) < 4 * error).all()
 
 
-def test_the_next_token_law_of_a_mixture_is_the_ratio_of_its_marginals():
+def test_the_next_token_distribution_of_a_mixture_is_the_ratio_of_its_marginals():
     family = HMMMixture((processes.golden_mean(), processes.even(), processes.zero_one_random()), (0.5, 0.3, 0.2))
-    for word, law in zip(words(2, 5), family.next_token_probs(words(2, 5)), strict=True):
-        np.testing.assert_allclose(law, ratio_of_marginals(family.hmms, family.weights, word.tolist()), atol=1e-12)
+    for word, distribution in zip(words(2, 5), family.next_token_probs(words(2, 5)), strict=True):
+        np.testing.assert_allclose(
+            distribution, ratio_of_marginals(family.hmms, family.weights, word.tolist()), atol=1e-12
+        )
 
 
 def test_tensors_give_tensors():
@@ -237,7 +243,7 @@ def test_tensors_give_tensors():
         HMMMixture((STATES,), (1,)),
     ):
         tokens = torch.tensor([[0, 1, 2]])
-        law = family.next_token_probs(tokens)
-        np.testing.assert_array_equal(law.numpy(), family.next_token_probs(tokens.numpy()))
+        distribution = family.next_token_probs(tokens)
+        np.testing.assert_array_equal(distribution.numpy(), family.next_token_probs(tokens.numpy()))
         assert family.next_token_probs(tokens[:, :0]).shape == (1, 1, family.num_symbols)
-        assert torch.is_tensor(family.informed_next_token_probs(tokens))
+        assert torch.is_tensor(family.oracle_next_token_probs(tokens))

@@ -56,17 +56,17 @@ def test_fingerprints_tell_families_apart():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_said_of_an_exact_law_is_what_happens(name):
+def test_what_is_said_of_an_exact_distribution_is_what_happens(name):
     family = FAMILIES[name]
     tokens = family.sample(2, 4, seed=1)
-    if family.has_exact_law:
+    if family.has_exact_distribution:
         assert np.allclose(family.next_token_probs(tokens).sum(-1), 1)
     else:
-        with pytest.raises(InputError, match="informed_next_token_probs"):
+        with pytest.raises(InputError, match="oracle_next_token_probs"):
             family.next_token_probs(tokens)
-    assert family.has_exact_law == (name not in ("zipf", "hidden"))
-    assert not PermutedEmissions(processes.random(8, 3, seed=0)).has_exact_law
-    assert not PermutedSymbols(processes.random(3, 8, seed=0)).has_exact_law
+    assert family.has_exact_distribution == (name not in ("zipf", "hidden"))
+    assert not PermutedEmissions(processes.random(8, 3, seed=0)).has_exact_distribution
+    assert not PermutedSymbols(processes.random(3, 8, seed=0)).has_exact_distribution
 
 
 def test_a_folder_put_together_from_two_is_refused(tmp_path):

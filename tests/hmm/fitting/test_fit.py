@@ -85,7 +85,7 @@ def test_a_fit_recovers_the_likelihood_of_the_hmm_that_drew_the_data():
     train, held_out = truth.sample(400, 50, seed=1), truth.sample(400, 50, seed=2)
     found = fit(train, FitSettings(2, max_epochs=200, tolerance=1e-7, seed=3))
     here, optimum = found.hmm.log_likelihood(held_out).mean() / 50, truth.log_likelihood(held_out).mean() / 50
-    # Seven free parameters cost some 7 / (2 N) nats a token; one state is 0.05 worse.
+    # Seven free parameters cost some 7 / (2 N) nats per token; one state is 0.05 worse.
     assert abs(here - optimum) < 1e-3
     assert fit(train, FitSettings(1)).hmm.log_likelihood(held_out).mean() / 50 < optimum - 0.02
     order = np.argsort(-found.hmm.emission[:, 0])

@@ -28,7 +28,7 @@ def test_contexts_that_tell_the_states_apart_give_the_tables_up_to_the_random_sh
 
 
 def test_the_counts_are_those_along_the_clusters():
-    # One cluster: the rows are the unigram law, mixed with a random tenth.
+    # One cluster: the rows are the unigram distribution, mixed with a random tenth.
     found = guess(TOKENS, 1, 50)
     random = (found.emission[0] - 0.9 * np.bincount(TOKENS.ravel(), minlength=50) / TOKENS.size) / 0.1
     assert random.min() > 0

@@ -48,13 +48,15 @@ def test_every_word_has_the_likelihood_of_its_paths(hmm, length):
 
 
 @tiny
-def test_beliefs_posteriors_and_next_token_laws_are_those_of_all_paths(hmm):
+def test_beliefs_posteriors_and_next_token_distributions_are_those_of_all_paths(hmm):
     words = all_words(hmm, 3)
-    beliefs, posteriors, laws = hmm.beliefs(words), hmm.posteriors(words), hmm.next_token_probs(words)
+    beliefs, posteriors, distributions = hmm.beliefs(words), hmm.posteriors(words), hmm.next_token_probs(words)
     for row, word in enumerate(words):
         np.testing.assert_allclose(beliefs[row], brute_force.beliefs(hmm, word), err_msg=str(word), **EXACT)
         np.testing.assert_allclose(posteriors[row], brute_force.posteriors(hmm, word), err_msg=str(word), **EXACT)
-        np.testing.assert_allclose(laws[row], brute_force.next_token_probs(hmm, word), err_msg=str(word), **EXACT)
+        np.testing.assert_allclose(
+            distributions[row], brute_force.next_token_probs(hmm, word), err_msg=str(word), **EXACT
+        )
 
 
 @given(seed=st.integers(0, 10**6), edges=st.booleans(), length=st.integers(1, 5), data=st.data())
@@ -68,11 +70,11 @@ def test_filter_and_smoother_of_random_hmms_agree_with_all_paths(seed, edges, le
 
 
 @tiny
-def test_a_next_token_law_is_the_ratio_of_two_likelihoods(hmm):
+def test_a_next_token_distribution_is_the_ratio_of_two_likelihoods(hmm):
     tokens = hmm.sample(5, 40, seed=1).astype(int)
-    laws = hmm.next_token_probs(tokens)
-    np.testing.assert_allclose(laws.sum(-1), 1, atol=1e-12)
-    chosen = np.take_along_axis(laws[:, :-1], tokens[..., None], -1)
+    distributions = hmm.next_token_probs(tokens)
+    np.testing.assert_allclose(distributions.sum(-1), 1, atol=1e-12)
+    chosen = np.take_along_axis(distributions[:, :-1], tokens[..., None], -1)
     np.testing.assert_allclose(np.log(chosen).sum((1, 2)), hmm.log_likelihood(tokens), rtol=1e-12)
 
 
@@ -88,19 +90,19 @@ def test_ragged_rows_equal_the_rows_by_themselves(hmm):
         padded[row, length:] = -7
     scores = hmm.log_likelihood(padded, lengths=lengths)
     beliefs, posteriors = hmm.beliefs(padded, lengths=lengths), hmm.posteriors(padded, lengths=lengths)
-    laws = hmm.next_token_probs(padded, lengths=lengths)
+    distributions = hmm.next_token_probs(padded, lengths=lengths)
     for row, length in enumerate(lengths):
         alone = tokens[row : row + 1, :length]
         assert scores[row] == pytest.approx(hmm.log_likelihood(alone)[0], abs=1e-12)
         np.testing.assert_allclose(beliefs[row, : length + 1], hmm.beliefs(alone)[0], **EXACT)
-        np.testing.assert_allclose(laws[row, : length + 1], hmm.next_token_probs(alone)[0], **EXACT)
+        np.testing.assert_allclose(distributions[row, : length + 1], hmm.next_token_probs(alone)[0], **EXACT)
         np.testing.assert_allclose(posteriors[row, :length], hmm.posteriors(alone)[0], **EXACT)
         assert (posteriors[row, length:] == 0).all()
         assert (beliefs[row, length:] == beliefs[row, length]).all(), "the last belief stays"
 
 
 @tiny
-def test_no_tokens_leave_the_start_law(hmm):
+def test_no_tokens_leave_the_start_distribution(hmm):
     none = np.zeros((2, 0), dtype=int)
     assert hmm.log_likelihood(none).tolist() == [0, 0]
     np.testing.assert_array_equal(hmm.beliefs(none), np.tile(hmm.start, (2, 1, 1)))
@@ -140,8 +142,8 @@ def test_float32_agrees_with_float64_to_its_precision():
     assert double.dtype == np.float64
     np.testing.assert_allclose(single, double, rtol=1e-5)
     np.testing.assert_allclose(hmm.posteriors(tokens, dtype=torch.float32), hmm.posteriors(tokens), atol=1e-4)
-    laws = hmm.next_token_probs(tokens, dtype=torch.float32)
-    np.testing.assert_allclose(laws, hmm.next_token_probs(tokens), atol=1e-5)
+    distributions = hmm.next_token_probs(tokens, dtype=torch.float32)
+    np.testing.assert_allclose(distributions, hmm.next_token_probs(tokens), atol=1e-5)
 
 
 # Impossible sequences
@@ -161,11 +163,11 @@ def test_an_impossible_sequence_has_likelihood_zero_and_no_nan(hmm, word, possib
     assert brute_force.likelihood(hmm, word[: possible + 1]) == 0
     tokens = [word, word]
     assert hmm.log_likelihood(tokens).tolist() == [-np.inf] * 2
-    beliefs, laws = hmm.beliefs(tokens)[0], hmm.next_token_probs(tokens)[0]
+    beliefs, distributions = hmm.beliefs(tokens)[0], hmm.next_token_probs(tokens)[0]
     np.testing.assert_allclose(beliefs[: possible + 1], brute_force.beliefs(hmm, word[:possible]), **EXACT)
-    np.testing.assert_allclose(laws[: possible + 1].sum(-1), 1, atol=1e-12)
+    np.testing.assert_allclose(distributions[: possible + 1].sum(-1), 1, atol=1e-12)
     assert (beliefs[possible + 1 :] == 0).all()
-    assert (laws[possible + 1 :] == 0).all()
+    assert (distributions[possible + 1 :] == 0).all()
     assert (hmm.posteriors(tokens) == 0).all()
     # It does not spoil its neighbours.
     good = hmm.sample(1, len(word), seed=0)[0].tolist()

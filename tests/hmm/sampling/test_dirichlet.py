@@ -11,12 +11,12 @@ from hmm_datasets.hmm.sampling.dirichlet import (
     exp,
     log,
     make_doubly_stochastic,
-    stationary_law,
+    stationary_distribution,
 )
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
-def test_rows_of_random_chains_have_the_moments_of_a_dirichlet_law(alpha):
+def test_rows_of_random_chains_have_the_moments_of_a_dirichlet_distribution(alpha):
     size, count = 3, 2000
     rows = np.concatenate([RandomChains(size, alpha).hmm_at(5, i).transition for i in range(count)])
     variance = (1 / size) * (1 - 1 / size) / (size * alpha + 1)
@@ -52,8 +52,10 @@ def test_logarithm_and_exponential_are_exact_to_a_few_units_in_the_last_place():
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
 def test_zipf_rows_hold_the_powers_of_the_ranks(exponent):
     transition = RandomChains(40, zipf=exponent).hmm_at(3, 5).transition
-    law = np.arange(1, 41, dtype=float) ** -exponent
-    np.testing.assert_allclose(-np.sort(-transition, axis=1), np.tile(law / law.sum(), (40, 1)), rtol=1e-13)
+    distribution = np.arange(1, 41, dtype=float) ** -exponent
+    np.testing.assert_allclose(
+        -np.sort(-transition, axis=1), np.tile(distribution / distribution.sum(), (40, 1)), rtol=1e-13
+    )
     if exponent > 0:
         assert len({tuple(np.argsort(row)) for row in transition}) == 40, "rows share their order"
 
@@ -103,10 +105,10 @@ def test_the_stationary_start_is_a_fixed_point_of_the_chain(size, alpha):
     np.testing.assert_array_equal(hmm.transition, RandomChains(size, alpha).hmm_at(9, 1).transition)
 
 
-def test_the_stationary_law_keeps_its_digits_where_a_linear_solver_has_none():
-    # Two states that hardly ever meet: the law is that of the rates between them, to full relative precision.
-    law = stationary_law(np.array([[1.0, 1e-200], [3e-200, 1.0]]))
-    np.testing.assert_allclose(law, [0.75, 0.25], rtol=1e-15)
+def test_the_stationary_distribution_keeps_its_digits_where_a_linear_solver_has_none():
+    # Two states that hardly ever meet: the distribution is that of the rates between them, to full relative precision.
+    distribution = stationary_distribution(np.array([[1.0, 1e-200], [3e-200, 1.0]]))
+    np.testing.assert_allclose(distribution, [0.75, 0.25], rtol=1e-15)
 
 
 def test_the_stationary_start_of_a_doubly_stochastic_chain_is_uniform():
@@ -133,7 +135,7 @@ def test_a_chain_shows_the_symbols_of_its_subset_alone():
         assert family.hmm_at(3, index).num_states == family.num_states_at(3, index) == len(family.symbols_at(3, index))
 
 
-def test_emissions_of_hidden_chains_follow_the_dirichlet_law_of_their_own():
+def test_emissions_of_hidden_chains_follow_the_dirichlet_distribution_of_their_own():
     family = RandomChains(3, 1.0, emission_alpha=0.4, alphabet=5)
     rows = np.concatenate([family.hmm_at(5, i).emission for i in range(1500)])
     for column in rows.T:

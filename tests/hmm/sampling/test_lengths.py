@@ -45,9 +45,9 @@ def test_uniform_lengths_are_uniform():
 
 def test_lengths_that_stop_are_geometric_up_to_the_longest():
     observed = np.bincount(RandomLengths(2, 6, stop=0.3).lengths_at(5, np.arange(20_000)), minlength=7)
-    law = np.array([0, 0, 0.3, 0.7 * 0.3, 0.7**2 * 0.3, 0.7**3 * 0.3, 0.7**4])
+    distribution = np.array([0, 0, 0.3, 0.7 * 0.3, 0.7**2 * 0.3, 0.7**3 * 0.3, 0.7**4])
     assert observed[:2].sum() == 0
-    assert stats.chisquare(observed[2:], 20_000 * law[2:]).pvalue > 1e-3
+    assert stats.chisquare(observed[2:], 20_000 * distribution[2:]).pvalue > 1e-3
     assert (RandomLengths(2, 6, stop=1.0).lengths_at(5, np.arange(100)) == 2).all()
 
 
@@ -74,7 +74,7 @@ def test_padding_is_chosen_and_fits_the_type():
     assert tokens.max() < 4
 
 
-def test_padding_changes_no_law_before_it():
+def test_padding_changes_no_distribution_before_it():
     tokens, lengths = RandomLengths(2, 8).sample(BASE, 20, seed=4, padding=0)
     whole = BASE.next_token_probs(BASE.sample(20, 8, seed=4))
     for row, length in enumerate(lengths):

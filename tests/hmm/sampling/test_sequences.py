@@ -93,46 +93,48 @@ def masses(table: AliasTable, row: int, categories: int) -> list[int]:
     return mass
 
 
-laws = st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1)), min_size=1, max_size=40).filter(lambda v: sum(v) > 0)
+distributions = st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1)), min_size=1, max_size=40).filter(
+    lambda v: sum(v) > 0
+)
 
 
-@given(laws)
+@given(distributions)
 @fixed
 def test_alias_tables_hold_the_integer_weights_exactly(values):
-    law = np.array([values]) / np.sum(values)
-    weights = integer_weights(law)[0].tolist()
-    table = AliasTable.from_probabilities(law)
+    distribution = np.array([values]) / np.sum(values)
+    weights = integer_weights(distribution)[0].tolist()
+    table = AliasTable.from_probabilities(distribution)
     assert table.threshold.shape == (1, 2**table.bits)
     found = masses(table, 0, len(values))
     assert found[: len(values)] == [weight << table.bits for weight in weights]
     assert not any(found[len(values) :]), "a padded column can be drawn"
 
 
-@given(laws, st.floats(-9e-10, 9e-10))
+@given(distributions, st.floats(-9e-10, 9e-10))
 @fixed
 def test_integer_weights_sum_to_two_to_the_32_and_move_no_probability_far(values, excess):
     # An HMM keeps rows bit for bit that are off by less than 1e-9.
-    law = np.array(values) / np.sum(values) * (1 + excess)
-    weights = integer_weights(law[None])[0]
+    distribution = np.array(values) / np.sum(values) * (1 + excess)
+    weights = integer_weights(distribution[None])[0]
     assert weights.sum() == 2**32
     assert weights.max() <= 2**32
-    assert (weights[law == 0] == 0).all()
+    assert (weights[distribution == 0] == 0).all()
     slack = abs(excess) * 2**32
-    assert np.abs(weights.astype(float) - law * 2**32).max() <= len(law) + 1 + slack
+    assert np.abs(weights.astype(float) - distribution * 2**32).max() <= len(distribution) + 1 + slack
 
 
 def test_what_rounding_leaves_goes_to_the_largest_and_of_equals_to_the_first():
-    law = np.tile([0.004, 0.016], 50)
-    floors = [int(p * 2**32) for p in law]
+    distribution = np.tile([0.004, 0.016], 50)
+    floors = [int(p * 2**32) for p in distribution]
     largest = sorted(range(100), key=lambda x: -floors[x])[: 2**32 - sum(floors)]
-    assert integer_weights(law[None])[0].tolist() == [floors[x] + (x in largest) for x in range(100)]
+    assert integer_weights(distribution[None])[0].tolist() == [floors[x] + (x in largest) for x in range(100)]
     assert integer_weights(np.array([[0.1, 0.6, 0.3]]))[0].tolist() == [429496729, 2576980378, 1288490189]
 
 
-def test_a_large_law_is_held_exactly_too():
-    law = np.random.default_rng(0).dirichlet(np.full(1000, 0.05), 2)
-    table = AliasTable.from_probabilities(law)
-    weights = integer_weights(law)
+def test_a_large_distribution_is_held_exactly_too():
+    distribution = np.random.default_rng(0).dirichlet(np.full(1000, 0.05), 2)
+    table = AliasTable.from_probabilities(distribution)
+    weights = integer_weights(distribution)
     for row in range(2):
         assert masses(table, row, 1000) == [int(w) << 10 for w in weights[row]] + [0] * 24
 
@@ -280,39 +282,45 @@ def test_another_process_draws_the_same_bytes_compiled_or_not(child_environment,
     assert done.stdout.split() == expected
 
 
-# The law of the stream
+# The distribution of the stream
 
 
 @pytest.mark.parametrize("name", ["states", "mess3", "even", "random edges"])
-def test_words_of_three_come_as_often_as_the_exact_law_says(name):
+def test_words_of_three_come_as_often_as_the_exact_distribution_says(name):
     hmm = SOURCES[name]
     num_sequences, length = 60_000, 3
     tokens = hmm.sample(num_sequences, length, seed=12).astype(np.int64)
     code = tokens @ hmm.num_symbols ** np.arange(length)[::-1]
     counts = np.bincount(code, minlength=hmm.num_symbols**length)
-    law = np.array([likelihood(hmm, word) for word in itertools.product(range(hmm.num_symbols), repeat=length)])
-    assert (counts[law == 0] == 0).all()
-    possible = law > 0
-    statistic = ((counts - num_sequences * law)[possible] ** 2 / (num_sequences * law[possible])).sum()
+    distribution = np.array(
+        [likelihood(hmm, word) for word in itertools.product(range(hmm.num_symbols), repeat=length)]
+    )
+    assert (counts[distribution == 0] == 0).all()
+    possible = distribution > 0
+    statistic = (
+        (counts - num_sequences * distribution)[possible] ** 2 / (num_sequences * distribution[possible])
+    ).sum()
     assert stats.chi2.sf(statistic, possible.sum() - 1) > 1e-3
-    # The same test would notice a law that is off by a twentieth.
-    tilted = law[possible] * (1 + 0.05 * np.sign(np.arange(possible.sum()) % 2 - 0.5))
+    # The same test would notice a distribution that is off by a twentieth.
+    tilted = distribution[possible] * (1 + 0.05 * np.sign(np.arange(possible.sum()) % 2 - 0.5))
     tilted /= tilted.sum()
     worse = ((counts[possible] - num_sequences * tilted) ** 2 / (num_sequences * tilted)).sum()
     assert stats.chi2.sf(worse, possible.sum() - 1) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["states", "mess3"])
-def test_pairs_deep_in_the_sequence_follow_the_law_of_their_place(name):
+def test_pairs_deep_in_the_sequence_follow_the_distribution_of_their_place(name):
     hmm = SOURCES[name]
     num_sequences, place = 60_000, 37
     tokens = hmm.sample(num_sequences, place + 2, seed=4)[:, -2:].astype(np.int64)
     late = hmm.start @ np.linalg.matrix_power(hmm.transition, place)
     shifted = HMM(**{**hmm.tables(), "start": late / late.sum()})
     counts = np.bincount(tokens @ [hmm.num_symbols, 1], minlength=hmm.num_symbols**2)
-    law = np.array([likelihood(shifted, pair) for pair in itertools.product(range(hmm.num_symbols), repeat=2)])
-    expected = num_sequences * law
-    assert stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(law) - 1) > 1e-3
+    distribution = np.array(
+        [likelihood(shifted, pair) for pair in itertools.product(range(hmm.num_symbols), repeat=2)]
+    )
+    expected = num_sequences * distribution
+    assert stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(distribution) - 1) > 1e-3
 
 
 # Types, `out`, errors

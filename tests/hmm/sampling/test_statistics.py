@@ -1,9 +1,10 @@
 """Chi-square tests of what is drawn: starts, transitions, emissions, permutations, and that neighbours know nothing
 of each other.
 
-There are 46 comparisons with the exact law. Each must have a p-value above `LEAST = 1e-4`, which a right sampler
-misses somewhere with probability 0.5 %; the seeds are fixed, so that a right one never does. Every kind of test is
-also shown a law or a sampler that is slightly wrong, and must reject it with p below `MOST_WRONG = 1e-8`.
+There are 46 comparisons with the exact distribution. Each must have a p-value above `LEAST = 1e-4`, which a right
+sampler misses somewhere with probability 0.5 %; the seeds are fixed, so that a right one never does. Every kind of
+test is also shown a distribution or a sampler that is slightly wrong, and must reject it with p below `MOST_WRONG =
+1e-8`.
 
 States are made visible: symbol `i * E + x` says that state `i` emitted `x`.
 """
@@ -44,13 +45,13 @@ def draw(hmm: HMM, seed: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.divmod(hmm.sample(NUM_SEQUENCES, LENGTH, seed=seed, first=first).astype(np.int64), SYMBOLS)
 
 
-def p_of_rows(counts: np.ndarray, laws: np.ndarray) -> float:
-    """That the counts in each row were drawn by the law in it; the totals of the rows are given."""
-    expected = counts.sum(axis=1, keepdims=True) * laws
-    assert (counts[laws == 0] == 0).all()
-    cells = laws > 0
+def p_of_rows(counts: np.ndarray, distributions: np.ndarray) -> float:
+    """That the counts in each row were drawn by the distribution in it; the totals of the rows are given."""
+    expected = counts.sum(axis=1, keepdims=True) * distributions
+    assert (counts[distributions == 0] == 0).all()
+    cells = distributions > 0
     statistic = ((counts - expected)[cells] ** 2 / expected[cells]).sum()
-    return stats.chi2.sf(statistic, cells.sum() - len(laws))
+    return stats.chi2.sf(statistic, cells.sum() - len(distributions))
 
 
 def p_of_independence(one: np.ndarray, other: np.ndarray) -> float:
@@ -62,15 +63,15 @@ def table(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.bincount((one * columns + other).ravel(), minlength=rows * columns).reshape(rows, columns)
 
 
-def tilted(laws: np.ndarray, by: float = 1.05) -> np.ndarray:
-    """Laws a little wrong: every other probability by a twentieth, rows rescaled."""
-    wrong = laws * np.where(np.arange(laws.shape[1]) % 2, by, 1.0)
+def tilted(distributions: np.ndarray, by: float = 1.05) -> np.ndarray:
+    """Distributions a little wrong: every other probability by a twentieth, rows rescaled."""
+    wrong = distributions * np.where(np.arange(distributions.shape[1]) % 2, by, 1.0)
     return wrong / wrong.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("kind", ["states", "edges"])
 @pytest.mark.parametrize("seed", [0, 2**63 + 11])
-def test_starts_follow_their_law(kind, seed):
+def test_starts_follow_their_distribution(kind, seed):
     hmm = visible(kind)
     counts = np.bincount(hmm.sample(100_000, 1, seed=seed)[:, 0] // SYMBOLS, minlength=STATES)[None]
     assert p_of_rows(counts, hmm.start[None]) > LEAST
@@ -78,7 +79,7 @@ def test_starts_follow_their_law(kind, seed):
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 + 11])
-def test_transitions_and_emissions_follow_their_laws_and_are_independent_given_the_state(seed):
+def test_transitions_and_emissions_follow_their_distributions_and_are_independent_given_the_state(seed):
     hmm = visible("states")
     states, symbols = draw(hmm, seed)
     moves = table(states[:, :-1], states[:, 1:])
@@ -94,16 +95,16 @@ def test_transitions_and_emissions_follow_their_laws_and_are_independent_given_t
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 + 11])
-def test_edges_follow_their_law(seed):
+def test_edges_follow_their_distribution(seed):
     hmm = visible("edges")
     states, symbols = draw(hmm, seed)
     taken = table(states[:, :-1], symbols[:, :-1] * STATES + states[:, 1:])
-    law = np.stack([hmm.edges[i * SYMBOLS : (i + 1) * SYMBOLS, i].ravel() for i in range(STATES)])
-    assert p_of_rows(taken, law) > LEAST
-    assert p_of_rows(taken, tilted(law, 1.1)) < MOST_WRONG
+    distribution = np.stack([hmm.edges[i * SYMBOLS : (i + 1) * SYMBOLS, i].ravel() for i in range(STATES)])
+    assert p_of_rows(taken, distribution) > LEAST
+    assert p_of_rows(taken, tilted(distribution, 1.1)) < MOST_WRONG
 
 
-def test_hundreds_of_states_follow_their_laws_too():
+def test_hundreds_of_states_follow_their_distributions_too():
     size = 200
     transition = np.random.default_rng(1).dirichlet(np.full(size, 0.5), size)
     hmm = HMM(start=np.full(size, 1 / size), transition=transition, emission=np.eye(size))

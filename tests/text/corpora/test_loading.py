@@ -419,7 +419,7 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.jsonl", b'{"text": "A"}\n{"text"\n', "a.jsonl:2: not JSON"),
         ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
         ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
-        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "rows one a line are .jsonl"),
+        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "rows one per line are .jsonl"),
         ("a.txt", b"caf\xe9", "a.txt:1: cannot be read as UTF-8 text (0xe9, unexpected end of data)"),
         ("a.txt", b"tea\n" * 9999 + b"caf\xe9\n" + b"tea\n" * 9999, "a.txt:10000: cannot be read as UTF-8 text (0xe9"),
         ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', "a.jsonl:2: cannot be read as UTF-8 text (0xff"),

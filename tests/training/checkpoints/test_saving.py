@@ -76,7 +76,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
 
 
 def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
-    """Float32 weights and Adam's two moments: 12 bytes a parameter, and 2%."""
+    """Float32 weights and Adam's two moments: 12 bytes per parameter, and 2%."""
     summary = train(tmp_path, model="3m", max_steps=1)
     report = verify_checkpoint(tmp_path / "checkpoint-1")
     assert report.ok

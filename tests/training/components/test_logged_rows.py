@@ -12,7 +12,7 @@ def recorded(folder):
 
 
 def test_the_rows_of_every_step_are_written_down_and_those_repeated_after_a_resume_stand_once(tmp_path):
-    """A growing global batch, two rows a micro-batch; the second start goes on from step 3 of 5."""
+    """A growing global batch, two rows per micro-batch; the second start goes on from step 3 of 5."""
     given = {
         "global_batch_size": 8,
         "per_device_train_batch_size": 2,

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from transformers import TrainerCallback
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.plan.batch_schedule import BatchRamp
+from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, parse_settings
@@ -23,7 +23,7 @@ STAGES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), max_size=3)
 
 @given(STAGES, st.integers(0, 40))
 def test_rows_before_a_step_are_the_sum_of_the_batches_before_it(stages, step):
-    ramp = BatchRamp(tuple(stages), 12)
+    ramp = BatchSchedule(tuple(stages), 12)
     sizes = [rows for rows, steps in stages for _ in range(steps)] + [12] * 40
     assert [ramp.size(index) for index in range(len(sizes))] == sizes
     assert ramp.rows_before(step) == sum(sizes[:step])
@@ -31,7 +31,7 @@ def test_rows_before_a_step_are_the_sum_of_the_batches_before_it(stages, step):
 
 @given(STAGES, st.integers(0, 300))
 def test_steps_for_rows_are_the_fewest_that_reach_them(stages, rows):
-    ramp = BatchRamp(tuple(stages), 12)
+    ramp = BatchSchedule(tuple(stages), 12)
     steps = ramp.steps_for_rows(rows)
     assert ramp.rows_before(steps) >= rows
     assert steps == 0 or ramp.rows_before(steps - 1) < rows
@@ -65,10 +65,10 @@ def test_settings_read_stages_from_yaml_and_flags(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(f"output_dir: {tmp_path}\nmax_steps: 3\nbatch_ramp: ['16:10', '32:300']\n")
     (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path)])
-    assert found.batch_schedule == BatchRamp(((16, 10), (32, 300)), 64)
+    assert found.batch_schedule == BatchSchedule(((16, 10), (32, 300)), 64)
     (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path), "--batch_ramp", "8:1", "16:2"])
     assert found.batch_schedule.stages == ((8, 1), (16, 2))
-    assert settings(tmp_path).batch_schedule == BatchRamp((), 8)
+    assert settings(tmp_path).batch_schedule == BatchSchedule((), 8)
 
 
 # Training

@@ -7,7 +7,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.training import models
 from hmm_datasets.training.models import PRESETS, count_parameters, llama_config
-from hmm_datasets.training.plan.batch_schedule import BatchRamp
+from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.budget import Budget, accumulation_steps
 
 sizes = st.integers(1, 64)
@@ -58,7 +58,7 @@ MODEL = {"parameters": 1_000, "flops_per_token": 7_000}
 @given(tokens=st.integers(1, 10**13), global_batch=st.integers(1, 4096), row_length=st.integers(1, 8192))
 @settings(derandomize=True)
 def test_steps_consume_the_budget_and_less_than_a_step_more(tokens, global_batch, row_length):
-    steps = Budget(train_tokens=tokens).steps(BatchRamp((), global_batch), tokens_per_row=row_length, **MODEL)
+    steps = Budget(train_tokens=tokens).steps(BatchSchedule((), global_batch), tokens_per_row=row_length, **MODEL)
     consumed = steps * global_batch * row_length
     assert tokens <= consumed < tokens + global_batch * row_length
 
@@ -66,15 +66,15 @@ def test_steps_consume_the_budget_and_less_than_a_step_more(tokens, global_batch
 @given(amount=st.floats(1e-2, 1e4), batch=st.integers(1, 64), epoch=st.integers(100, 10**6))
 @settings(derandomize=True)
 def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batch, epoch):
-    rates = {"rows_an_epoch": epoch, "tokens_per_second": 500.0, "money_per_second": 0.01}
+    rates = {"rows_per_epoch": epoch, "tokens_per_second": 500.0, "money_per_second": 0.01}
     for name, rows in (
         ("num_train_epochs", amount * epoch),
         ("train_hours", amount * 3600 * 500 / 10),
-        ("train_money", amount / 0.01 * 500 / 10),
+        ("train_cost", amount / 0.01 * 500 / 10),
     ):
         budget = Budget(**{name: amount})
         try:
-            steps = budget.steps(BatchRamp((), batch), tokens_per_row=10.0, **MODEL, **rates)
+            steps = budget.steps(BatchSchedule((), batch), tokens_per_row=10.0, **MODEL, **rates)
         except InputError:
             assert rows < batch + 1
         else:
@@ -92,13 +92,13 @@ def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batc
 )
 def test_a_budget_in_tokens_of_any_kind_is_reached_by_the_last_step(budget, tokens):
     for stages in ((), ((2, 5), (4, 10))):
-        ramp = BatchRamp(stages, 8)
+        ramp = BatchSchedule(stages, 8)
         steps = budget.steps(ramp, tokens_per_row=10.0, **MODEL)
         assert ramp.rows_before(steps - 1) * 10 < tokens <= ramp.rows_before(steps) * 10
 
 
 def test_steps_are_what_they_say():
-    assert Budget(max_steps=17).steps(BatchRamp(((2, 5),), 8), tokens_per_row=10.0, **MODEL) == 17
+    assert Budget(max_steps=17).steps(BatchSchedule(((2, 5),), 8), tokens_per_row=10.0, **MODEL) == 17
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_steps_are_what_they_say():
         ({"max_steps": 3, "train_tokens": 100}, {}, "max_steps 3 and train_tokens 100 are both budgets"),
         ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows have no end; set train_tokens"),
         ({"train_hours": 2}, {}, "train_hours is 2, but no rate is known; set assumed_tokens_per_second, assumed_run"),
-        ({"train_money": 2}, {"tokens_per_second": 1.0}, "train_money is 2, but price_per_hour is not set"),
+        ({"train_cost": 2}, {"tokens_per_second": 1.0}, "train_cost is 2, but price_per_hour is not set"),
         ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 buys 0 rows, and the first step takes 64"),
     ],
 )
 def test_a_budget_that_buys_nothing_says_what_is_missing(budget, rates, message):
     with pytest.raises(InputError) as caught:
-        Budget(**budget).steps(BatchRamp((), 64), tokens_per_row=10.0, **MODEL, **rates)
+        Budget(**budget).steps(BatchSchedule((), 64), tokens_per_row=10.0, **MODEL, **rates)
     assert message in str(caught.value)
 
 

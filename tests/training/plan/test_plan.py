@@ -77,7 +77,7 @@ def test_a_run_on_text_consumes_what_its_plan_promises_to_the_token(packed, toke
     assert stored == plan.to_dict()
     (corpus,) = stored["corpora"]
     assert corpus["tokens"] == data.stream.num_tokens
-    assert corpus["epochs"] == plan.rows / data.rows_an_epoch
+    assert corpus["epochs"] == plan.rows / data.rows_per_epoch
 
 
 def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
@@ -97,7 +97,7 @@ def test_epochs_are_whole_and_no_row_comes_twice_in_one(tokens, tmp_path):
     data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32).load()
     settings = pretraining(tmp_path, num_train_epochs=1)
     plan = settings.plan(data, LlamaForCausalLM(ModelSettings("d1").config(data)))
-    assert data.rows_an_epoch - 4 < plan.rows <= data.rows_an_epoch
+    assert data.rows_per_epoch - 4 < plan.rows <= data.rows_per_epoch
     rows = plan.train_rows()
     assert len({tuple(rows[index]["input_ids"].tolist()) for index in range(plan.rows)}) == plan.rows
     assert settings.max_steps == plan.steps
