@@ -21,6 +21,7 @@ from .token_arrays import read_tokens
 if TYPE_CHECKING:
     import numpy as np
 
+    from .hmm.families import Family
     from .hmm.model import HMM
 
 _CHUNK_TOKENS = 1 << 22
@@ -188,7 +189,9 @@ def sample(arguments: argparse.Namespace) -> int:
                 np.savetxt(file, chunk, fmt="%d")
             else:
                 file.write(chunk.astype(dtype, copy=False).tobytes())
-    print(f"{output}: {count:,} sequences of {length:,} tokens, {dtype.name}, HMM {hmm.fingerprint()}")
+    print(
+        f"{output}: {count:,} sequences of {length:,} tokens, {dtype.name}, {type(hmm).__name__} {hmm.fingerprint()}"
+    )
     return 0
 
 
@@ -200,7 +203,7 @@ def score(arguments: argparse.Namespace) -> int:
     hmm = _load(arguments.hmm)
     tokens = read_tokens(arguments.tokens)
     count, length = tokens.shape
-    rows = max(1, _CHUNK_TOKENS // max(length, hmm.num_states))
+    rows = max(1, _CHUNK_TOKENS // max(length, _width(hmm, length)))
     total = np.empty(count)
     with tqdm(total=tokens.size, unit="token", unit_scale=True, disable=None, delay=2) as bar:
         for start in range(0, count, rows):
@@ -214,7 +217,7 @@ def score(arguments: argparse.Namespace) -> int:
         error = f", standard error {rates.std(ddof=1) / np.sqrt(count):.6f}"
     print(f"{rates.mean():.6f} nats per token{error}, over {count:,} sequences of {length:,} tokens")
     if impossible > 0:
-        print(f"{impossible:,} of {count:,} sequences are impossible under this HMM")
+        print(f"{impossible:,} of {count:,} sequences are impossible under it")
     return 0
 
 
@@ -222,7 +225,13 @@ def entropy_rate(arguments: argparse.Namespace) -> int:
     """The entropy rate and its standard error."""
     import math
 
-    rate = _load(arguments.hmm).entropy_rate()
+    source = _load(arguments.hmm)
+    if not hasattr(source, "entropy_rate"):
+        raise InputError(
+            f"{arguments.hmm}: a family of HMMs, whose loss falls with every token that tells the HMM; describe shows "
+            "what predictors reach at each position"
+        )
+    rate = source.entropy_rate()
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
     print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
     return 0
@@ -232,11 +241,17 @@ def describe(arguments: argparse.Namespace) -> int:
     """Tables, or JSON, of an HMM; pictures where asked for."""
     import json
 
-    from .report.hmm_description import describe, description_text, plot_hmm
+    from .hmm.model import HMM
+    from .report.hmm_description import describe, describe_family, description_text, family_text, plot_hmm
 
     hmm = _load(arguments.hmm)
-    description = describe(hmm, length=arguments.length, num_sequences=arguments.num_sequences)
-    print(json.dumps(description) if arguments.json else description_text(description))
+    is_one = isinstance(hmm, HMM)
+    if arguments.plot is not None and not is_one:
+        raise InputError(f"--plot: {arguments.hmm} is a family; pictures are of the tables of one HMM")
+    sizes = {"length": arguments.length, "num_sequences": arguments.num_sequences}
+    description = describe(hmm, **sizes) if is_one else describe_family(hmm, **sizes)
+    text = description_text if is_one else family_text
+    print(json.dumps(description) if arguments.json else text(description))
     if arguments.plot is not None:
         for path in plot_hmm(hmm, arguments.plot):
             print(path, file=sys.stderr)
@@ -398,7 +413,7 @@ def _add(commands, name: str, run, text: str) -> argparse.ArgumentParser:
 
 def _add_hmm_command(commands, name: str, run, text: str) -> argparse.ArgumentParser:
     command = _add(commands, name, run, text)
-    command.add_argument("hmm", metavar="HMM", help="folder of an HMM, or its name on the Hub")
+    command.add_argument("hmm", metavar="HMM", help="folder of an HMM or a family of them, or its name on the Hub")
     return command
 
 
@@ -408,13 +423,20 @@ def _hyphenated(word: str) -> str:
     return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
-def _load(name_or_path: str) -> "HMM":
+def _load(name_or_path: str) -> "HMM | Family":
+    from .hmm.families import load_source
+
+    return load_source(name_or_path)
+
+
+def _width(source: "HMM | Family", length: int) -> int:
+    """Numbers that the log-likelihood of a sequence holds at once."""
     from .hmm.model import HMM
 
-    return HMM.from_pretrained(name_or_path)
+    return source.num_states if isinstance(source, HMM) else length * source.num_symbols
 
 
-def _chunks(hmm: "HMM", arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
+def _chunks(hmm: "HMM | Family", arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
     from tqdm import tqdm
 
     count, length = arguments.num_sequences, arguments.length

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmm_datasets import __version__
+from hmm_datasets import RandomChains, __version__
 from hmm_datasets.cli import main
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm import processes
@@ -96,6 +96,28 @@ def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
     assert "--length -3" in failing(capsys, "sample", folder, "--length", "-3", *output)
     assert ".npy, .bin or .txt" in failing(capsys, "sample", folder, "--output", str(tmp_path / "t.csv"))
     assert os.listdir(tmp_path) == ["hmm"]
+
+
+def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys):
+    """Of chains whose rows are drawn from a Dirichlet distribution the optimum is known, by position."""
+    family, folder = RandomChains(3, alpha=1.0), str(tmp_path / "chains")
+    family.save_pretrained(folder)
+    assert main(["sample", folder, "--num-sequences", "5", "--length", "6", "--first", "2"]) == 0
+    printed = np.loadtxt(capsys.readouterr().out.splitlines(), dtype=int)
+    np.testing.assert_array_equal(printed, family.sample(5, 6, 0, 2))
+    np.save(tmp_path / "tokens.npy", printed)
+    assert main(["score", folder, str(tmp_path / "tokens.npy")]) == 0
+    expected = -np.log(np.take_along_axis(family.next_token_probs(printed)[:, :-1], printed[..., None], -1)).mean()
+    assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token, standard error")
+    assert main(["describe", folder, "--length", "8", "--num-sequences", "300", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    means = {name: values["mean"] for name, values in found["cross_entropy"].items()}
+    assert means["oracle"] < means["bayes"] < means["bigram"] < means["uniform"] == pytest.approx(np.log(3))
+    assert main(["describe", folder, "--length", "8", "--num-sequences", "300"]) == 0
+    assert "a new HMM for every sequence, 3 symbols" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["entropy-rate", folder])
+    assert "a family of HMMs, whose loss falls" in capsys.readouterr().err
 
 
 def test_sample_into_a_closed_pipe_ends_quietly(folder):

@@ -112,8 +112,8 @@ class EvaluationSettings:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
         record = folder / "run.json"
         trained_on = read_json(record) if record.exists() else {"data": {}, "settings": {}}
-        if not self.against and trained_on["settings"].get("hmm"):
-            self.against = [trained_on["settings"]["hmm"]]
+        if not self.targets and trained_on["settings"].get("hmm"):
+            self.targets = [trained_on["settings"]["hmm"]]
         if self.length is None:
             self.length = trained_on["data"].get("length", 64)
         if self.stream_seed is None:

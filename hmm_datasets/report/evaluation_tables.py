@@ -88,7 +88,8 @@ def _text_sentence(text: Report) -> str:
     bounds = interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])
     return (
         f"Held-out text costs it {text['bits_per_byte']:.4f} bits per byte ({text['level']:.0%} interval {bounds}) "
-        f"over {text['num_documents']:,} documents; its perplexity per token is {figure_text(text['perplexity'], '.2f')}."
+        f"over {text['num_documents']:,} documents; its perplexity per token is "
+        f"{figure_text(text['perplexity'], '.2f')}."
     )
 
 

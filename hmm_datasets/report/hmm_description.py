@@ -1,4 +1,4 @@
-"""An HMM in numbers and pictures: its size, its chain in the long run, what predictors reach on it."""
+"""An HMM or a family of them in numbers and pictures: sizes, the chain in the long run, what predictors reach."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,12 @@ import numpy as np
 
 from ..errors import InputError
 from ..hmm.analysis.stationary import entropy, mixing_time
+from ..hmm.families.family import Family
 from ..hmm.model import HMM
 from .tables import PREDICTORS, text_table
 
 _MOST_STATES = 12  # rows of the table of states
+_BATCH = 256  # sequences whose distributions are held at once
 
 
 def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
@@ -28,8 +30,7 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
         `states`, the commonest first; `cross_entropy`, for each predictor nats by position, their mean and its
         standard error.
     """
-    if length < 1 or num_sequences < 2:
-        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 and 2 or more")
+    _check_sizes(length, num_sequences)
     stationary = hmm.stationary()
     steps = mixing_time(hmm.transition, stationary)
     rate, bounds = hmm.entropy_rate(), hmm.entropy_rate_bounds(length=512)
@@ -49,6 +50,43 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
         "cross_entropy": _cross_entropy(hmm, length, num_sequences, seed),
         "num_sequences": num_sequences,
     }
+
+
+def describe_family(family: Family, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
+    """What there is to know of a family of HMMs; the arguments are those of [`describe`].
+
+    Returns:
+        `dict`, ready for JSON: `family` and its `settings`; `num_symbols`, `group`; `exact`, whether the optimum is
+        known in closed form; `cross_entropy` as of an HMM, with `oracle` for a predictor that knows each row's HMM.
+    """
+    _check_sizes(length, num_sequences)
+    return {
+        "family": family.stored_name,
+        "settings": family.settings(),
+        "num_symbols": family.num_symbols,
+        "group": family.group,
+        "exact": family.has_exact_distribution,
+        "fingerprint": family.fingerprint(),
+        "cross_entropy": _cross_entropy(family, length, num_sequences, seed),
+        "num_sequences": num_sequences,
+    }
+
+
+def family_text(description: dict[str, Any]) -> str:
+    """[`describe_family`]'s result as a table for the terminal."""
+    rows = "every sequence" if description["group"] == 1 else f"every {description['group']:,} sequences"
+    settings = ", ".join(f"{name} {value}" for name, value in description["settings"].items() if value is not None)
+    optimum = "known exactly" if description["exact"] else "not known in closed form; the oracle bounds it from below"
+    return "\n".join(
+        [
+            f"{description['family']}: a new HMM for {rows}, {description['num_symbols']:,} symbols; fingerprint "
+            f"{description['fingerprint']}",
+            f"settings: {settings or 'none'}",
+            f"optimum: {optimum}",
+            "",
+            _predictors_table(description),
+        ]
+    )
 
 
 def description_text(description: dict[str, Any]) -> str:
@@ -111,17 +149,28 @@ def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def _cross_entropy(hmm: HMM, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
+def _check_sizes(length: int, num_sequences: int) -> None:
+    if length < 1 or num_sequences < 2:
+        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 and 2 or more")
+
+
+def _cross_entropy(source: HMM | Family, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Of each predictor nats by position; the expectation over the token that comes, which has less noise than it."""
     import torch
 
-    from ..hmm.analysis.predictors import predictors_of, stream
+    from ..hmm.analysis.predictors import predictors_of
 
-    predictors = predictors_of(hmm)
-    parts = {name: [] for name in predictors}
-    for batch, truth in stream(predictors["bayes"], hmm.sample(num_sequences, length, seed)):
-        for name, optimum in predictors.items():
-            # The expectation over the token that comes, rather than the one that came: the same mean, less noise.
-            parts[name].append(-torch.xlogy(truth[:, :-1], optimum(batch)[:, :-1]).sum(-1).numpy())
+    predictors = predictors_of(source)
+    parts = {name: [] for name in [*predictors, *["oracle"] * isinstance(source, Family)]}
+    for first in range(0, num_sequences, _BATCH):
+        tokens = source.sample(min(_BATCH, num_sequences - first), length, seed, first)
+        batch = torch.from_numpy(tokens.astype(np.int64))
+        found = {name: predictor(batch) for name, predictor in predictors.items()}
+        if isinstance(source, Family):
+            found["oracle"] = source.oracle_next_token_probs(batch, seed=seed, first=first)
+        truth = found["oracle" if isinstance(source, Family) else "bayes"][:, :-1]
+        for name, distribution in found.items():
+            parts[name].append(-torch.xlogy(truth, distribution[:, :-1]).sum(-1).numpy())
     nats = {name: np.concatenate(values) for name, values in parts.items()}
     return {
         name: {
@@ -150,7 +199,7 @@ def _states_table(description: dict[str, Any]) -> str:
 
 def _predictors_table(description: dict[str, Any]) -> str:
     entropies = description["cross_entropy"]
-    length = len(entropies["bayes"]["by_position"])
+    length = len(entropies["uniform"]["by_position"])
     places = sorted({1, length} | {1 << power for power in range(length.bit_length()) if 1 << power <= length})
     rows = [
         [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hmm_datasets.evaluation.learning_phases import evaluation_of, evaluations_of
+from hmm_datasets.evaluation.learning_phases import evaluation_of, evaluations_of, learning_phases
 
 NAMES = ("unigram", "bayes")
 
@@ -47,7 +47,7 @@ def test_phases_are_the_runs_of_the_nearest_predictor():
     ]
 
 
-def test_a_history_gives_one_row_a_step_and_what_passages_reads():
+def test_a_history_gives_one_row_a_step_and_what_learning_phases_reads():
     history = [{"step": 1, "tokens": 5, "loss": 2.0}]
     for row in [*ROWS, ROWS[-1]]:
         measures = {f"eval_{name}": value for name, value in row.items() if name not in ("step", "tokens")}

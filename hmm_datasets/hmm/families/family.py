@@ -153,6 +153,32 @@ class Family:
         """The Bayes-optimal distribution of token `t` given those before it, the HMM unknown, for `t = 0 .. T`."""
         raise NotImplementedError
 
+    def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
+        """Log-likelihood (nats) of each sequence, its HMM unknown; -inf of one that no HMM of the family can emit.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+
+        Raises:
+            `InputError`: the family has no exact next-token distribution.
+
+        ```python
+        >>> from hmm_datasets import RandomChains
+        >>> RandomChains(2, alpha=1.0).log_likelihood([[0, 1]]).round(4)
+        array([-1.3863])
+
+        ```
+        """
+        import torch
+
+        values, _ = as_tokens(tokens, self.num_symbols)
+        distribution = self.next_token_probs(values)[:, :-1]
+        # Position by position: what follows an impossible token has no distribution, and the first zero decides.
+        found = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
+        impossible = (found <= 0).any(-1)
+        likelihood = torch.where(impossible, -torch.inf, found.clamp(min=1e-300).log().sum(-1))
+        return likelihood if isinstance(tokens, torch.Tensor) else likelihood.numpy()
+
     def oracle_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
     ) -> Float[Any, "B T+1 E"]:
