@@ -122,6 +122,10 @@ class TokenWindows(Windows):
         """Tokens per row that are not padding."""
         return float(self.length)
 
+    def tokens(self, indices: Sequence[int]) -> Int[np.ndarray, "B L"]:
+        """The tokens of the items at `indices`, int64."""
+        return self.stream.gather(self.places(indices) * self.length, self.length)
+
     def _columns(self, places):
         tokens = self.stream.gather(places * self.length, self.length)
         return {"input_ids": tokens, "labels": tokens.copy()}

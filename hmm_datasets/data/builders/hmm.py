@@ -42,7 +42,8 @@ class HMMBuilderConfig(datasets.BuilderConfig):
         num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, the same stream at
             indices from `2**63` on, which `train` never reaches.
         seed (`int`, *optional*, defaults to 0): which stream.
-        bos (`bool`, *optional*, defaults to `False`): put a beginning token of id `E` in front.
+        bos (`bool`, *optional*, defaults to `True`): put a beginning token of id `E` in front, so that the first
+            symbol is predicted too. [`~hmm_datasets.HMMSequences`] has the same default.
         labels (`bool`, *optional*, defaults to `True`): add a column `labels`, equal to `input_ids`, from which models
             of transformers compute a loss (they shift labels inside).
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
@@ -53,7 +54,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
     num_sequences: int | None = None
     num_test_sequences: int = 0
     seed: int = 0
-    bos: bool = False
+    bos: bool = True
     labels: bool = True
     num_shards: int = 48
 

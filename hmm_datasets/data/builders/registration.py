@@ -2,7 +2,7 @@
 
 from ...compat.datasets_table import enter_builders
 
-_COLUMNS_VERSION = 2
+_COLUMNS_VERSION = 3
 """Changes whenever prepared rows have other columns, or columns of other types."""
 
 

@@ -31,9 +31,10 @@ from tqdm.auto import tqdm
 from ...errors import InputError
 from ...files import atomic_folder
 from ...hmm.sampling.sequences import smallest_unsigned
-from ...shuffle import epoch_order
+from ...shuffle import places_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
+from ..windows import TokenWindows
 from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
 
 _TABLE_TOKENS = 1 << 22
@@ -58,8 +59,8 @@ class TokenShardsConfig(datasets.BuilderConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.length is not None and self.length < 1:
-            raise InputError(f"length is {self.length}; expected 1 or more, or None: documents")
+        if self.length is not None and self.length < 2:
+            raise InputError(f"length is {self.length}; expected 2 or more, or None: documents")
         if self.num_shards < 1:
             raise InputError(f"num_shards is {self.num_shards}; expected 1 or more")
         if self.labels is None:
@@ -113,18 +114,16 @@ class TokenExamples(IndexedExamples):
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         if self.length is not None:
             count = max(1, min(count, _TABLE_TOKENS // self.length))
-            places = self._order(first + step * np.arange(count))
-            tokens = self.stream.gather(places * self.length, self.length).astype(self.dtype)
+            windows = TokenWindows(self.stream, self.length, self.seed)
+            tokens = windows.tokens(first + step * np.arange(count)).astype(self.dtype)
             return tokens.ravel(), np.arange(0, tokens.size + 1, self.length)
-        starts, stops = self.stream.bounds(self._order(first + step * np.arange(count)))
+        documents = places_in_epochs(first + step * np.arange(count), self.total, 1, self.seed)
+        starts, stops = self.stream.bounds(documents)
         offsets = np.concatenate([[0], np.cumsum(stops - starts)])
         count = max(1, int(np.searchsorted(offsets, _TABLE_TOKENS, side="right")) - 1)
         pairs = zip(starts[:count].tolist(), stops[:count].tolist(), strict=True)
         tokens = np.concatenate([self.stream.read(start, stop) for start, stop in pairs])
         return tokens.astype(self.dtype), offsets[: count + 1]
-
-    def _order(self, places: np.ndarray) -> np.ndarray:
-        return places if self.seed is None else epoch_order(places, self.total, self.seed)
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> "TokenExamples":
         """The rows in an order of the generator's choice; a row is still had by its index."""

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import hmm_datasets  # noqa: F401 (makes "hmm" known)
 from hmm_datasets.data.builders.hmm import HMMExamples
-from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
@@ -31,7 +31,7 @@ def folder(tmp_path) -> Path:
 def load(folder, tmp_path):
     def load(**settings):
         settings = {"data_dir": str(folder), "length": 8, "split": "train", "streaming": True, **settings}
-        return load_dataset("hmm", cache_dir=str(tmp_path / "cache"), **settings)
+        return load_dataset("hmm", cache_dir=str(tmp_path / "cache"), **{"bos": False} | settings)
 
     return load
 
@@ -256,12 +256,18 @@ def test_other_settings_give_other_data(load):
     assert rows(load(**{**settings, "num_sequences": 11})) == sequences(11)
 
 
+def test_rows_are_those_of_the_map_style_data_set_by_default(folder):
+    stream = load_dataset("hmm", data_dir=str(folder), length=8, split="train", streaming=True)
+    sequences = HMMSequences(MESS3, 8)
+    assert rows(stream, 50) == [sequences[index]["input_ids"].tolist() for index in range(50)]
+
+
 # Registration
 
 CHILD = """
 import sys
 {imports}
-rows = load_dataset("hmm", data_dir=sys.argv[1], length=8, streaming=True, split="train")
+rows = load_dataset("hmm", data_dir=sys.argv[1], length=8, bos=False, streaming=True, split="train")
 print(next(iter(rows))["input_ids"])
 from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES as table
 assert "json" in table and table["hmm"][0] == "hmm_datasets.data.builders.hmm"

@@ -282,7 +282,7 @@ def test_folders_that_are_no_shards_are_named(load, tmp_path, stream):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length": 0}, "length is 0; expected 1 or more, or None: documents"),
+        ({"length": 0}, "length is 0; expected 2 or more, or None: documents"),
         ({"num_shards": 0}, "num_shards is 0; expected 1 or more"),
         ({"length": 10**9}, "length=1000000000, but "),
     ],
