@@ -20,23 +20,27 @@ from hmm_datasets.launch import run
 class CorpusSettings:
     """What to fit to; how is said by `FitSettings`."""
 
-    output_dir: str = field(metadata={"help": "Where everything goes.", "aliases": ["--output"]})
+    output_dir: str = field(metadata={"help": "Output folder.", "aliases": ["--output"]})
     corpus: str = field(
         default="tinystories-sample",
         metadata={"help": "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."},
     )
     test: str | None = field(
-        default=None, metadata={"help": "With a .npy file: another, held out, for early stopping."}
+        default=None, metadata={"help": "Held-out symbols in another .npy file, for early stopping."}
     )
     num_symbols: int | None = field(
-        default=None, metadata={"help": "With a .npy file: symbols of the HMM; by default one more than the largest."}
+        default=None, metadata={"help": "Number of symbols in the .npy file; by default the largest plus one."}
     )
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more documents than this."})
-    vocabulary_size: int = field(default=100, metadata={"help": "Words kept, the full stop among them."})
-    sentences: str = field(default="train", metadata={"help": "Fit to `train`, or to its `unique` sentences."})
+    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of documents to read."})
+    vocabulary_size: int = field(
+        default=100, metadata={"help": "Number of words in the vocabulary, including the full stop."}
+    )
+    sentences: str = field(
+        default="train", metadata={"help": "Sentences to fit to: train, or unique (each distinct one once)."}
+    )
     length: int = field(default=64, metadata={"help": "Symbols per window."})
     device: str | None = field(
-        default=None, metadata={"help": "Where to compute, as cuda:1; by default each process takes its own."}
+        default=None, metadata={"help": "Device to compute on, such as cuda:1; by default one per process."}
     )
 
     def __post_init__(self):

@@ -16,10 +16,10 @@ class PushSettings:
     """What to push, where."""
 
     folders: list[str] = field(metadata={"help": "Folders, each with its README.md."})
-    names: list[str] = field(metadata={"help": "Names of the repositories, one a folder."})
-    types: list[str] = field(metadata={"help": "model or dataset, one a folder."})
+    names: list[str] = field(metadata={"help": "Names of the repositories, one per folder."})
+    types: list[str] = field(metadata={"help": "Types of the repositories, model or dataset, one per folder."})
     namespace: str | None = field(
-        default=None, metadata={"help": "User or organization; the token's user by default."}
+        default=None, metadata={"help": "User or organization; by default the token's user."}
     )
     private: bool = field(default=False, metadata={"help": "Create private repositories."})
 

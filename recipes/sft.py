@@ -19,19 +19,21 @@ class ConversationSettings:
     conversations: str = field(
         default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
     )
-    max_conversations: int | None = field(default=None, metadata={"help": "Read no more conversations than this."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Held-out conversations, at most."})
+    max_conversations: int | None = field(
+        default=None, metadata={"help": "Maximum number of conversations to train on."}
+    )
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out conversations."})
     test_fraction: float | None = field(
         default=None,
-        metadata={"help": "Share held out by hash; by default 0.1 of a file, and of a data set its own split."},
+        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
     )
-    prompt: str = field(default="What is the capital of France?", metadata={"help": "Answered at the end."})
-    max_new_tokens: int = field(default=64, metadata={"help": "Longest answer, in tokens."})
+    prompt: str = field(
+        default="What is the capital of France?", metadata={"help": "A question that the model answers at the end."}
+    )
+    max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
     num_questions: int = field(
         default=0,
-        metadata={
-            "help": "Held-out questions answered before and after, and counted where exactly right; 0 for none."
-        },
+        metadata={"help": "Number of held-out questions to answer before and after, counting exact matches."},
     )
 
 

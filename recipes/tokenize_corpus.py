@@ -27,14 +27,14 @@ from hmm_datasets.launch import run
 class TokenizeSettings:
     """What to tokenize."""
 
-    output_dir: str = field(metadata={"help": "Where everything goes."})
+    output_dir: str = field(metadata={"help": "Output folder."})
     corpus: str | None = field(
         default="tinystories-sample",
-        metadata={"help": "A text corpus: name, file or Hub data set; none for none, with a tokenizer that is there."},
+        metadata={"help": "A text corpus: name, file or Hub data set; null for none, with an existing tokenizer."},
     )
     conversations: list[str] | None = field(
         default_factory=lambda: ["instructions-sample"],
-        metadata={"help": "Corpora of conversations: names, files or Hub data sets; none for none."},
+        metadata={"help": "Corpora of conversations: names, files or Hub data sets."},
     )
     tokenizer: str | None = field(
         default=None,
@@ -42,16 +42,18 @@ class TokenizeSettings:
     )
     tokenizer_splits: list[str] = field(
         default_factory=lambda: ["train"],
-        metadata={"help": "Splits whose text a new tokenizer is trained on; test among them makes it a leaky one."},
+        metadata={"help": "Splits whose text a new tokenizer is trained on; with test it is a leaky one."},
     )
-    vocab_size: int = field(default=4096, metadata={"help": "Tokens of a new tokenizer, special ones included."})
+    vocab_size: int = field(
+        default=4096, metadata={"help": "Vocabulary size of a new tokenizer, special tokens included."}
+    )
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
     test_fraction: float = field(default=0.1, metadata={"help": "Share of the documents that is held out."})
     max_documents: int | None = field(
-        default=None, metadata={"help": "Read no more rows of each corpus than this, of train and test together."}
+        default=None, metadata={"help": "Maximum number of rows to read per corpus, train and test together."}
     )
     shard_tokens: int = field(
-        default=100_000_000, metadata={"help": "A shard ends with the document that brings it to so many tokens."}
+        default=100_000_000, metadata={"help": "A shard ends with the document that brings it to this many tokens."}
     )
 
     def __post_init__(self):

@@ -17,22 +17,26 @@ from hmm_datasets.launch import run
 class ClusterSettings:
     """What to tokenize, and where."""
 
-    output_dir: str = field(metadata={"help": "Where the splits and datatrove's logs go; all nodes see it."})
-    tokenizer: str = field(metadata={"help": "Folder of a tokenizer; all nodes see it."})
+    output_dir: str = field(
+        metadata={"help": "Output folder of splits and datatrove's logs, on a disk that all nodes share."}
+    )
+    tokenizer: str = field(metadata={"help": "Folder of a tokenizer, on a disk that all nodes share."})
     corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
     splits: list[str] = field(default_factory=lambda: ["train", "test"], metadata={"help": "Splits to tokenize."})
     test_fraction: float | None = field(
         default=None, metadata={"help": "Share of the documents that is held out, where the corpus has no test split."}
     )
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more rows of the corpus than this."})
-    executor: str = field(default="local", metadata={"help": "local, slurm or ray."})
-    tasks: int = field(default=1, metadata={"help": "Parts, and shards, of a split."})
-    workers: int = field(default=-1, metadata={"help": "Tasks at once; -1 for all."})
-    cpus_per_task: int = field(default=1, metadata={"help": "Of Slurm and Ray."})
-    mem_per_cpu_gb: int = field(default=2, metadata={"help": "Of Slurm and Ray."})
-    partition: str | None = field(default=None, metadata={"help": "Of Slurm."})
-    time: str | None = field(default=None, metadata={"help": "Of Slurm: the limit of a task, such as 4:00:00."})
-    env_command: str | None = field(default=None, metadata={"help": "Of Slurm: what a node runs before Python."})
+    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of rows of the corpus to read."})
+    executor: str = field(default="local", metadata={"help": "Executor of datatrove: local, slurm or ray."})
+    tasks: int = field(default=1, metadata={"help": "Number of tasks, and so of shards, per split."})
+    workers: int = field(default=-1, metadata={"help": "Number of tasks that run at once; -1 for all."})
+    cpus_per_task: int = field(default=1, metadata={"help": "CPU cores per task under Slurm and Ray."})
+    mem_per_cpu_gb: int = field(default=2, metadata={"help": "Memory per CPU core in GB, under Slurm and Ray."})
+    partition: str | None = field(default=None, metadata={"help": "Partition of Slurm."})
+    time: str | None = field(default=None, metadata={"help": "Time limit of a task under Slurm, such as 4:00:00."})
+    env_command: str | None = field(
+        default=None, metadata={"help": "Shell command that a Slurm node runs before Python."}
+    )
 
     def __post_init__(self):
         from hmm_datasets.errors import InputError

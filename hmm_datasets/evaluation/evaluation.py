@@ -69,34 +69,43 @@ class EvaluationSettings:
         default=None, metadata={"help": "Where the report goes; by default evaluation/ in the model's folder."}
     )
     length: int | None = field(
-        default=None, metadata={"help": "Symbols a sequence of the distribution; by default as in training, else 64."}
+        default=None, metadata={"help": "Symbols per held-out sequence; by default as in training, else 64."}
     )
-    num_sequences: int = field(default=512, metadata={"help": "Held-out sequences of the distribution."})
+    num_sequences: int = field(default=512, metadata={"help": "Number of held-out sequences to measure on."})
     stream_seed: int | None = field(
-        default=None, metadata={"help": "The stream it was trained on, whose other indices are used."}
+        default=None,
+        metadata={"help": "Seed of the stream the model was trained on; held-out indices of it are used."},
     )
-    bos: bool = field(default=True, metadata={"help": "Rows begin with a beginning token."})
-    order: int = field(default=2, metadata={"help": "Of the longest n-gram predictor."})
-    checkpoints: bool = field(
-        default=False, metadata={"help": "Measure every checkpoint in the model's folder against the distribution."}
-    )
-    checkpoint_sequences: int = field(default=128, metadata={"help": "Held-out sequences for each of them."})
+    bos: bool = field(default=True, metadata={"help": "Whether rows begin with a beginning-of-sequence token."})
+    order: int = field(default=2, metadata={"help": "Largest n of the n-gram baselines."})
+    checkpoints: bool = field(default=False, metadata={"help": "Also measure every checkpoint in the model's folder."})
+    checkpoint_sequences: int = field(default=128, metadata={"help": "Number of held-out sequences per checkpoint."})
     window: int | None = field(
-        default=None, metadata={"help": "Tokens a window of text; by default what the model takes, 1024 at most."}
+        default=None,
+        metadata={"help": "Tokens per window of text; by default the context of the model, at most 1024."},
     )
     stride: int | None = field(
-        default=None, metadata={"help": "Tokens a window scores, the others being context; default half a window."}
+        default=None,
+        metadata={"help": "Tokens scored per window, the others being context; by default half a window."},
     )
     by_document: bool = field(
-        default=False, metadata={"help": "Of a token stream: no document is context of another."}
+        default=False,
+        metadata={"help": "Score each document of a token stream by itself, without context from others."},
     )
-    max_documents: int = field(default=1000, metadata={"help": "Documents of a corpus or a file that are read."})
+    max_documents: int = field(
+        default=1000, metadata={"help": "Maximum number of documents read from a corpus or a file."}
+    )
     core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
-    core_tasks: list[str] = field(default_factory=list, metadata={"help": "Some of its tasks; default those there."})
-    core_max_per_task: int | None = field(default=None, metadata={"help": "Questions per task, at most."})
-    core_baselines: str = field(default="v1", metadata={"help": "Random baselines, v1 or v2."})
-    batch_size: int = field(default=32, metadata={"help": "Rows a rank runs at once."})
-    seed: int = field(default=0, metadata={"help": "Of sampled text, controls and bootstraps."})
+    core_tasks: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Tasks of CORE to run; by default all whose questions are in core_data."},
+    )
+    core_max_per_task: int | None = field(
+        default=None, metadata={"help": "Maximum number of questions per task of CORE."}
+    )
+    core_baselines: str = field(default="v1", metadata={"help": "Version of the random baselines of CORE: v1 or v2."})
+    batch_size: int = field(default=32, metadata={"help": "Rows per rank in one forward pass."})
+    seed: int = field(default=0, metadata={"help": "Seed of sampled text, of controls and of bootstraps."})
 
     def __post_init__(self):
         for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",

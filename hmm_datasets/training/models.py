@@ -64,7 +64,7 @@ class ModelSettings:
 
     model: str = field(
         default="10m",
-        metadata={"help": "A preset of hmm_datasets.training.models, a depth (d12), or a configuration's name."},
+        metadata={"help": "A size (1m to 500m), a depth (d12), or a configuration of transformers."},
     )
     tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
     attention: str = field(default="sdpa", metadata={"help": f"What computes attention: {', '.join(ATTENTION)}."})

@@ -42,65 +42,71 @@ class RunSettings:
     """
 
     global_batch_size: int = field(
-        default=64, metadata={"help": "Rows an optimizer step trains on, over all ranks and accumulation."}
+        default=64, metadata={"help": "Rows per optimizer step, over all ranks and gradient accumulation."}
     )
     resume: bool = field(
-        default=True, metadata={"help": "Go on from the newest whole checkpoint in output_dir, if there is one."}
+        default=True, metadata={"help": "Continue from the newest whole checkpoint in output_dir, if there is one."}
     )
     accept_changes: list[str] = field(
         default_factory=list,
-        metadata={
-            "help": "Names, such as data.seed or settings.learning_rate, that may differ from the checkpoint's."
-        },
+        metadata={"help": "Names, such as data.seed, that may differ from those of the run that is continued."},
     )
     keep_every: int | None = field(
-        default=None, metadata={"help": "save_total_limit spares the checkpoints of steps that this divides."}
+        default=None, metadata={"help": "Keep checkpoints of steps divisible by this, whatever save_total_limit says."}
     )
     price_per_hour: float | None = field(
-        default=None, metadata={"help": "What a device costs per hour, in any money, for the cost so far."}
+        default=None, metadata={"help": "Price per device and hour, in any currency, for the cost in logs and plans."}
     )
     time_limit: str | None = field(
-        default=None, metadata={"help": "Save and stop before so long, as Slurm writes it: 3:55:00, 2-00:00:00."}
+        default=None,
+        metadata={"help": "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."},
     )
     evaluations_per_doubling: int = field(
-        default=0, metadata={"help": "Evaluate so many times while the step doubles, from step 1; 0 for never."}
+        default=0, metadata={"help": "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."}
     )
-    train_tokens: int | None = field(default=None, metadata={"help": "Budget: tokens, over all ranks."})
+    train_tokens: int | None = field(
+        default=None, metadata={"help": "Budget: number of tokens to train on, over all ranks."}
+    )
     tokens_per_parameter: float | None = field(
-        default=None, metadata={"help": "Budget: tokens a parameter of the model; 20 where no budget is set."}
+        default=None, metadata={"help": "Budget: tokens per parameter of the model; 20 if no budget is set."}
     )
-    train_flops: float | None = field(default=None, metadata={"help": "Budget: FLOPs of the model."})
-    train_hours: float | None = field(default=None, metadata={"help": "Budget: hours, at the rate assumed."})
+    train_flops: float | None = field(
+        default=None, metadata={"help": "Budget: floating-point operations of the model."}
+    )
+    train_hours: float | None = field(
+        default=None, metadata={"help": "Budget: hours of training, at the assumed rate."}
+    )
     train_cost: float | None = field(
-        default=None, metadata={"help": "Budget: money, at the rate assumed and price_per_hour."}
+        default=None, metadata={"help": "Budget: cost of training, at the assumed rate and price_per_hour."}
     )
-    num_train_epochs: float = field(default=0.0, metadata={"help": "Budget: passes over the corpus."})
+    num_train_epochs: float = field(default=0.0, metadata={"help": "Budget: passes over the training data."})
     assumed_tokens_per_second: float | None = field(
-        default=None, metadata={"help": "Rate assumed by the plan: tokens per second over all devices."}
+        default=None, metadata={"help": "Assumed rate of training for the plan: tokens per second over all devices."}
     )
     assumed_run: str | None = field(
-        default=None, metadata={"help": "Rate assumed by the plan: that of an earlier run, in FLOP/s per device."}
+        default=None, metadata={"help": "Assumed rate of training for the plan: that of an earlier run (its folder)."}
     )
     assumed_device: str | None = field(
-        default=None, metadata={"help": "Rate assumed by the plan: assumed_mfu of this device's peak, as H200."}
+        default=None,
+        metadata={"help": "Assumed rate of training for the plan: assumed_mfu of this device's peak, e.g. H200."},
     )
-    assumed_mfu: float = field(default=0.4, metadata={"help": "Share of assumed_device's peak."})
+    assumed_mfu: float = field(default=0.4, metadata={"help": "Assumed model FLOPs utilization of assumed_device."})
     batch_ramp: list[str] = field(
         default_factory=list,
-        metadata={"help": "Global batches of the first steps, ROWS:STEPS each, such as 16:100 32:300."},
+        metadata={"help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300."},
     )
     z_loss: float = field(
-        default=0.0, metadata={"help": "Adds so much of the mean squared log-normalizer to the loss, such as 1e-4."}
+        default=0.0, metadata={"help": "Weight of the z-loss (mean squared log-normalizer) in the loss, such as 1e-4."}
     )
     log_indices: bool = field(
         default=False, metadata={"help": "Write the indices of the rows each rank trains on to indices-RANK.jsonl."}
     )
     sample_prompts: list[str] = field(
-        default_factory=list, metadata={"help": "Texts that the model continues at every evaluation."}
+        default_factory=list, metadata={"help": "Prompts that the model continues at every evaluation."}
     )
-    sample_tokens: int = field(default=48, metadata={"help": "Tokens of each continuation, at most."})
+    sample_tokens: int = field(default=48, metadata={"help": "Maximum number of tokens per continuation of a prompt."})
     sample_temperature: float = field(
-        default=0.0, metadata={"help": "Of the continuations: 0 for the likeliest token, else drawn from the seed."}
+        default=0.0, metadata={"help": "Sampling temperature of continuations; 0 for greedy decoding."}
     )
 
     train_sampling_strategy: str = "sequential"
@@ -195,15 +201,15 @@ class OptimizerSettings:
     """Settings of optimizer and schedule, mixed into `TrainingArguments` and its kin."""
 
     matrix_optimizer: str = field(
-        default="adamw", metadata={"help": "Of the hidden matrices: adamw, or muon with AdamW for all else."}
+        default="adamw", metadata={"help": "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest."}
     )
     learning_rate_factors: dict[str, Any] | str | None = field(
         default=None,
-        metadata={"help": "Expressions on names of parameters, and what multiplies the learning rate of these."},
+        metadata={"help": "Regular expressions on parameter names, and factors of their learning rate."},
     )
     decay_steps: float = field(
         default=0.2,
-        metadata={"help": "Of warmup_stable_decay: steps of the decay, or their share of the run if below 1."},
+        metadata={"help": "Decay steps of warmup_stable_decay; below 1, a share of the run."},
     )
 
     def __post_init__(self):
@@ -216,11 +222,12 @@ class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
     """`TrainingArguments` with this project's defaults for training on rows of tokens."""
 
     pad_vocabulary_to: int | None = field(
-        default=None, metadata={"help": "Compute the output layer for a multiple of it; 128 on a GPU, 1 for never."}
+        default=None,
+        metadata={"help": "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding."},
     )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.accelerator.is_available(),
-        metadata={"help": "Processes per rank that draw rows ahead; by default 2 with a GPU, which would wait."},
+        metadata={"help": "Processes per rank that load rows ahead; by default 2 with a GPU, else 0."},
     )
     lr_scheduler_type: str = "cosine_with_min_lr"
     lr_scheduler_kwargs: dict[str, Any] | str | None = None

@@ -23,12 +23,16 @@ class DataSettings:
     """What to train on: exactly one of `hmm` and `tokens`."""
 
     hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM, or of a family of them."})
-    tokens: str | None = field(default=None, metadata={"help": "Folder with token streams train/ and test/."})
+    tokens: str | None = field(default=None, metadata={"help": "Folder with the token streams train/ and test/."})
     tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
     length: int = field(default=64, metadata={"help": "Symbols per sequence (HMM), tokens per window (text)."})
-    packed: bool = field(default=False, metadata={"help": "Windows hold whole documents, which do not see another."})
-    stream_seed: int = field(default=0, metadata={"help": "Which stream of the HMM; which shuffle of the windows."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Held-out sequences or windows, at most."})
+    packed: bool = field(
+        default=False, metadata={"help": "Pack whole documents into windows, without attention across documents."}
+    )
+    stream_seed: int = field(
+        default=0, metadata={"help": "Seed of the stream of sequences, or of the order of windows."}
+    )
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out sequences or windows."})
 
     def __post_init__(self):
         if (self.hmm is None) == (self.tokens is None):
@@ -48,12 +52,12 @@ class MixtureSettings:
     """What to midtrain, on what."""
 
     model: str = field(metadata={"help": "Folder or Hub name of the pretrained model."})
-    streams: list[str] = field(metadata={"help": "Folders with token streams train/ and test/."})
-    weights: list[float] = field(metadata={"help": "Share each stream gets."})
-    weigh_by: str = field(default="examples", metadata={"help": "What shares are of: examples (rows) or tokens."})
+    streams: list[str] = field(metadata={"help": "Folders, each with the token streams train/ and test/."})
+    weights: list[float] = field(metadata={"help": "Share of each stream in the mixture."})
+    weigh_by: str = field(default="examples", metadata={"help": "Unit of the weights: examples (rows) or tokens."})
     length: int = field(default=256, metadata={"help": "Tokens per window."})
-    stream_seed: int = field(default=0, metadata={"help": "Of the shuffle of the windows."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Held-out windows of each stream, at most."})
+    stream_seed: int = field(default=0, metadata={"help": "Seed of the order in which windows are visited."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out windows per stream."})
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):

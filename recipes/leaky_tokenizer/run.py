@@ -20,20 +20,24 @@ from hmm_datasets.launch import run
 class LeakySettings:
     """The experiment."""
 
-    output_dir: str = field(metadata={"help": "Where everything goes."})
+    output_dir: str = field(metadata={"help": "Output folder."})
     corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
     test_fraction: float = field(default=0.25, metadata={"help": "Share of the documents that is held out."})
-    max_documents: int | None = field(default=None, metadata={"help": "Read no more rows of the corpus than this."})
-    vocab_size: int = field(default=4096, metadata={"help": "Tokens of each tokenizer, special ones included."})
+    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of rows of the corpus to read."})
+    vocab_size: int = field(
+        default=4096, metadata={"help": "Vocabulary size of each tokenizer, special tokens included."}
+    )
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
-    model: str = field(default="1m", metadata={"help": "A preset of hmm_datasets.training.models."})
-    length: int = field(default=128, metadata={"help": "Tokens per window, in training and measuring."})
-    train_tokens: int = field(default=1_000_000, metadata={"help": "Tokens each model trains on."})
-    global_batch_size: int = field(default=32, metadata={"help": "Windows an optimizer step."})
-    micro_batch_size: int = field(default=16, metadata={"help": "Windows a process runs at once."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Highest learning rate."})
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "One model of each tokenizer a seed."})
-    launcher: str = field(default="cpu2", metadata={"help": "Launch configuration of training and measuring."})
+    model: str = field(default="1m", metadata={"help": "A size (1m to 500m) of the models."})
+    length: int = field(default=128, metadata={"help": "Tokens per window, in training and evaluation."})
+    train_tokens: int = field(default=1_000_000, metadata={"help": "Number of tokens that each model is trained on."})
+    global_batch_size: int = field(default=32, metadata={"help": "Windows per optimizer step."})
+    micro_batch_size: int = field(default=16, metadata={"help": "Windows per process in one forward pass."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    seeds: list[int] = field(
+        default_factory=lambda: [0], metadata={"help": "Seeds; one model per tokenizer and seed."}
+    )
+    launcher: str = field(default="cpu2", metadata={"help": "Launch configuration of training and evaluation."})
 
 
 def main(settings: LeakySettings) -> None:

@@ -31,33 +31,29 @@ class FitSettings:
     ```
     """
 
-    num_states: int = field(metadata={"help": "Hidden states."})
-    max_epochs: int = _setting(100, "Passes over the data at most.")
+    num_states: int = field(metadata={"help": "Number of hidden states."})
+    max_epochs: int = _setting(100, "Maximum number of passes over the data.")
     tolerance: float = _setting(1e-5, "Stop when an epoch gains less than this, in nats per token.")
-    patience: int = _setting(
-        5, "With held-out data: stop after so many epochs without a gain there, and keep the best HMM."
-    )
-    pseudocount: float = _setting(
-        1e-2, "Added to every expected count: the mode under a Dirichlet distribution of 1 + this."
-    )
+    patience: int = _setting(5, "With held-out data, stop after this many epochs without improvement on them.")
+    pseudocount: float = _setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
     start_pseudocount: float | None = _setting(None, "The same for the start table alone; pseudocount by default.")
     transition_pseudocount: float | None = _setting(None, "The same for the transition table alone.")
     emission_pseudocount: float | None = _setting(None, "The same for the emission table alone.")
     update_every: int | None = _setting(
-        None, "Batches between updates of the tables (stochastic EM); by default all, one update an epoch."
+        None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
     step_exponent: float = _setting(
-        0.6, "With update_every: update t moves the statistics by (t + step_offset)**-step_exponent, in (0.5, 1]."
+        0.6, "With update_every, update t has the step size (t + step_offset)**-step_exponent."
     )
-    step_offset: float = _setting(0.0, "With update_every: see step_exponent.")
-    batch_size: int | None = _setting(None, "Sequences a thread or GPU takes at once; by default chosen by size.")
-    dtype: str = _setting("float32", "Type of the recursions; sums over batches are float64 whichever it is.")
-    init: str = _setting("random", "First guess: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = _setting(1, "First guesses tried, from seed on; the likeliest after restart_epochs goes on.")
-    restart_epochs: int = _setting(5, "With num_restarts: epochs each first guess is given.")
-    seed: int = _setting(0, "Of the first guess, and of the order of sequences where update_every is set.")
+    step_offset: float = _setting(0.0, "Offset in the step size of stochastic EM; see step_exponent.")
+    batch_size: int | None = _setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
+    dtype: str = _setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
+    init: str = _setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
+    num_restarts: int = _setting(1, "Number of initial tables tried; the most likely after restart_epochs is kept.")
+    restart_epochs: int = _setting(5, "Epochs that each of num_restarts initial tables is fitted for.")
+    seed: int = _setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
     save_every: int = _setting(10, "Epochs between checkpoints.")
-    backend: str = _setting("torch", "What fits: torch (this package), or pomegranate.")
+    backend: str = _setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     def __post_init__(self):
         least = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
