@@ -332,7 +332,7 @@ class _Push:
                 raise
             except Exception as error:
                 if not passes(error):
-                    told = self._told(what, error)
+                    told = self._explained(what, error)
                     if told is None:
                         raise
                     raise told from error
@@ -344,7 +344,7 @@ class _Push:
                 time.sleep(pause_before_retry(number, error))
         raise ValueError(f"tries is {tries}, expected 1 or more")
 
-    def _told(self, what: str, error: Exception) -> InputError | None:
+    def _explained(self, what: str, error: Exception) -> InputError | None:
         """The line for an error that trying again does not mend, or None for one that is no user's to mend."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 

@@ -31,7 +31,7 @@ from .lineage import lineage
 from .models import count_parameters
 from .plan.plan import Plan
 from .record import History, write_record
-from .sharding import holdings
+from .sharding import shard_sizes
 from .trainer import StepTrainer
 
 SUMMARY_NAME = "summary.json"
@@ -172,7 +172,7 @@ def _summary(trainer: StepTrainer, plan: Plan | None, seconds: float, evaluation
         "resumed_from": None if start is None else start.folder.name,
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
         "distributed_type": str(trainer.accelerator.distributed_type.value),
-        "holdings": holdings(trainer),
+        "shard_sizes": shard_sizes(trainer),
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluation.items() if isinstance(v, int | float)},
     }
 

@@ -9,7 +9,7 @@ from .models import parameter_size
 
 
 @dataclass(frozen=True)
-class Holding:
+class ShardSizes:
     """Elements on one rank.
 
     Attributes:
@@ -25,7 +25,7 @@ class Holding:
     total: int
 
 
-def holdings(trainer: Trainer) -> list[dict]:
+def shard_sizes(trainer: Trainer) -> list[dict]:
     """What every rank holds, in order of rank; call it on all ranks after training.
 
     Under plain data parallelism every rank holds all; under ZeRO 1 and 2 each optimizes its part; under ZeRO 3 and
@@ -34,13 +34,13 @@ def holdings(trainer: Trainer) -> list[dict]:
     from accelerate.utils import gather_object
 
     parameters = list(trainer.model.parameters())
-    holding = Holding(
+    sizes = ShardSizes(
         rank=trainer.args.process_index,
         parameters=sum(map(_held, parameters)),
         optimized=sum(map(_held, _optimized(trainer.optimizer))),
         total=sum(map(parameter_size, parameters)),
     )
-    return gather_object([asdict(holding)])
+    return gather_object([asdict(sizes)])
 
 
 def _optimized(optimizer) -> list:

@@ -82,7 +82,7 @@ def test_on_the_same_processes_a_killed_and_resumed_run_is_the_same_to_the_bit(r
     assert weights[0] == weights[1]
     # Plain data parallelism: every rank holds and optimizes all.
     total = run.summary()["parameters"]["total"]
-    assert [(held["parameters"], held["optimized"]) for held in run.summary()["holdings"]] == [(total, total)] * 2
+    assert [(held["parameters"], held["optimized"]) for held in run.summary()["shard_sizes"]] == [(total, total)] * 2
 
 
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(runs, tokens):

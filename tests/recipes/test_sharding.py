@@ -72,10 +72,10 @@ def test_two_processes_shard_save_and_resume_to_the_model_of_one(
 
     assert (first["resumed_from"], second["resumed_from"]) == (None, "checkpoint-5")
     assert second["world_size"] == 2
-    assert [holding["rank"] for holding in second["holdings"]] == [0, 1]
+    assert [sizes["rank"] for sizes in second["shard_sizes"]] == [0, 1]
     total = second["parameters"]["total"]
-    kept = [holding["parameters"] for holding in second["holdings"]]
-    optimized = [holding["optimized"] for holding in second["holdings"]]
+    kept = [sizes["parameters"] for sizes in second["shard_sizes"]]
+    optimized = [sizes["optimized"] for sizes in second["shard_sizes"]]
     if config in ("zero3", "fsdp2"):
         assert sum(kept) < 1.01 * total
         assert max(kept) < 0.6 * total

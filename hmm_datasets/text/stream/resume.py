@@ -59,7 +59,7 @@ def remove_torn(folder: Path, index: TokenIndex) -> None:
         path.unlink()
 
 
-def put_in_place(source: Path, target: Path) -> None:
+def replace_folder(source: Path, target: Path) -> None:
     """Rename the folder `source` to `target`, in place of what is there."""
     prefix = f".{target.name}.old."
     if target.exists():

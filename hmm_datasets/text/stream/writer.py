@@ -42,8 +42,8 @@ from .resume import (
     PART_SUFFIX,
     check_replaceable,
     finished_part,
-    put_in_place,
     remove_torn,
+    replace_folder,
 )
 
 SHARD_TOKENS = 100_000_000
@@ -193,7 +193,7 @@ def writing(
         try:
             yield writer
             writer.finish()
-            put_in_place(unfinished, folder)
+            replace_folder(unfinished, folder)
         except BaseException as error:
             safe = writer.abandon()
             if is_disk_full(error):
@@ -302,7 +302,7 @@ class ShardWriter:
         self._write_index()
 
     def _write_index(self) -> None:
-        with _told(self.folder / INDEX_NAME):
+        with _as_input_error(self.folder / INDEX_NAME):
             write_json(self.folder / INDEX_NAME, self.index.to_dict())
 
 
@@ -315,7 +315,7 @@ class _OpenShard:
         self.paths = (path, path.with_name(path.name + ENDS_SUFFIX))
         self.digests = (hashlib.sha256(), hashlib.sha256())
         self.files = []
-        with _told(path):
+        with _as_input_error(path):
             for name in self.paths:
                 self.files.append(name.with_name(name.name + PART_SUFFIX).open("wb"))
 
@@ -323,7 +323,7 @@ class _OpenShard:
         """Append documents that end, among `tokens`, at `ends`."""
         ends = (ends + self.num_tokens).astype(ENDS_DTYPE)
         for path, file, digest, array in zip(self.paths, self.files, self.digests, (tokens, ends), strict=True):
-            with _told(path):
+            with _as_input_error(path):
                 file.write(array.data)
             digest.update(array.data)
         self.num_documents += len(ends)
@@ -333,7 +333,7 @@ class _OpenShard:
     def finish(self) -> Shard:
         """Let the files have their names, once they are on the disk."""
         for path, file in zip(self.paths, self.files, strict=True):
-            with _told(path):
+            with _as_input_error(path):
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
@@ -426,7 +426,7 @@ def _source_changed(folder: Path, number: int, how: str) -> str:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_input_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

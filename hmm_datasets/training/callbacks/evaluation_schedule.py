@@ -30,9 +30,9 @@ def is_due(step: int, per_doubling: int) -> bool:
 
     ```
     """
-    return step == 1 or _place(step, per_doubling) > _place(step - 1, per_doubling)
+    return step == 1 or _evaluations_until(step, per_doubling) > _evaluations_until(step - 1, per_doubling)
 
 
-def _place(step: int, per_doubling: int) -> int:
+def _evaluations_until(step: int, per_doubling: int) -> int:
     # A hair more, so that a power of two does not fall short of itself.
     return math.floor(per_doubling * math.log2(step) + 1e-9)
