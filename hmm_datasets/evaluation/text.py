@@ -16,9 +16,9 @@ from tqdm.auto import tqdm
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
-from ..metrics import load_metric
 from ..statistics import ratio_interval
 from ..text.corpora.local_files import check_text
+from .bits_per_byte import bits_per_byte
 from .ranks import check_vocabulary, share_rows, shared_batches
 from .scoring import (
     Row,
@@ -170,7 +170,7 @@ def _figures(
     unit: str,
     seed: int,
 ) -> dict[str, Any]:
-    bits = load_metric("bits_per_byte").compute(predictions=-nats, references=num_bytes, level=LEVEL, seed=seed)
+    bits = bits_per_byte(-nats, num_bytes, level=LEVEL, seed=seed)
     low, high = ratio_interval(nats, tokens, level=LEVEL, seed=seed)
     mean = float(nats.sum() / tokens.sum())
     found = {

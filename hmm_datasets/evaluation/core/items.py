@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ...errors import InputError
-from ...metrics import load_metric
 from ..scoring import (
     Row,
     Scores,
@@ -28,6 +27,7 @@ from ..scoring import (
     score_rows,
 )
 from .prompts import Questions, find_questions
+from .score import core_score
 from .tasks import (
     LANGUAGE_MODELING,
     SCHEMA,
@@ -199,18 +199,15 @@ def _summary(
     questions: list[Questions], items: list[dict[str, Any]], baselines: str, max_per_task: int | None
 ) -> dict[str, Any]:
     """The scores of the items, and of their control."""
-    metric = load_metric("core")
     labels = [item["task"] for item in items]
-    found = metric.compute(
-        predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines
-    )
+    found = core_score(predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines)
     if max_per_task is not None:
         found["name"] += f", at most {max_per_task} items per task"
         found["complete"] = False
     controls = [item for item in items if "corrupted" in item]
     control = {"score": None, "tasks": {}}
     if controls:
-        control = metric.compute(
+        control = core_score(
             predictions=[int(item["corrupted"]["correct"]) for item in controls],
             references=[item["task"] for item in controls],
             baselines=baselines,

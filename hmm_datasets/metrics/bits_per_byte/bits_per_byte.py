@@ -1,14 +1,9 @@
 """Bits per byte: a loss that compares models with different tokenizers."""
 
-import math
-
 import datasets
 import evaluate
-import numpy as np
 
-from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.clustered import as_table
-from hmm_datasets.statistics import ratio_interval
+from hmm_datasets.evaluation.bits_per_byte import bits_per_byte
 
 _DESCRIPTION = """\
 Bits a model needs for a byte of UTF-8 text: the sum of -log2 P(token | past) over the tokens of the texts, by their
@@ -49,21 +44,4 @@ class BitsPerByte(evaluate.Metric):
         )
 
     def _compute(self, predictions, references, resamples=2000, level=0.95, seed=0) -> dict:
-        bits = -as_table("predictions", predictions, 1) / math.log(2)
-        size = as_table("references", references, 1)
-        if np.isnan(bits).any():
-            raise InputError(f"predictions[{int(np.isnan(bits).argmax())}] is NaN; expected a number")
-        if (size < 0).any() or size.sum() == 0:
-            raise InputError(f"references are {references[:8]}; expected counts of bytes, not all zero")
-        ratio = bits.sum() / size.sum()
-        error = math.nan
-        if len(bits) > 1:
-            error = (bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum()
-        low, high = ratio_interval(bits, size, resamples=resamples, level=level, seed=seed)
-        return {
-            "bits_per_byte": float(ratio),
-            "standard_error": float(error),
-            "bits_per_byte_low": low,
-            "bits_per_byte_high": high,
-            "bytes": int(size.sum()),
-        }
+        return bits_per_byte(predictions, references, resamples, level, seed)

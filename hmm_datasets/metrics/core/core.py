@@ -2,11 +2,8 @@
 
 import datasets
 import evaluate
-import numpy as np
 
-from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core.tasks import CORE_TASKS, check_baselines, core_name
-from hmm_datasets.statistics import check_bootstrap, interval
+from hmm_datasets.evaluation.core.score import core_score
 
 _DESCRIPTION = """\
 CORE (DCLM, arXiv:2406.11794): of each of 22 tasks the accuracy a over that of guessing b, (a - b) / (1 - b), and the
@@ -57,41 +54,4 @@ class Core(evaluate.Metric):
         )
 
     def _compute(self, predictions, references, baselines="v1", resamples=2000, level=0.95, seed=0) -> dict:
-        check_baselines(baselines)
-        check_bootstrap(resamples, level)
-        correct, labels = np.asarray(predictions), np.asarray(references)
-        for label in np.unique(labels).tolist():
-            if label not in CORE_TASKS:
-                raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
-        if not len(correct) or not np.isin(correct, (0, 1)).all():
-            raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and some")
-        generator = np.random.default_rng(seed)
-        tasks, resampled = {}, []
-        for label, task in CORE_TASKS.items():
-            of_task = correct[labels == label]
-            if not len(of_task):
-                continue
-            chance, accuracy = task.baseline(baselines), of_task.mean()
-            # Items drawn anew, counted: of zeros and ones that is a binomial distribution.
-            drawn = generator.binomial(len(of_task), accuracy, resamples) / len(of_task)
-            resampled.append((drawn - chance) / (1 - chance))
-            low, high = interval(resampled[-1], level)
-            tasks[label] = {
-                "items": len(of_task),
-                "accuracy": float(accuracy),
-                "baseline": chance,
-                "centered": float((accuracy - chance) / (1 - chance)),
-                "low": low,
-                "high": high,
-            }
-        low, high = interval(np.mean(resampled, axis=0), level)
-        return {
-            "name": core_name(tasks),
-            "score": float(np.mean([task["centered"] for task in tasks.values()])),
-            "low": low,
-            "high": high,
-            "complete": len(tasks) == len(CORE_TASKS),
-            "baselines": baselines,
-            "tasks": tasks,
-            "missing": [label for label in CORE_TASKS if label not in tasks],
-        }
+        return core_score(predictions, references, baselines, resamples, level, seed)

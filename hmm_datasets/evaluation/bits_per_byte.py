@@ -1,0 +1,48 @@
+"""Bits per byte: a loss that compares models with different tokenizers."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..statistics import ratio_interval
+from .clustered import as_table
+
+
+def bits_per_byte(
+    predictions: Any, references: Any, resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> dict[str, Any]:
+    """Bits that a model needs per byte of UTF-8 text, over all texts.
+
+    Args:
+        predictions (array of shape `(N,)`): for each text (or window) the sum of the natural logarithms of its tokens'
+            probabilities.
+        references (array of shape `(N,)`): for each the bytes of UTF-8 that those tokens stand for.
+        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
+            *optional*, defaults to 0): of the bootstrap.
+
+    Returns:
+        `dict`: as the metric `bits_per_byte` describes it.
+
+    Raises:
+        `InputError`: a prediction that is NaN, or references that are no counts of bytes.
+    """
+    bits = -as_table("predictions", predictions, 1) / math.log(2)
+    size = as_table("references", references, 1)
+    if np.isnan(bits).any():
+        raise InputError(f"predictions[{int(np.isnan(bits).argmax())}] is NaN; expected a number")
+    if (size < 0).any() or size.sum() == 0:
+        raise InputError(f"references are {references[:8]}; expected counts of bytes, not all zero")
+    ratio = bits.sum() / size.sum()
+    error = math.nan
+    if len(bits) > 1:
+        error = (bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum()
+    low, high = ratio_interval(bits, size, resamples=resamples, level=level, seed=seed)
+    return {
+        "bits_per_byte": float(ratio),
+        "standard_error": float(error),
+        "bits_per_byte_low": low,
+        "bits_per_byte_high": high,
+        "bytes": int(size.sum()),
+    }

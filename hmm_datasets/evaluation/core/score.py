@@ -1,0 +1,78 @@
+"""The score of CORE: accuracies of tasks over chance, and their mean, with intervals.
+
+Of each task the accuracy `a` over that of guessing `b`, `(a - b) / (1 - b)`, and the plain mean of these (Li et al.,
+2024, arXiv:2406.11794, section 3.5). Intervals are of the percentile bootstrap over the items of each task, drawn
+separately.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...statistics import check_bootstrap, interval
+from .tasks import CORE_TASKS, check_baselines, core_name
+
+
+def core_score(
+    predictions: Sequence[int],
+    references: Sequence[str],
+    baselines: str = "v1",
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Score items of CORE.
+
+    Args:
+        predictions (sequence of `int`): 1 for an item that was answered correctly, 0 for another.
+        references (sequence of `str`): the label of the task of each.
+        baselines (`str`, *optional*, defaults to `"v1"`): which table of random baselines, `v1` or `v2`.
+        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
+            *optional*, defaults to 0): of the bootstrap.
+
+    Returns:
+        `dict`: as the metric `core` describes it.
+
+    Raises:
+        `InputError`: a label that is not in CORE, or predictions that are not 0 or 1.
+    """
+    check_baselines(baselines)
+    check_bootstrap(resamples, level)
+    correct, labels = np.asarray(predictions), np.asarray(references)
+    for label in np.unique(labels).tolist():
+        if label not in CORE_TASKS:
+            raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
+    if not len(correct) or not np.isin(correct, (0, 1)).all():
+        raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and some")
+    generator = np.random.default_rng(seed)
+    tasks, resampled = {}, []
+    for label, task in CORE_TASKS.items():
+        of_task = correct[labels == label]
+        if not len(of_task):
+            continue
+        chance, accuracy = task.baseline(baselines), of_task.mean()
+        # Items drawn anew, counted: of zeros and ones that is a binomial distribution.
+        drawn = generator.binomial(len(of_task), accuracy, resamples) / len(of_task)
+        resampled.append((drawn - chance) / (1 - chance))
+        low, high = interval(resampled[-1], level)
+        tasks[label] = {
+            "items": len(of_task),
+            "accuracy": float(accuracy),
+            "baseline": chance,
+            "centered": float((accuracy - chance) / (1 - chance)),
+            "low": low,
+            "high": high,
+        }
+    low, high = interval(np.mean(resampled, axis=0), level)
+    return {
+        "name": core_name(tasks),
+        "score": float(np.mean([task["centered"] for task in tasks.values()])),
+        "low": low,
+        "high": high,
+        "complete": len(tasks) == len(CORE_TASKS),
+        "baselines": baselines,
+        "tasks": tasks,
+        "missing": [label for label in CORE_TASKS if label not in tasks],
+    }
