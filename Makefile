@@ -1,7 +1,7 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
 # make check   lint, and the tests that start no other program    make test    lint, and all tests but the slow ones
 # make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
-# make dist    sdist and wheel in dist/, built and checked
+# make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # Each sets up its environment first: .venv, or one beside it for another Python, as in make test PYTHON=python3.13.
 PYTHON ?= python3
 VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
@@ -15,7 +15,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-newest lint dist install
+.PHONY: demo check test test-newest lint dist docs install
 
 demo: install
 	$(BIN)/hmm-datasets demo
@@ -30,6 +30,10 @@ dist: $(VENV)/tools
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
+
+# The variable silences mkdocs-material's notice about its successor.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check .
@@ -51,6 +55,11 @@ install: $(VENV)/installed
 # What tests and benchmarks need besides: other libraries to compare with.
 $(VENV)/tools: $(VENV)/installed
 	$(INSTALL) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# What builds the documentation.
+$(VENV)/docs: $(VENV)/installed
+	$(INSTALL) -c constraints.txt -e ".[docs]"
 	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -1,0 +1,188 @@
+"""Pages of the reference that are computed when the site is built: the commands' help, and the recipes' settings."""
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import re
+import sys
+import types
+import typing
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = {
+    "assets/loss.png": "recipes/demo/loss.png",
+    "assets/divergence.png": "recipes/demo/divergence.png",
+    "assets/training.png": "recipes/icl_transition/training.png",
+    "assets/simplex.png": "recipes/belief_geometry/simplex.png",
+}
+"""Pictures that recipes drew, by their place in the site."""
+
+
+def on_files(files, config):
+    """Add the computed pages, and pictures from elsewhere, to what is in docs/."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        files.append(File.generated(config, name, content=page()))
+    for name, source in PICTURES.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def commands_page() -> str:
+    """Every subcommand of `hmm-datasets` with its own help; recipes with their first lines."""
+    from hmm_datasets.cli import build_parser
+    from hmm_datasets.recipe_commands import RECIPE_COMMANDS
+
+    parser = build_parser()
+    parts = [
+        "# Commands\n",
+        "After this page you can find the command for a task and its arguments. It is written from the commands' own "
+        "`--help`. Flags may be spelt with hyphens or with underscores.\n",
+        "## Recipes\n",
+        "A recipe takes `--config FILE.yaml` and flags that override the file: its [settings](settings.md). With "
+        "`--launch NAME` it runs on several processes (see [many GPUs and machines](../guides/scaling.md)).\n",
+        "| command | what it does |\n|---|---|",
+        *(f"| [`{name}`](#{name}) | {recipe.summary} |" for name, recipe in RECIPE_COMMANDS.items()),
+        "\n## Tools\n",
+        "| command | what it does |\n|---|---|",
+    ]
+    tools = {name: sub for name, sub in subcommands(parser).items() if name not in RECIPE_COMMANDS}
+    parts += [f"| [`{name}`](#{name}) | {sentence(sub.description)} |" for name, sub in tools.items()]
+    parts += ["\n## Each recipe\n"]
+    for name, recipe in RECIPE_COMMANDS.items():
+        text = ast.get_docstring(ast.parse((ROOT / "recipes" / recipe.script).read_text(encoding="utf-8")))
+        settings = "" if name not in settings_of_recipes() else f"\n\n[Settings](settings.md#{name})."
+        parts += [f"### {name} {{#{name}}}\n", f"{as_markdown(text)}{settings}\n"]
+    parts += ["## Each tool\n"]
+    for name, sub in tools.items():
+        parts += [f"### {name} {{#{name}}}\n", f"```text\n{plain_help(sub)}\n```\n"]
+        for action, inner in subcommands(sub).items():
+            parts += [f"```text\n{plain_help(inner)}\n```\n" if action else ""]
+    return "\n".join(parts)
+
+
+def subcommands(parser) -> dict:
+    """Parsers of the subcommands, by name."""
+    choices = [action.choices for action in parser._actions if action.nargs == "A..."]
+    return dict(choices[0]) if choices else {}
+
+
+def plain_help(parser) -> str:
+    """The help of a parser at a width of its own, whatever the terminal's."""
+    formatter = type(parser.formatter_class("x")).__mro__[0]
+    parser.formatter_class = lambda prog: formatter(prog, width=96, max_help_position=30)
+    return parser.format_help().strip()
+
+
+def sentence(text: str) -> str:
+    """A description as an entry of a table: without its full stop, beginning small."""
+    text = text.rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def as_markdown(docstring: str) -> str:
+    """A recipe's docstring, with its indented commands as blocks."""
+
+    def block(found: re.Match) -> str:
+        return "\n```text\n" + inspect.cleandoc(found[0].strip("\n")) + "\n```\n"
+
+    return re.sub(r"(?:^    .*\n?)+", block, docstring, flags=re.MULTILINE)
+
+
+def settings_of_recipes() -> dict[str, list[type]]:
+    """The dataclasses of settings of each recipe that has some, by its command."""
+    from hmm_datasets.recipe_commands import RECIPE_COMMANDS
+    from hmm_datasets.training import settings
+
+    found = {}
+    for name, recipe in RECIPE_COMMANDS.items():
+        path = ROOT / "recipes" / recipe.script
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
+        if not runs:
+            continue
+        module = _module(path)
+        found[name] = [
+            getattr(settings, kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
+            for kind in runs[0].args[1:]
+        ]
+    return found
+
+
+def _module(path: Path) -> types.ModuleType:
+    name = f"_recipe_{path.parent.name}_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def settings_page() -> str:
+    """A table of settings for each recipe: type, default, help."""
+    recipes = settings_of_recipes()
+    users: dict[type, list[str]] = {}
+    for name, kinds in recipes.items():
+        for kind in kinds:
+            users.setdefault(kind, []).append(name)
+    parts = [
+        "# Settings\n",
+        "After this page you can write the YAML file of a recipe, or the flags that override it (`--NAME VALUE`). It "
+        "is written from the dataclasses that the recipes read.\n",
+        "Settings of `pretrain`, `midtrain` and `sft` that are not listed here are those of transformers' "
+        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) and TRL's "
+        "[`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer); the tables list what this package adds, and the "
+        "defaults it changes.\n",
+        "| recipe | its settings |\n|---|---|",
+    ]
+    anchors = {kind: kind.__name__.lower() for kind in users}
+    for name, kinds in recipes.items():
+        links = ", ".join(f"[{kind.__name__}](#{anchors[kind]})" for kind in kinds)
+        parts.append(f'| <span id="{name}"></span>`{name}` | {links} |')
+    for kind, names in users.items():
+        parts += [f"\n## {kind.__name__} {{#{anchors[kind]}}}\n"]
+        parts += ["Of " + ", ".join(f"`{name}`" for name in names) + ".\n"]
+        parts += ["| setting | type | default | what |\n|---|---|---|---|", *_rows(kind)]
+    return "\n".join(parts) + "\n"
+
+
+def _rows(kind: type) -> list[str]:
+    ours = [base for base in kind.__mro__ if base.__module__.startswith(("hmm_datasets", "_recipe"))]
+    own = {name for base in ours for name in inspect.get_annotations(base)}
+    bases = [base for base in kind.__mro__ if base not in ours and dataclasses.is_dataclass(base)]
+    inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+    rows = []
+    for field in dataclasses.fields(kind):
+        if field.name not in own:
+            continue
+        text = " ".join(field.metadata.get("help", "").split())
+        if not text and field.name in inherited:
+            text = "As in the base class, with another default."
+        cells = (f"`{field.name}`", f"`{_type(field.type)}`", _default(field), text)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return rows
+
+
+def _type(kind) -> str:
+    members = typing.get_args(kind)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " or ".join(_type(one) for one in members if one is not type(None))
+    return str(kind) if members or isinstance(kind, str) else kind.__name__
+
+
+def _default(field) -> str:
+    if field.default is not dataclasses.MISSING:
+        return "none" if field.default is None else f"`{field.default!r}`"
+    if field.default_factory is dataclasses.MISSING:
+        return "needed"
+    if field.name == "dataloader_num_workers":
+        return "0 or 2"  # it depends on the machine
+    value = field.default_factory()
+    return f"`{value!r}`"
+
+
+PAGES = {"reference/commands.md": commands_page, "reference/settings.md": settings_page}
+"""Computed pages."""

@@ -1,0 +1,219 @@
+"""What the documentation says runs: its Python, the command lines it shows, its links, and the site itself."""
+
+import argparse
+import dataclasses
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hmm_datasets.cli import build_parser
+from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, split_flags
+from hmm_datasets.shipped_files import local_or_shipped
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
+MOST_NOT_RUN = 3
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language, indentation of a list or a note removed."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_on_a_page_runs(page, tmp_path):
+    program = "\n".join(blocks(page, "python"))
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HF_HOME": str(tmp_path / "hub"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_few_blocks_are_not_run():
+    assert sum(len(blocks(page, "python notest")) for page in PAGES) <= MOST_NOT_RUN
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """The command lines in the `sh` blocks of all pages, with their pages."""
+    lines = []
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            joined = block.replace("\\\n", " ")
+            lines += [(page, line.strip()) for line in joined.splitlines() if line.strip() and line[0] != "#"]
+    return lines
+
+
+@pytest.mark.parametrize(("page", "line"), command_lines())
+def test_a_command_line_names_what_exists(page, line):
+    words = shlex.split(line, comments=True)
+    words = [word for word in words if not re.match(r"^\w+=", word)]
+    if words[:1] == ["hmm-datasets"]:
+        check_command(words[1], words[2:])
+    elif words[:2] == ["accelerate", "launch"]:
+        check_launch(words[2:])
+    elif words[:1] == ["python"] and words[1].startswith("recipes/"):
+        check_recipe(words[1], words[2:])
+    elif words[:1] == ["sbatch"]:
+        files = [word for word in words if word.startswith("recipes/")]
+        assert files
+        assert (ROOT / files[0]).is_file(), files[0]
+        check_recipe(files[1], words[words.index(files[1]) + 1 :])
+    elif words[:1] == ["make"]:
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def check_command(name: str, words: list[str]) -> None:
+    """A subcommand of `hmm-datasets`, with its arguments."""
+    if name in ("--help", "--version"):
+        return
+    if name in RECIPE_COMMANDS:
+        recipe = RECIPE_COMMANDS[name]
+        if "--launch" in words:
+            place = words.index("--launch")
+            launch_config(words[place + 1])
+            words = split_flags(words[:place] + words[place + 2 :], launcher())[1]
+        check_recipe(f"recipes/{recipe.script}", words, positional=recipe.first is not None)
+        return
+    hyphens = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
+    arguments, rest = build_parser().parse_known_args([name, *hyphens])
+    if name == "plan":
+        assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
+        script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
+        check_flags(f"recipes/{script}.py", [word.replace("-", "_").replace("__", "--", 1) for word in rest])
+    else:
+        assert not rest, rest
+
+
+def check_launch(words: list[str]) -> None:
+    """`accelerate launch` of a recipe: the launcher's flags, the configuration, the recipe's flags."""
+    script = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    _own, other = split_flags(words[:script], launcher())
+    config = other.index("--config_file")
+    assert (ROOT / other[config + 1]).is_file(), other[config + 1]
+    assert other[:config] + other[config + 2 :] == []
+    check_recipe(words[script], words[script + 1 :])
+
+
+@cache
+def launcher() -> argparse.ArgumentParser:
+    from accelerate.commands.launch import launch_command_parser
+
+    return launch_command_parser()
+
+
+def check_recipe(script: str, words: list[str], positional: bool = False) -> None:
+    """A recipe, its configuration file and its flags."""
+    assert (ROOT / script).is_file(), script
+    if positional and words and not words[0].startswith("-"):
+        words = words[1:]
+    if "--config" in words:
+        name = words[words.index("--config") + 1]
+        assert name.startswith(("my/", "my.")) or local_or_shipped(name, "recipes").is_file(), name
+    check_flags(script, words)
+
+
+def check_flags(script: str, words: list[str]) -> None:
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in flags_of(script)]
+    assert not unknown, (script, unknown)
+
+
+@cache
+def flags_of(script: str) -> set[str]:
+    """The flags of a recipe: those of its dataclasses, or of the parser it makes itself."""
+    name = next(name for name, recipe in RECIPE_COMMANDS.items() if f"recipes/{recipe.script}" == script)
+    kinds = hooks().settings_of_recipes().get(name)
+    if kinds is None:
+        return set(re.findall(r'"(--[\w-]+)"', (ROOT / script).read_text(encoding="utf-8")))
+    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+    aliases = {alias for field in fields for alias in field.metadata.get("aliases", ())}
+    return {"--config", *aliases, *(f"--{field.name}" for field in fields)}
+
+
+@cache
+def hooks():
+    """The module that computes pages when the site is built."""
+    spec = importlib.util.spec_from_file_location("documentation_hooks", DOCS / "hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_relative_links_and_pictures_exist():
+    there = {*PAGES, *hooks().PAGES, *hooks().PICTURES}
+    missing = []
+    for page, text in PAGES.items():
+        prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            path = target.partition("#")[0]
+            if path and not re.match(r"\w+:", target):
+                found = os.path.normpath(Path(page).parent / path)
+                missing += [f"{page}: {target}"] if found not in there and not (DOCS / found).is_file() else []
+    assert not missing
+
+
+def test_the_navigation_names_every_page_once():
+    def pages(part):
+        return [part] if isinstance(part, str) else [name for one in part for name in pages(next(iter(one.values())))]
+
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(pages(navigation)) == sorted({*PAGES, *hooks().PAGES})
+
+
+def test_every_public_name_is_in_the_reference():
+    import hmm_datasets
+
+    text = "".join(text for page, text in PAGES.items() if page.startswith("reference/"))
+    documented = set(re.findall(r"^::: hmm_datasets\.(\w+)$", text, flags=re.MULTILINE))
+    assert documented == set(hmm_datasets.__all__) - {"processes"}
+    assert "::: hmm_datasets.hmm.processes" in text
+
+
+def test_the_computed_pages_tell_every_command_and_setting():
+    commands, settings = hooks().commands_page(), hooks().settings_page()
+    for name in hooks().subcommands(build_parser()):
+        assert f"### {name} " in commands
+    for kinds in hooks().settings_of_recipes().values():
+        assert all(f"## {kind.__name__} " in settings for kind in kinds)
+    assert "`global_batch_size`" in settings
+
+
+def test_docstrings_of_hugging_face_become_lists_and_links():
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("documentation_docstrings", DOCS / "docstrings.py")
+    docstrings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docstrings)
+    text = docstrings.to_markdown(
+        "Draw.\n\nArgs:\n    hmm ([`HMM`]): what\n        draws.\n    a (`int`), b (`x: y`, *optional*): two\n\n"
+        "Returns:\n    [`~hmm_datasets.hub.push.PushResult`]: a\n    thing.\n\n"
+        "Raises:\n    [`InputError`]: no\n    such.\n"
+    )
+    assert "- **`hmm`** ([`HMM`][hmm_datasets.HMM]): what\n    draws." in text
+    assert "- **`a`** (`int`), **`b`** (`x: y`, *optional*): two" in text
+    assert "\n`PushResult`: a\nthing." in text
+    assert "- [`InputError`][hmm_datasets.InputError]: no\n    such." in text
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly(tmp_path):
+    pytest.importorskip("mkdocs")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    remote = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"?https?://")
+    assert not [page for page in (tmp_path / "site").rglob("*.html") if remote.search(page.read_text())]
