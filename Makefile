@@ -2,6 +2,7 @@
 # make check   lint, and the tests that start no other program    make test    lint, and all tests but the slow ones
 # make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
+# make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each
 # Each sets up its environment first: .venv, or one beside it for another Python, as in make test PYTHON=python3.13.
 PYTHON ?= python3
 VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
@@ -15,7 +16,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-newest lint dist docs install
+.PHONY: demo check test test-newest lint dist docs notebooks install
 
 demo: install
 	$(BIN)/hmm-datasets demo
@@ -34,6 +35,9 @@ dist: $(VENV)/tools
 # The variable silences mkdocs-material's notice about its successor.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(VENV)/tools
+	OMP_NUM_THREADS=2 $(BIN)/python docs/notebooks/execute.py
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check .

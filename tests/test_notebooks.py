@@ -1,0 +1,135 @@
+"""The notebooks of `docs/notebooks`: what is kept of them is whole, and they run from beginning to end."""
+
+import ast
+import importlib
+import importlib.util
+import os
+import platform
+import re
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason='pip install "hmm-datasets[notebooks]"')
+pytest.importorskip("nbclient", reason='pip install "hmm-datasets[notebooks]"')
+
+FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+WITHOUT_PICTURES = {"push_and_load"}
+LARGEST = 500_000  # bytes
+
+# Folders of a machine, its addresses, and names of temporary files of a kernel.
+_PLACES = re.compile(
+    r"(?<![\w.<])/(?:tmp|home|root|Users|var|opt|usr|work|mnt)/|localhost|\d+\.\d+\.\d+\.\d+|:\d{4,5}/"
+)
+
+
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def code_cells(name):
+    return [cell for cell in read(name).cells if cell.cell_type == "code"]
+
+
+def outputs(name):
+    return [output for cell in code_cells(name) for output in cell.outputs]
+
+
+def shown_text(name):
+    """What the outputs show as text, pictures apart."""
+    parts = []
+    for output in outputs(name):
+        if output.output_type == "stream":
+            parts.append(output.text)
+        else:
+            parts += [value for kind, value in output.get("data", {}).items() if kind.startswith("text/")]
+    return "\n".join(parts)
+
+
+@pytest.fixture(scope="module")
+def execute():
+    spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.execute
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_valid_small_and_was_executed_from_beginning_to_end(name):
+    nbformat.validate(read(name))
+    assert [cell.execution_count for cell in code_cells(name)] == list(range(1, len(code_cells(name)) + 1))
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < LARGEST
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_hold_no_error_no_warning_and_no_progress_bar(name):
+    assert not [output for output in outputs(name) if output.output_type == "error"]
+    assert not [output.text for output in outputs(name) if output.get("name") == "stderr"]
+    assert "Warning" not in shown_text(name)
+    assert "%|" not in shown_text(name)
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_PICTURES))
+def test_a_notebook_keeps_its_pictures(name):
+    assert [output for output in outputs(name) if "image/png" in output.get("data", {})]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_of_the_machine_is_kept(name):
+    whole = "\n".join(cell.source for cell in read(name).cells) + shown_text(name)
+    assert not _PLACES.findall(whole)
+    hosts = {platform.node(), platform.node().partition(".")[0]} - {"", "localhost"}
+    assert not [host for host in hosts if len(host) > 3 and host in whole]
+    assert str(FOLDER.parents[1]) not in whole
+    assert os.path.expanduser("~") not in whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_imports_names_that_exist(name):
+    found = 0
+    for node in ast.walk(ast.parse("\n".join(cell.source for cell in code_cells(name)))):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "hmm_datasets":
+            module = importlib.import_module(node.module)
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not missing, f"{node.module} has no {', '.join(missing)}"
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_begins_with_what_to_expect_and_ends_with_its_assertions(name):
+    first, *_, last = read(name).cells
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert "xpect" in first.source or "You will see" in first.source
+    assert last.source.count("assert ") > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs_in_an_empty_folder_and_its_claims_hold(name, execute, tmp_path):
+    assert not errors_of(execute(name, folder_in(tmp_path)))  # an assertion that fails is raised
+
+
+@pytest.mark.slow
+def test_without_a_hub_the_push_is_left_out_and_folders_are_loaded(execute, tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "HF_USER"):
+        monkeypatch.delenv(name, raising=False)
+    executed = execute("push_and_load", folder_in(tmp_path), offline=True)
+    assert not errors_of(executed)
+    first, *_ = (output.text for cell in executed.cells for output in cell.get("outputs", []))
+    assert first.startswith("nothing is pushed")
+
+
+def folder_in(tmp_path):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def errors_of(executed):
+    """What an executed notebook wrote to stderr, progress bars apart."""
+    kept = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    return [output.text for output in kept if output.get("name") == "stderr"]
