@@ -31,6 +31,11 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, page, config, files):
+    """Hide from the reader which examples the tests do not run."""
+    return markdown.replace("```python notest", "```python")
+
+
 def commands_page() -> str:
     """Every subcommand of `hmm-datasets` with its own help; recipes with their first lines."""
     from hmm_datasets.cli import build_parser
