@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import __version__
+from . import __version__, launch_environment
 from .errors import InputError, one_line_errors
 from .recipe_commands import RECIPE_COMMANDS, launch_config, start
 from .shipped_files import local_or_shipped
@@ -352,7 +352,7 @@ def preflight(arguments: argparse.Namespace) -> int:
 
     checks = run_checks(arguments.output_dir, PreflightSettings(push=arguments.push))
     failed = [check for check in checks if not check.ok]
-    rank = int(os.environ.get("RANK", "0"))
+    rank = launch_environment.rank()
     if rank == 0:
         print(format_checks(checks), flush=True)
     elif failed:

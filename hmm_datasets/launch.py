@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 
+from . import launch_environment
 from .credentials import masked_arguments
 from .errors import LostPeer, one_line_errors
 from .exclusive_lock import exclusive_lock
@@ -65,7 +66,7 @@ def _one_line_of_lost_peers() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = str(error).splitlines()[0] if str(error) else ""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not _LOST_PEER.search(reason):
+        if launch_environment.world_size() == 1 or not _LOST_PEER.search(reason):
             raise
         raise LostPeer(
             f"lost another process ({reason}); look for the one that ended first, here or on another host; the same "
@@ -84,7 +85,7 @@ def exit_without_teardown() -> Iterator[None]:
     code = 1  # of an exception that nobody catches
 
     def leave() -> None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if launch_environment.world_size() > 1:
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

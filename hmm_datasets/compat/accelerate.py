@@ -15,6 +15,8 @@ argparse does.
 import argparse
 import os
 
+from .. import launch_environment
+
 
 def shard_on_cpu() -> None:
     """Let accelerate use FSDP2 over gloo, where a launcher asked for FSDP and there is no GPU; else do nothing.
@@ -24,7 +26,7 @@ def shard_on_cpu() -> None:
     import torch
 
     wanted = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if not wanted or torch.accelerator.is_available() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if not wanted or torch.accelerator.is_available() or launch_environment.world_size() < 2:
         return
 
     from accelerate.state import AcceleratorState, DistributedType, PartialState
