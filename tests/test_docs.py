@@ -30,6 +30,7 @@ def blocks(page: str, language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_on_a_page_runs(page, tmp_path):
     program = "\n".join(blocks(page, "python"))
@@ -171,7 +172,8 @@ def test_the_navigation_names_every_page_once():
         return [part] if isinstance(part, str) else [name for one in part for name in pages(next(iter(one.values())))]
 
     navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    assert sorted(pages(navigation)) == sorted({*PAGES, *hooks().PAGES})
+    notebooks = {f"notebooks/{path.stem}.md" for path in DOCS.glob("notebooks/*.ipynb")}
+    assert sorted(pages(navigation)) == sorted({*PAGES, *hooks().PAGES} | notebooks)
 
 
 def test_every_public_name_is_in_the_reference():

@@ -57,6 +57,7 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
     assert logits[0] == logits[1]
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(hmm, child_environment, tmp_path):
     tokens = hmm.sample(20, 30, seed=1)

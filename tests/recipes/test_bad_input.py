@@ -19,6 +19,7 @@ def refused(result) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 def test_a_missing_settings_file_is_named(program):
     assert "nowhere.yaml" in refused(program.run("recipes/fit_hmm.py", "--config", "nowhere.yaml"))
 
@@ -59,6 +60,7 @@ def test_a_table_that_is_no_distribution_is_refused(program, hmm_folder, tmp_pat
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_an_empty_corpus_is_refused(program, tmp_path):
     corpus = tmp_path / "empty.txt"
     corpus.write_text("")
@@ -69,6 +71,7 @@ def test_an_empty_corpus_is_refused(program, tmp_path):
     assert not (output / "text").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_model_is_named(program, hmm_folder, tmp_path):
     output = tmp_path / "out"
     line = refused(

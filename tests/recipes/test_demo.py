@@ -206,7 +206,7 @@ assert AutoModelForCausalLM.from_pretrained(me + "/llama").config.vocab_size == 
 rows = load_dataset(
     "hmm", data_files="hf://datasets/" + me + "/sequences/model.safetensors", length=12, split="train", streaming=True
 )
-assert next(iter(rows))["input_ids"] == hmm.sample(1, 12)[0].tolist()
+assert next(iter(rows))["input_ids"][1:] == hmm.sample(1, 12)[0].tolist()
 """
         succeeded(program.run("-c", check, **environment))
     finally:

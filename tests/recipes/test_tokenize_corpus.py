@@ -84,7 +84,7 @@ def test_a_folder_of_another_run_is_refused(program, tokens):
     before = digests(tokens)
     result = program.run("recipes/tokenize_corpus.py", "--output_dir", tokens, "--vocab_size", 600)
     assert result.returncode == 2
-    assert "data.shard_tokens 10000, this one has 100000000" in result.stderr
+    assert "data.shard_tokens was 10000 and is 100000000" in result.stderr
     assert digests(tokens) == before
 
 
