@@ -212,6 +212,7 @@ run(main, Settings)
 """
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("flags", "code", "output", "errors"),
     [

@@ -70,6 +70,7 @@ def test_the_processes_of_a_killed_launcher_end_within_seconds_and_leave_nothing
 
 
 # tmux keeps its programs in a session of their own, as setsid does.
+@pytest.mark.launch
 @pytest.mark.parametrize("prefix", ["", "nohup ", "setsid ", "env TORCHELASTIC_X=1 ACCELERATE_USE_CPU=true "])
 def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, child_environment):
     command = f"{prefix}{sys.executable} {program} {tmp_path} >/dev/null 2>&1 & sleep 60"

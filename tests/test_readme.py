@@ -22,6 +22,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.launch
 def test_the_first_program_comes_near_the_optimum(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)

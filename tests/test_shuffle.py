@@ -52,6 +52,7 @@ print(json.dumps([resident() - before, int(max(seen)), len(rows)]))
 """
 
 
+@pytest.mark.launch
 def test_a_billion_windows_shuffle_in_no_memory(tmp_path, child_environment):
     folder = tmp_path / "a"
     write_tokens([[1]], folder, vocab_size=9, eos_id=0, tokenizer_hash="", corpus="test")

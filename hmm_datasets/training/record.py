@@ -62,7 +62,7 @@ def write_record(
         "settings": masked(settings),
         "versions": versions(),
         "python": platform.python_version(),
-        "command": shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)]),
+        "command": command_line(),
         "host": socket.gethostname(),
         "world_size": launch_environment.world_size(),
         "commit": git_commit(),
@@ -74,6 +74,13 @@ def write_record(
         write_identity(folder, identity)
         write_json(folder / RECORD_NAME, record)
     return record
+
+
+def command_line() -> str:
+    """The command that started this program, tokens and keys masked; of a notebook there is none."""
+    if Path(sys.argv[0]).name == "ipykernel_launcher.py":
+        return "(in a notebook)"
+    return shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)])
 
 
 def versions() -> dict[str, str]:

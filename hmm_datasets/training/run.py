@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from transformers import PrinterCallback, ProgressCallback
+from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTTrainer
 
@@ -143,7 +143,11 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
         trainer.add_callback(Samples(trainer))
     trainer.add_callback(History(args.output_dir))
     trainer.remove_callback(PrinterCallback)
-    if trainer.pop_callback(ProgressCallback) is not None:
+    # The Trainer's own, which in a notebook is of another class that needs IPython to be imported.
+    bars = [one for one in trainer.callback_handler.callbacks if type(one).__name__.endswith("ProgressCallback")]
+    for bar in bars:
+        trainer.remove_callback(bar)
+    if bars:
         trainer.add_callback(ProgressLine())
     disable_progress_bar()
     interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))

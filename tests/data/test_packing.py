@@ -150,6 +150,7 @@ def test_items_together_are_the_items_one_by_one_in_an_order_of_every_epoch(pack
     assert epochs[0] != epochs[1] != plain
 
 
+@pytest.mark.launch
 def test_workers_and_the_library_collator_give_the_same_rows_and_no_mask(packed):
     loader = DataLoader(
         packed, batch_size=8, num_workers=2, collate_fn=default_data_collator, multiprocessing_context="spawn"

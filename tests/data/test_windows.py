@@ -117,6 +117,7 @@ def test_windows_survive_pickling(stream):
     assert again.fingerprint() == windows.fingerprint()
 
 
+@pytest.mark.launch
 def test_a_dataloader_with_workers_gives_the_windows_in_order(stream):
     windows = TokenWindows(stream, 10, seed=5)
     loader = DataLoader(windows, batch_size=8, num_workers=2, multiprocessing_context="spawn")
@@ -248,6 +249,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("kind", ["contiguous", "packed"])
 def test_thousands_of_batches_take_no_more_memory_than_the_first(tmp_path, child_environment, kind):
     tokens = np.random.default_rng(0).integers(0, EOS, 100_000)

@@ -216,6 +216,7 @@ def test_a_model_fitted_by_either_library_becomes_a_stream_in_one_line(hmm, toke
         HMM.from_pomegranate(fitted)
 
 
+@pytest.mark.launch
 def test_pomegranate_leaves_torch_as_many_threads_as_it_had(child_environment):
     """Its own import takes all cores; small products then wait for each other, tens of times as long."""
     pytest.importorskip("pomegranate")

@@ -42,6 +42,7 @@ def hmm() -> HMM:
     return HMM(**processes.random(5, 6, alpha=0.4, seed=3).tables(), vocabulary=WORDS)
 
 
+@pytest.mark.launch
 def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, child_environment, tmp_path):
     hmm.save_pretrained(tmp_path / "hmm")
     HMMForCausalLM.from_hmm(hmm).save_pretrained(tmp_path / "model")

@@ -73,6 +73,11 @@ def test_only_rank_0_writes_the_record_and_every_rank_checks_it(tmp_path, monkey
         write_record(tmp_path, {}, {**DATA, "length": 1})
 
 
+def test_a_notebook_is_named_in_place_of_the_command_of_its_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/ipykernel_launcher.py", "-f", "/tmp/kernel.json"])
+    assert write_record(tmp_path, {}, DATA)["command"] == "(in a notebook)"
+
+
 def test_versions_are_those_installed():
     found = versions()
     assert found["torch"].startswith("2.")

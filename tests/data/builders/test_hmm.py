@@ -275,6 +275,7 @@ assert not [finder for finder in sys.meta_path if type(finder).__module__.starts
 """
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     "imports",
     [

@@ -20,6 +20,7 @@ def killed(tmp_path, child_environment):
     return killed
 
 
+@pytest.mark.launch
 def test_a_writer_killed_at_20_random_moments_ends_with_the_bytes_of_an_undisturbed_one(killed):
     undisturbed, *rows = killed("times")
     kills = [row for row in rows if "killed" in row]
@@ -35,6 +36,7 @@ def test_a_writer_killed_at_20_random_moments_ends_with_the_bytes_of_an_undistur
             assert after["shards"] >= before["shards"]
 
 
+@pytest.mark.launch
 def test_a_writer_killed_at_any_file_operation_ends_with_the_same_bytes(killed):
     rows = killed("places")
     whole = [row["whole"] for row in rows if "whole" in row]

@@ -163,6 +163,7 @@ def test_batches_are_bounded_by_bytes_too():
     assert np.sum(sizes) == 10
 
 
+@pytest.mark.launch
 def test_a_document_of_100_mb_is_one_document_and_takes_a_small_multiple_of_its_size(tmp_path, child_environment):
     program = """if True:
         import resource, sys

@@ -2,7 +2,7 @@ import io
 import sys
 
 import tiny_runs
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.monitoring.watch import format_status, read_status
@@ -31,3 +31,16 @@ def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
     rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
     assert [(row["step"], row["fraction"]) for row in rows] == [(3, 0.6), (5, 1.0)]
     assert "5 of 5 (100.0%)" in format_status(read_status(tmp_path))
+
+
+def test_the_bar_of_a_notebook_gives_way_to_ours(tmp_path):
+    class NotebookProgressCallback(TrainerCallback):
+        """Named as that of transformers, which needs IPython."""
+
+    run = tiny_runs.trainer(tmp_path, max_steps=1)
+    run.remove_callback(ProgressCallback)
+    run.add_callback(NotebookProgressCallback)
+    train_and_save(run, settings={}, data={})
+    names = [type(callback).__name__ for callback in run.callback_handler.callbacks]
+    assert "ProgressLine" in names
+    assert "NotebookProgressCallback" not in names
