@@ -110,6 +110,7 @@ np.savez(sys.argv[2], **dict(zip(("start", "transition", "emission"), tables)))
 """
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("pseudocount", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_one_step_is_that_of_dynamax(pseudocount, tmp_path):
     if importlib.util.find_spec("dynamax") is None:

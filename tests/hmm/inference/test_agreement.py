@@ -115,6 +115,7 @@ def dynamax(tmp_path_factory) -> dict[str, np.ndarray]:
     return dict(np.load(found))
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("name", HMMS)
 def test_dynamax_gives_the_same_likelihoods_beliefs_posteriors_paths_and_counts(name, dynamax):
     hmm = HMMS[name]
