@@ -47,8 +47,8 @@ class LocalHub:
     def stop(self) -> None:
         self.process.stdin.close()
         try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:  # a connection that a killed child left open holds it
+            self.process.wait(timeout=1)
+        except subprocess.TimeoutExpired:  # a forked child holds the other end of its standard input
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
