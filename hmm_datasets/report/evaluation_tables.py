@@ -53,12 +53,12 @@ def _optimum_sentence(optimum: Report) -> str:
     gap, error = optimum["bayes_gap"]["bayes_gap"], optimum["bayes_gap"]["standard_error"]
     known = "" if error is None else f" (95% interval {interval_text(gap - Z_95 * error, gap + Z_95 * error)})"
     floor = {
-        "bayes": "the Bayes optimum, the least that any model can lose",
-        "oracle": "what one loses who is told the HMM of each sequence; the distance from the optimum is less",
+        "bayes": "the optimum",
+        "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
     }[optimum["floor"]]
     within = "" if error is None or gap > Z_95 * error else " Chance may explain that."
     return (
-        f"The model loses {gap:.4f} +- {figure_text(error)} nats per token{known} more than {floor}, on "
+        f"The model is {gap:.4f} +- {figure_text(error)} nats per token{known} above {floor}, on "
         f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols.{within}"
     )
 
