@@ -175,6 +175,32 @@ def read_json(path: str | os.PathLike) -> Any:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        `InputError`: no such file, not text in UTF-8, not YAML, or not a mapping; it names the byte or line.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
+            f"{error.object.count(10, 0, error.start) + 1}; save the file again with the encoding UTF-8"
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f":{mark.line + 1}"
+        raise InputError(f"{path}{line}: not YAML ({getattr(error, 'problem', error)})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
+    return content
+
+
 def append_jsonl(path: str | os.PathLike, row: dict) -> None:
     """Append one row to a JSON Lines file in a single write, flushed to the operating system."""
     path = Path(path)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .compat.accelerate import flags_of
 from .errors import InputError
+from .files import read_yaml
 from .shipped_files import local_or_shipped, shipped
 
 if TYPE_CHECKING:
@@ -220,15 +221,7 @@ def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -
 
 def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
     """The flag that names the DeepSpeed file of a configuration, where that is not to be found from here."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{config}: not YAML ({error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{config}: expected a mapping, as `accelerate config` writes it")
-    named = (content.get("deepspeed_config") or {}).get("deepspeed_config_file")
+    named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
     if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
         return []
     return ["--deepspeed_config_file", str(local_or_shipped(named, "ds_configs"))]

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from ..errors import InputError
 from .hmm_sequences import EndlessSequences
+from .row_access import rows_at
 
 RESOLUTION = 100_000
 """Weights are rounded to one part in this many."""
@@ -103,8 +104,7 @@ class InterleavedRows(Dataset):
             chosen = np.flatnonzero(sources == number)
             wanted = rows[chosen].tolist()
             source = self.sources[number]
-            together = getattr(source, "__getitems__", None)
-            found = together(wanted) if together else [source[row] for row in wanted]
+            found = rows_at(source, wanted)
             if self.has_positions and not getattr(source, "has_positions", False):
                 found = [{**row, "position_ids": torch.arange(len(row["input_ids"]))} for row in found]
             for place, item in zip(chosen.tolist(), found, strict=True):

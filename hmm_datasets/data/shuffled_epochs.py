@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..shuffle import places_in_epochs
+from .row_access import rows_at
 
 
 class ShuffledEpochs(Dataset):
@@ -37,6 +38,4 @@ class ShuffledEpochs(Dataset):
         return self.rows[int(places_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        places = places_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist()
-        together = getattr(self.rows, "__getitems__", None)
-        return together(places) if together else [self.rows[place] for place in places]
+        return rows_at(self.rows, places_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())

@@ -13,7 +13,6 @@ from ..hmm.model import HMM
 from .tables import PREDICTORS, text_table
 
 _MOST_STATES = 12  # rows of the table of states
-_BATCH = 256  # sequences whose distributions are held at once
 
 
 def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
@@ -158,17 +157,19 @@ def _cross_entropy(source: HMM | Family, length: int, num_sequences: int, seed: 
     """Of each predictor nats by position; the expectation over the token that comes, which has less noise than it."""
     import torch
 
-    from ..hmm.analysis.predictors import predictors_of
+    from ..hmm.analysis.predictors import predictors_of, stream
 
-    predictors = predictors_of(source)
-    parts = {name: [] for name in [*predictors, *["oracle"] * isinstance(source, Family)]}
-    for first in range(0, num_sequences, _BATCH):
-        tokens = source.sample(min(_BATCH, num_sequences - first), length, seed, first)
-        batch = torch.from_numpy(tokens.astype(np.int64))
-        found = {name: predictor(batch) for name, predictor in predictors.items()}
-        if isinstance(source, Family):
+    predictors, is_family = predictors_of(source), isinstance(source, Family)
+    parts = {name: [] for name in [*predictors, *["oracle"] * is_family]}
+    leading = "uniform" if is_family else "bayes"  # whose distributions come with the batches
+    first = 0
+    for batch, distributions in stream(predictors[leading], source.sample(num_sequences, length, seed)):
+        found = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
+        found[leading] = distributions
+        if is_family:
             found["oracle"] = source.oracle_next_token_probs(batch, seed=seed, first=first)
-        truth = found["oracle" if isinstance(source, Family) else "bayes"][:, :-1]
+        first += len(batch)
+        truth = found["oracle" if is_family else "bayes"][:, :-1]
         for name, distribution in found.items():
             parts[name].append(-torch.xlogy(truth, distribution[:, :-1]).sum(-1).numpy())
     nats = {name: np.concatenate(values) for name, values in parts.items()}

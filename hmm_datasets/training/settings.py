@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import yaml
 from transformers import PreTrainedModel, TrainingArguments
 from trl import SFTConfig, TrlParser
 
 from .. import launch_environment
 from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError
+from ..files import read_yaml
 from ..shipped_files import local_or_shipped
 from .callbacks.interruptions import parse_time
 from .callbacks.samples import check_samples
@@ -315,30 +315,6 @@ def _check_flags(arguments: list[str], parser: _Parser) -> None:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and flag not in known:
             raise InputError(f"unknown flag {flag}{_suggestion(flag, known)}")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        `InputError`: no such file, not text in UTF-8, not YAML, or not a mapping; it names the byte or line.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
-            f"{error.object.count(10, 0, error.start) + 1}; save the file again with the encoding UTF-8"
-        ) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f":{mark.line + 1}"
-        raise InputError(f"{path}{line}: not YAML ({getattr(error, 'problem', error)})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
-    return content
 
 
 def _check_config(place: list[str], parser: _Parser, kinds: Sequence[type]) -> None:

@@ -265,9 +265,12 @@ class ConversationData(TrainingData):
 
     def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
         import numpy as np
+        import pyarrow.compute as pc
 
         self._rows, self._seed = rows, seed
-        self._lengths = np.fromiter((len(row) for row in rows["input_ids"]), np.int64, len(rows))
+        tables = rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=1000)
+        lengths = [pc.list_value_length(table["input_ids"]).to_numpy() for table in tables]
+        self._lengths = np.concatenate(lengths).astype(np.int64)
         self.row_length = int(self._lengths.max()) if max_length is None else max_length
         self.rows_per_epoch = len(rows)
         self.test_rows = test_rows

@@ -103,16 +103,12 @@ class StepTrainer(ShardedTrainer):
         """
         args = self.args
         self.identity, self.start = curve_identity(self, data), start
-        args.batch_schedule.check_divides(
-            args.world_size * args.per_device_train_batch_size, 0 if start is None else start.step
-        )
+        self.schedule = args.batch_schedule.continued(start, args.world_size * args.per_device_train_batch_size)
         if start is None:
             return
         # Shuffled rows are passed over batch by batch, which finds the next row only if batches are as they were.
         fixed = () if self.reads_in_order else ("settings.global_batch_size",)
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
-        if start.rows is not None:
-            self.schedule = args.batch_schedule.reaching(start.rows, start.step)
         if self.reads_in_order:
             rows = self.train_dataset
             self.train_dataset = Subset(rows, range(self.schedule.rows_before(start.step), len(rows)))

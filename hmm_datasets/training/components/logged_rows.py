@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from ...data.row_access import rows_at
 from ...files import append_jsonl
 from ..record import forget_after
 from .component import Component
@@ -41,8 +42,7 @@ class IndexedRows(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        together = getattr(self.rows, "__getitems__", None)
-        found = together(indices) if together else [self.rows[index] for index in indices]
+        found = rows_at(self.rows, indices)
         return [{**row, ROW_INDEX: torch.tensor(index)} for index, row in zip(indices, found, strict=True)]
 
 

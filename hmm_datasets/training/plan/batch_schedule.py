@@ -10,8 +10,12 @@ batch may grow as the loss falls).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ...errors import InputError
+
+if TYPE_CHECKING:
+    from ..checkpoints.resuming import Start
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,22 @@ class BatchSchedule:
                     "(in YAML within quotation marks)"
                 )
         return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
+
+    def continued(self, start: "Start | None", rows: int) -> "BatchSchedule":
+        """The schedule of a run that goes on from a checkpoint: what is still to come must divide by `rows`.
+
+        Args:
+            start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint; None at the
+                beginning.
+            rows (`int`): world size x per_device_train_batch_size.
+
+        Raises:
+            `InputError`: a stage still to come does not divide.
+        """
+        self.check_divides(rows, 0 if start is None else start.step)
+        if start is None or start.rows is None:
+            return self
+        return self.reaching(start.rows, start.step)
 
     def reaching(self, rows: int, step: int) -> "BatchSchedule":
         """The same global batches for a run that has consumed `rows` rows in its first `step` steps.

@@ -122,9 +122,7 @@ def make_plan(
         `InputError`: batches that do not divide, or a budget that buys no step.
     """
     accumulation_steps(ramp.global_batch_size, world_size, micro_batch_size)
-    ramp.check_divides(world_size * micro_batch_size, 0 if start is None else start.step)
-    if start is not None and start.rows is not None:
-        ramp = ramp.reaching(start.rows, start.step)
+    ramp = ramp.continued(start, world_size * micro_batch_size)
     parameters, flops = count_parameters(model), flops_per_token(model, data.row_length)
     steps = budget.steps(
         ramp,

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoConfig, PretrainedConfig
 
 from ...errors import InputError
+from ...files import read_yaml
 from ..models import ModelSettings, load_pretrained, new_model
-from ..settings import PretrainSettings, parse_settings, read_yaml
+from ..settings import PretrainSettings, parse_settings
 from ..sources import DataSettings, MixtureSettings
 from .forecast import (
     STRATEGIES,
