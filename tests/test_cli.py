@@ -58,7 +58,7 @@ def test_sample_prints_a_line_a_sequence(folder, capsys):
 
 @pytest.mark.parametrize("suffix", [".npy", ".bin", ".txt"])
 def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, capsys):
-    monkeypatch.setattr("hmm_datasets.cli._CHUNK_TOKENS", 20)
+    monkeypatch.setattr("hmm_datasets.hmm_commands._CHUNK_TOKENS", 20)
     path = tmp_path / f"tokens{suffix}"
     assert main(["sample", folder, "--num-sequences", "11", "--length", "6", "--output", str(path)]) == 0
     if suffix == ".npy":
@@ -131,7 +131,7 @@ def test_sample_into_a_closed_pipe_ends_quietly(folder):
 
 
 def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hmm_datasets.cli._CHUNK_TOKENS", 50)
+    monkeypatch.setattr("hmm_datasets.hmm_commands._CHUNK_TOKENS", 50)
     tokens = HMM_OF_TESTS.sample(9, 20, seed=1)
     np.save(tmp_path / "t.npy", tokens)
     assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
