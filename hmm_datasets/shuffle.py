@@ -42,7 +42,7 @@ def epoch_order(indices: Int[np.ndarray, "B"], size: int, seed: int, epoch: int 
     return places.astype(np.int64)
 
 
-def places_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int | None) -> Int[np.ndarray, "B"]:
+def indices_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int | None) -> Int[np.ndarray, "B"]:
     """Which row each index is, in a data set that holds `size` rows `epochs` times over.
 
     Args:
@@ -55,7 +55,7 @@ def places_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int |
         `IndexError`: outside the data set.
 
     ```python
-    >>> sorted(places_in_epochs([0, 1, 2], 3, epochs=2, seed=0).tolist())
+    >>> sorted(indices_in_epochs([0, 1, 2], 3, epochs=2, seed=0).tolist())
     [0, 1, 2]
 
     ```

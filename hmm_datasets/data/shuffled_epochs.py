@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ..shuffle import places_in_epochs
+from ..shuffle import indices_in_epochs
 from .row_access import rows_at
 
 
@@ -35,7 +35,7 @@ class ShuffledEpochs(Dataset):
         return len(self.rows) * self.epochs
 
     def __getitem__(self, index: int) -> Any:
-        return self.rows[int(places_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
+        return self.rows[int(indices_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return rows_at(self.rows, places_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())
+        return rows_at(self.rows, indices_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())

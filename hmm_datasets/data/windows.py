@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 
 from ..errors import InputError
-from ..shuffle import places_in_epochs
+from ..shuffle import indices_in_epochs
 from ..text.stream.reader import TokenStream
 
 IGNORED = -100
@@ -67,7 +67,7 @@ class Windows(ABC):
 
     def places(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
         """Return which window of an epoch each item is; negative indices count from the end."""
-        return places_in_epochs(indices, self.num_windows, self.epochs, self.seed)
+        return indices_in_epochs(indices, self.num_windows, self.epochs, self.seed)
 
     def fingerprint(self) -> str:
         """SHA-256 of what fixes every row: the stream, the kind of windows, their length and order."""

@@ -17,7 +17,7 @@ from ..credentials import SHORTEST_SECRET, holds_secret, known_secrets
 from ..digests import DIGESTS_NAME, file_digest
 from ..errors import InputError
 from ..files import read_json, write_json
-from .places import Places
+from .redaction import Redaction
 
 # Hidden files are marks and leftovers of tools; checkpoints hold optimizer states of many times the model's size.
 DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*")
@@ -79,7 +79,7 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
                 f"{path}: holds something shaped like an access token or key, so nothing was pushed; take it out of "
                 f"{name}, or move the file out of the folder, and withdraw the token if others could read it"
             )
-    places = Places(Path(folder))
+    places = Redaction(Path(folder))
     with tempfile.TemporaryDirectory(prefix="hmm-datasets-push-") as scratch:
         found = dict(files)
         for number, (name, path) in enumerate(files.items()):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..files import read_json
 from .cards import is_own_card, write_card
-from .places import Places
+from .redaction import Redaction
 
 __all__ = ["write_hmm_card", "write_run_card"]
 
@@ -42,7 +42,7 @@ def write_run_card(
         return False
     record, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
     plan = read_json(folder / "plan.json") if (folder / "plan.json").exists() else {}
-    settings, data, places = record["settings"], record["data"], Places(folder)
+    settings, data, places = record["settings"], record["data"], Redaction(folder)
     own = record.get("lineage") or {"stage": "training", "data": None, "before": []}
     stages = [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": summary["tokens"]}]
     metrics, floor = _held_out(summary["evaluation"])
@@ -89,7 +89,7 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
     folder = Path(folder)
     if not is_own_card(folder / "hmm"):
         return False
-    record, summary, places = read_json(folder / "run.json"), read_json(folder / "summary.json"), Places(folder)
+    record, summary, places = read_json(folder / "run.json"), read_json(folder / "summary.json"), Redaction(folder)
     hmm, corpus = HMM.from_pretrained(folder / "hmm"), places.without_paths(record["settings"]["corpus"])
     write_card(
         "hmm",

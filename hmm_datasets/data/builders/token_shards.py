@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 from ...errors import InputError
 from ...files import atomic_folder
 from ...hmm.sampling.sequences import smallest_unsigned
-from ...shuffle import places_in_epochs
+from ...shuffle import indices_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
 from ..windows import TokenWindows
@@ -117,7 +117,7 @@ class TokenExamples(IndexedExamples):
             windows = TokenWindows(self.stream, self.length, self.seed)
             tokens = windows.tokens(first + step * np.arange(count)).astype(self.dtype)
             return tokens.ravel(), np.arange(0, tokens.size + 1, self.length)
-        documents = places_in_epochs(first + step * np.arange(count), self.total, 1, self.seed)
+        documents = indices_in_epochs(first + step * np.arange(count), self.total, 1, self.seed)
         starts, stops = self.stream.bounds(documents)
         offsets = np.concatenate([[0], np.cumsum(stops - starts)])
         count = max(1, int(np.searchsorted(offsets, _TABLE_TOKENS, side="right")) - 1)

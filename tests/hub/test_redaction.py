@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hmm_datasets.hub.places import Places
+from hmm_datasets.hub.redaction import Redaction
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
 
 def cleaned(folder, name, content):
     (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    text = Places(folder).cleaned(folder / name)
+    text = Redaction(folder).cleaned(folder / name)
     return json.loads(text) if text is not None and name.endswith(".json") else text
 
 

@@ -31,7 +31,7 @@ _BEFORE = r"(?<![\w.~<>/+-])"
 _WITHIN = r"[^\s\"'`<>|:;,()\[\]{}\\*?/]"
 
 
-class Places:
+class Redaction:
     """What names this machine, and how text is rid of it.
 
     Args:
