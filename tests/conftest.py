@@ -58,18 +58,32 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="session")
 def child_environment() -> dict[str, str]:
-    """The environment of a child process that imports this package."""
+    """The environment of a child process that imports this package, off the network."""
     root = str(Path(__file__).parents[1])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="session")
-def launch(child_environment):
+def warm_python(tmp_path_factory, child_environment):
+    """An executable that does what `python` does in a child environment, forked from one that has all imported.
+
+    Tests of how processes are started and killed take `sys.executable`.
+    """
+    folder = tmp_path_factory.mktemp("warm")
+    command = [sys.executable, str(Path(__file__).with_name("warm_python") / "server.py"), str(folder)]
+    with subprocess.Popen(command, env=child_environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "ready\n"
+        yield str(folder / "python")
+        server.terminate()
+
+
+@pytest.fixture(scope="session")
+def launch(child_environment, warm_python):
     """Run a launcher (`python -m MODULE ARGUMENTS`) to its end; return what `subprocess.run` would."""
 
     def launch(module: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+        command = [warm_python, "-m", module, *map(str, arguments)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=child_environment, **streams) as process:
             try:

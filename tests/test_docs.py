@@ -32,15 +32,10 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
-def test_python_on_a_page_runs(page, tmp_path):
+def test_python_on_a_page_runs(page, tmp_path, warm_python, child_environment):
     program = "\n".join(blocks(page, "python"))
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "HF_HOME": str(tmp_path / "hub"),
-        "HF_HUB_OFFLINE": "1",
-    }
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        [warm_python, "-c", program], cwd=tmp_path, env=child_environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
 

@@ -220,10 +220,10 @@ run(main, Settings)
         (["--number", "-5"], 2, "", "error: number is -5; expected 0 or more\n"),
     ],
 )
-def test_a_recipe_runs_or_ends_in_one_line(tmp_path, child_environment, flags, code, output, errors):
+def test_a_recipe_runs_or_ends_in_one_line(tmp_path, warm_python, child_environment, flags, code, output, errors):
     (tmp_path / "recipe.py").write_text(RECIPE)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", tmp_path / "recipe.py", *flags],
+        [warm_python, tmp_path / "recipe.py", *flags],
         env=child_environment,
         capture_output=True,
         text=True,

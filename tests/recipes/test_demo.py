@@ -13,13 +13,13 @@ SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_s
 
 
 @pytest.fixture(scope="module")
-def experiment(program, tmp_path_factory):
-    """All stages up to the answers; each stage's output by name."""
-    root = tmp_path_factory.mktemp("road")
-    commands = {}
+def experiment(program, succeeded, tmp_path_factory):
+    """All stages up to the answers; what each printed, by name."""
+    root = tmp_path_factory.mktemp("experiment")
+    printed = {}
 
     def run(name, *arguments):
-        commands[name] = arguments
+        printed[name] = succeeded(program.run(*arguments)).stdout
 
     run(
         *("hmm", "recipes/fit_hmm.py", "--output_dir", root / "hmm", "--num_states", 8, "--max_epochs", 8),
@@ -56,7 +56,7 @@ def experiment(program, tmp_path_factory):
     )
     run("report", "recipes/report.py", "--experiment", root)
     run("answers", "recipes/answers.py", "--model", root / "sft")
-    return root, program.run_in_one_process(commands, HF_HUB_OFFLINE="1")
+    return root, printed
 
 
 def test_the_report_is_in_order_and_names_every_stage(experiment):
@@ -130,7 +130,6 @@ def test_started_again_a_finished_run_trains_no_further(program, succeeded, expe
             *("recipes/pretrain.py", "--tokens", root / "tokens" / "text", "--length", 64, "--model", "1m"),
             *("--tokenizer", root / "tokens" / "tokenizer", "--output_dir", root / "pretrain_text"),
             *("--max_steps", 4, *SMALL),
-            HF_HUB_OFFLINE="1",
         )
     )
     after = json.loads((root / "pretrain_text" / "summary.json").read_text())
@@ -149,7 +148,6 @@ def test_stopped_between_its_last_checkpoint_and_its_end_a_run_does_not_overrun(
             *("recipes/midtrain.py", "--model", root / "pretrain_text", "--length", 64),
             *("--streams", root / "tokens" / "text", root / "tokens" / "chat", "--weights", 0.6, 0.4),
             *("--output_dir", folder, "--max_steps", 4, *SMALL),
-            HF_HUB_OFFLINE="1",
         )
     )
     after = json.loads((folder / "summary.json").read_text())
@@ -163,6 +161,7 @@ def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment)
         program.run(
             *("recipes/push.py", "--folders", folder, "--names", "my-hmm", "--types", "model"),
             HF_ENDPOINT="http://127.0.0.1:9",
+            HF_HUB_OFFLINE="0",
             HF_TOKEN="hf_test",
         )
     ).stdout.strip()
@@ -182,6 +181,7 @@ def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experim
         environment = {
             **dict(server.stdout.readline().strip().split("=", 1) for _ in range(2)),  # HF_ENDPOINT and HF_TOKEN
             "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
             "NO_PROXY": "127.0.0.1,localhost",
             "HF_HOME": str(tmp_path / "home"),
         }

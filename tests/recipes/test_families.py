@@ -8,7 +8,6 @@ from hmm_datasets.hmm.families import RandomChains
 pytestmark = pytest.mark.launch
 
 
-@pytest.mark.slow
 def test_a_family_is_trained_on_and_measured_as_an_hmm_is(program, succeeded, tmp_path):
     family = RandomChains(3, alpha=0.3, group=2)
     family.save_pretrained(tmp_path / "chains")

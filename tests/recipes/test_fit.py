@@ -11,7 +11,6 @@ pytestmark = pytest.mark.launch
 RECIPE = ("recipes/fit_hmm.py", "--num_states", 6, "--length", 16, "--vocabulary_size", 60, "--batch_size", 40)
 
 
-@pytest.mark.slow
 def test_two_processes_fit_the_bits_of_one_and_go_on_from_its_checkpoint(program, succeeded, tmp_path):
     settings = (*RECIPE, "--update_every", 2, "--init", "contexts", "--num_restarts", 2, "--restart_epochs", 2)
     succeeded(program.launch("cpu1", *settings, "--output_dir", tmp_path / "one", "--max_epochs", 5))

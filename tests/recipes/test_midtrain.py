@@ -98,7 +98,6 @@ def test_the_held_out_loss_is_told_of_each_stream_and_of_all_their_tokens(midtra
 
 
 @pytest.mark.launch
-@pytest.mark.slow
 def test_two_processes_tell_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
     arguments = (
         *("recipes/midtrain.py", "--model", streams / "model", "--streams", streams / "text", streams / "chat"),

@@ -40,7 +40,7 @@ def undisturbed(program, tmp_path_factory, tokens):
 # The mixture has the same windows in it, past the end of an epoch too.
 @pytest.mark.parametrize(
     "source",
-    ["hmm", pytest.param("windows", marks=pytest.mark.slow), pytest.param("mixture", marks=pytest.mark.slow)],
+    ["hmm", "windows", "mixture"],
 )
 def test_killed_and_resumed_on_other_processes_a_run_trains_on_what_an_undisturbed_one_does(
     source, runs, tokens, undisturbed
@@ -71,7 +71,6 @@ def test_killed_and_resumed_on_other_processes_a_run_trains_on_what_an_undisturb
         assert run.losses() == pytest.approx(undisturbed.losses(), abs=2e-5)
 
 
-@pytest.mark.slow
 def test_on_the_same_processes_a_killed_and_resumed_run_is_the_same_to_the_bit(runs, undisturbed):
     run = runs("hmm")
     run.launch(9, processes=2, kill="7:1")

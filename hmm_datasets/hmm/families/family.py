@@ -236,7 +236,7 @@ def check_permutable(name: str, size: int) -> None:
         raise InputError(f"the HMM has {size:,} {name}; expected at most {MOST_SHUFFLED:,} to permute")
 
 
-def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "n"]:
+def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "N"]:
     """The permutation of `0 .. size - 1` of group `number`."""
     permutation = np.empty(size, dtype=np.uint32)
     shuffle(permutation, shuffle_room(size), number, stream, seed)

@@ -1,0 +1,75 @@
+"""The interpreter that tests of programs take: it does what `python` does, only sooner."""
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.launch
+
+PROGRAM = """
+import os, sys
+print(__name__, sys.argv, sys.path[0], os.getcwd(), os.environ["NAME"], sys.stdin.read())
+sys.exit("no more" if len(sys.argv) > 2 else 3)
+"""
+
+
+@pytest.fixture
+def run(warm_python, child_environment, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def run(python, *arguments, **changes):
+        environment = child_environment | {"NAME": "value"} | changes
+        done = subprocess.run(
+            [python, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, input="given"
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return lambda *arguments, **changes: [
+        run(python, *arguments, **changes) for python in (warm_python, sys.executable)
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["program.py", "a"],
+        ["program.py", "a", "b"],
+        ["-u", "program.py"],
+        ["-m", "program", "a"],
+        ["-c", PROGRAM, "a", "b"],
+        ["-c", "import os; os.kill(os.getpid(), 9)"],
+        ["-I", "-c", "print(1)"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:20].strip(),
+)
+def test_a_program_is_given_prints_and_ends_as_under_python(arguments, run):
+    warm, cold = run(*arguments)
+    assert warm == cold
+
+
+def test_what_imports_read_of_the_environment_is_read_anew(run):
+    warm, cold = run("-c", "from datasets import config; print(config.HF_HUB_OFFLINE)", HF_HUB_OFFLINE="0")
+    assert warm == cold == (0, "False\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_signals_reach_the_program(number, warm_python, child_environment):
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [warm_python, "-c", program],
+        env=child_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        program = int(process.stdout.readline())
+        assert program != process.pid, "it is forked"
+        process.send_signal(number)
+        assert process.wait(10) == -number
+        assert process.stdout.read() == ""
+    with pytest.raises(psutil.NoSuchProcess):
+        psutil.Process(program).wait(5)
+        psutil.Process(program)

@@ -1,0 +1,154 @@
+"""A Python that has imported what recipes import, and is forked for each program: a moment instead of many seconds.
+
+`python tests/warm_python/server.py FOLDER` writes an executable `FOLDER/python` and serves it until it is terminated
+or the process that started it is gone. Each process has its own arguments, environment, folder and standard files, and
+ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, and all have one
+hash seed.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing.
+READ_BY_IMPORTS = (
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "HF_",
+    "HUGGINGFACE_",
+    "TRANSFORMERS_",
+    "OMP_",
+    "MKL_",
+    "NUMBA_",
+    "CUDA_",
+    "DS_",
+)
+LIBRARIES = (
+    *("torch", "torch._dynamo", "torch.distributed.run", "transformers", "transformers.trainer", "datasets", "trl"),
+    *("transformers.models.llama.modeling_llama", "accelerate.commands.accelerate_cli", "accelerate.commands.launch"),
+    *("numba", "matplotlib.pyplot", "plotext", "psutil", "pyarrow.parquet", "safetensors.torch"),
+)
+# Modules of the package that import what few programs do.
+LEFT_OUT = ("deepspeed", "pomegranate", "datatrove", "metrics", "cuda", "shipped")
+
+
+def import_all() -> None:
+    """Import the libraries and the package, and put all objects out of reach of the garbage collector."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    for path in sorted((ROOT / "hmm_datasets").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not any(word in name for word in LEFT_OUT):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def write_client(folder: Path) -> Path:
+    """An executable that asks this server for a process."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(READ_BY_IMPORTS)}
+    (folder / "server.json").write_text(json.dumps([sys.executable, READ_BY_IMPORTS, environment]))
+    client = folder / "python"
+    client.write_text(f"#!{sys.executable} -IS\n{Path(__file__).with_name('client.py').read_text()}")
+    client.chmod(0o755)
+    return client
+
+
+def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
+    """Fork for each client. Returns `None` at the end; in a forked process its request and its three files."""
+    running = selectors.DefaultSelector()
+    running.register(listening, selectors.EVENT_READ)
+    parent = os.getppid()
+    while os.getppid() == parent:
+        for key, _ in running.select(timeout=1):
+            if key.fileobj is listening:
+                client, _ = listening.accept()
+                request, files, *_ = socket.recv_fds(client, 1 << 20, 3)
+                process = os.fork()
+                if process == 0:
+                    for other in [entry.fileobj for entry in running.get_map().values()]:
+                        other.close() if isinstance(other, socket.socket) else os.close(other)
+                    running.close()
+                    client.close()
+                    return json.loads(request), files
+                for file in files:
+                    os.close(file)
+                client.send(str(process).encode())
+                ended = os.pidfd_open(process)
+                running.register(client, selectors.EVENT_READ, process)
+                running.register(ended, selectors.EVENT_READ, (process, client))
+            elif isinstance(key.fileobj, socket.socket):  # closed: the client was killed, and so is its process
+                os.kill(key.data, signal.SIGKILL)
+                running.unregister(key.fileobj)
+            else:
+                process, client = key.data
+                _, status = os.waitpid(process, 0)
+                try:
+                    client.send(str(os.waitstatus_to_exitcode(status)).encode())
+                    running.unregister(client)
+                except (OSError, KeyError):
+                    pass  # the client was killed
+                client.close()
+                running.unregister(key.fd)
+                os.close(key.fd)
+    return None
+
+
+def become(request: dict, files: list[int], client: Path) -> None:
+    """Turn this fork of the server into the process that was asked for."""
+    atexit.register(gc.unfreeze)  # for libraries that report what was not freed at exit
+    os.setsid()
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    for number in request["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir(request["folder"])
+    sys.path[1:1] = [path for path in request["environment"].get("PYTHONPATH", "").split(":") if path not in sys.path]
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.executable = str(client)  # what a launcher starts is forked too
+    arguments = request["arguments"]
+    unbuffered = arguments[0] == "-u"
+    sys.argv = arguments[unbuffered:]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=stream.isatty() or stream is sys.stderr, write_through=unbuffered)
+    run()
+
+
+def run() -> None:
+    """What the interpreter does with its command line."""
+    if sys.argv[0] == "-c":
+        code, sys.argv[1:2] = sys.argv[1], []
+        sys.path[0] = ""
+        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
+    elif sys.argv[0] == "-m":
+        module = sys.argv.pop(1)
+        sys.modules.pop(module, None)  # runpy warns of one that is there
+        sys.path[0] = os.getcwd()
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    import_all()
+    executable = write_client(folder)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(folder / "socket"))
+    listening.listen(16)
+    print("ready", flush=True)
+    asked = serve(listening)
+    if asked is not None:
+        become(*asked, executable)
