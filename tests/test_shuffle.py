@@ -43,10 +43,10 @@ def resident():
 windows = TokenWindows(TokenStream(sys.argv[1], verify=False), 2, seed=1, epochs=2)
 assert len(windows) == 2 * 10**9
 indices = np.random.default_rng(0).integers(0, len(windows), (2000, 512))
-places = windows.places(indices[0])
+places = windows.window_indices(indices[0])
 windows.__getitems__(indices[0][:64])
 before = resident()
-seen = [windows.places(batch).max() for batch in indices]
+seen = [windows.window_indices(batch).max() for batch in indices]
 rows = windows.__getitems__(indices[1][:64])
 print(json.dumps([resident() - before, int(max(seen)), len(rows)]))
 """

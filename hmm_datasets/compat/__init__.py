@@ -1,5 +1,5 @@
-"""Every private or undocumented name of another library that this package touches: one module per library.
+"""All uses of private or undocumented names of other libraries, one module per library.
 
-Each entry says why it is needed, the upstream issue where there is one, and when it can go. `tests/compat/` compares
-what is relied upon with what is installed, so that a new release fails there first, by name.
+Each entry states why it is needed, the upstream issue if there is one, and when it can be removed. `tests/compat/`
+checks these names in the installed versions, so that a new release that changes one fails there first, by name.
 """

@@ -1,15 +1,15 @@
 """accelerate: FSDP2 on processes without a GPU, and the flags of its launcher.
 
-FSDP2. `torch.distributed.fsdp.fully_shard` runs on gloo. accelerate 1.15 turns to FSDP only where there are GPUs: on
-gloo it trains under plain DDP instead, and says nothing. All that is missing is that accelerate's state says FSDP.
-With this, what a cluster runs under FSDP2 can be tried, and is tested, on a laptop. `AcceleratorState.__init__` is
-wrapped, and `AcceleratorState._mixed_precision` and `PartialState._shared_state` are read and written. Upstream: no
-issue is known; Lightning has the same request (Lightning-AI/pytorch-lightning#21812). It can go once
-`AcceleratorState` takes `ACCELERATE_USE_FSDP` under MULTI_CPU.
+FSDP2. `torch.distributed.fsdp.fully_shard` runs on gloo, but accelerate 1.15 uses FSDP only with GPUs. On gloo it
+silently trains under plain DDP. The only thing missing is that the state of accelerate is set to FSDP. With this
+module, a job for a cluster under FSDP2 can be tried and tested on a laptop. `AcceleratorState.__init__` is wrapped,
+and `AcceleratorState._mixed_precision` and `PartialState._shared_state` are read and written. Upstream: we know of no
+issue; Lightning has the same request (Lightning-AI/pytorch-lightning#21812). This can be removed once
+`AcceleratorState` supports `ACCELERATE_USE_FSDP` under MULTI_CPU.
 
-The launcher's flags. A command line that starts a recipe holds flags of the launcher and of the recipe.
-`launch_command_parser` makes a parser, and argparse says of no parser which flags it has. It can go once accelerate or
-argparse does.
+The launcher's flags. A command line that starts a recipe has flags of the launcher and of the recipe.
+`launch_command_parser` makes a parser, but argparse has no public list of the flags of a parser. This can be removed
+once accelerate or argparse has one.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from .. import launch_environment
 
 
 def shard_on_cpu() -> None:
-    """Let accelerate use FSDP2 over gloo, where a launcher asked for FSDP and there is no GPU; else do nothing.
+    """Make accelerate use FSDP2 over gloo, if a launcher asked for FSDP and there is no GPU; otherwise do nothing.
 
     Call it before the first `Accelerator` or `TrainingArguments` is made.
     """
@@ -33,7 +33,7 @@ def shard_on_cpu() -> None:
 
     initialize = AcceleratorState.__init__
     if initialize.__name__ == "initialize_and_shard":
-        return  # by an earlier call
+        return  # an earlier call has wrapped it
 
     def initialize_and_shard(self, *args, fsdp_plugin=None, **kwargs):
         initialize(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
@@ -48,5 +48,5 @@ def shard_on_cpu() -> None:
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """The flags of a parser that another library made, in every spelling, and what each sets."""
+    """The flags of a parser made by another library, in every spelling, and the action of each."""
     return dict(parser._option_string_actions)

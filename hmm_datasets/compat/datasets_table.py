@@ -1,11 +1,11 @@
-"""datasets: the table of builders that `load_dataset` knows by a bare name.
+"""datasets: the table of builders that `load_dataset` finds by a bare name.
 
-`datasets` no longer runs loading scripts, and has no entry points for builders; what it loads by a bare name stands in
-`datasets.packaged_modules._PACKAGED_DATASETS_MODULES`, a dict from the name to `(module, hash)`. Builders are entered
-there: at once if `datasets` is imported already, otherwise right after it is, by a finder that steps aside as soon as
-its work is done. No issue upstream is known. It goes once `datasets` finds builders by entry points.
+`datasets` no longer runs loading scripts, and has no entry points for builders. The builders it finds by a bare name
+are in `datasets.packaged_modules._PACKAGED_DATASETS_MODULES`, a dict from the name to `(module, hash)`. This module
+adds builders to it. If `datasets` is not imported yet, a finder adds them right after its import and then removes
+itself. We know of no issue upstream. This can be removed once `datasets` finds builders by entry points.
 
-Checked against 5.2. Nothing is imported from `datasets`, so that `import hmm_datasets` stays quick.
+Checked against 5.2. Nothing is imported from `datasets`, so that `import hmm_datasets` stays fast.
 """
 
 import importlib.abc
@@ -22,11 +22,11 @@ Entries = Callable[[], dict[str, tuple[str, str]]]
 
 
 def enter_builders(entries: Entries) -> None:
-    """Enter builders in the table, now or when `datasets` is imported. Calling it twice does no harm.
+    """Add builders to the table, now or when `datasets` is imported. Calling it twice does no harm.
 
     Args:
-        entries (callable): gives, by name, the module of a builder and a version of the data that it prepares, which
-            becomes a part of the name of their cache.
+        entries (callable): returns for each name the module of the builder, and a version of its data, which becomes
+            part of the name of their cache.
     """
     if TABLE_MODULE in sys.modules:
         _enter(sys.modules[TABLE_MODULE], entries)

@@ -1,4 +1,4 @@
-"""DeepSpeed: weights left out of its checkpoints, and checkpoints read by another number of processes.
+"""DeepSpeed: checkpoints without module weights, and checkpoints loaded by another number of processes.
 
 Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
 """
@@ -14,13 +14,13 @@ import torch
 
 @contextlib.contextmanager
 def without_module_weights(engine) -> Generator[None]:
-    """Have `save_checkpoint` of an engine write no weights of the module.
+    """A context in which `save_checkpoint` of an engine writes no weights of the module.
 
-    Under stages 1 and 2 they stand in `model.safetensors` already. `save_checkpoint` has `exclude_frozen_parameters`
-    and nothing for the others; this goes once it has.
+    Under stages 1 and 2 the weights are in `model.safetensors` already. `save_checkpoint` has
+    `exclude_frozen_parameters` but no such option for other parameters. This can be removed once it has one.
 
     Args:
-        engine (`DeepSpeedEngine`): whose `module_state_dict` is replaced meanwhile.
+        engine (`DeepSpeedEngine`): the engine, whose `module_state_dict` is replaced inside the context.
     """
     engine.module_state_dict = lambda **_: {}
     try:
@@ -31,9 +31,10 @@ def without_module_weights(engine) -> Generator[None]:
 
 @contextlib.contextmanager
 def universal_checkpoints(engine) -> Generator[None]:
-    """Have `load_checkpoint` of an engine read the universal form, which its configuration alone can ask for.
+    """A context in which `load_checkpoint` of an engine reads a universal checkpoint.
 
-    Goes once `load_checkpoint` takes it as an argument.
+    Otherwise only the configuration can ask for this. It can be removed once `load_checkpoint` takes it as an
+    argument.
     """
     engine._config.load_universal_checkpoint = True
     try:
@@ -43,16 +44,16 @@ def universal_checkpoints(engine) -> Generator[None]:
 
 
 def write_universal(folder: Path, universal: Path) -> None:
-    """Turn the shards in `folder` into DeepSpeed's universal form, by the program that it has for that.
+    """Convert the shards in `folder` to a universal checkpoint, by DeepSpeed's command-line program.
 
-    Goes once the conversion is a function of arguments of its own.
+    This can be removed once DeepSpeed has a function for the conversion.
     """
     from deepspeed.checkpoint import ds_to_universal
 
     settings = argparse.Namespace(
         input_folder=str(folder),
         output_folder=str(universal),
-        num_extract_workers=1,  # more would fork a process that has threads
+        num_extract_workers=1,  # more workers would fork a process that has threads
         num_merge_workers=1,
         keep_temp_folder=False,
         strict=True,
@@ -63,17 +64,16 @@ def write_universal(folder: Path, universal: Path) -> None:
 
 
 def mend_stage_3(engine, universal: Path) -> None:
-    """Set what stage 3 loads wrong from the universal form.
+    """Correct the state that stage 3 loads wrongly from a universal checkpoint.
 
-    All groups get the first one's weight decay, and all states share one count of steps.
-
-    Goes once `DeepSpeedZeroOptimizer_Stage3` restores each group's settings and each state's own step.
+    After loading, all parameter groups have the weight decay of the first, and all states share one step counter. This
+    can be removed once `DeepSpeedZeroOptimizer_Stage3` restores the settings of each group and the step of each state.
     """
-    # A pickle with classes of DeepSpeed's, which it has just read itself.
+    # A pickle with DeepSpeed's classes, which DeepSpeed has just read itself.
     saved = torch.load(universal / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
     optimizer = engine.optimizer.optimizer
     for group, values in zip(optimizer.param_groups, saved["optimizer_state_dict"]["param_groups"], strict=True):
         group |= {name: value for name, value in values.items() if name != "params"}
     for state in optimizer.state.values():
         if torch.is_tensor(state.get("step")):
-            state["step"] = state["step"].clone()  # counted up in place, so once for every state that shares it
+            state["step"] = state["step"].clone()  # incremented in place, so a shared one would be counted repeatedly

@@ -1,7 +1,7 @@
-"""huggingface_hub: errors of the HTTP client beneath it, and the digest of a file that it has hashed.
+"""huggingface_hub: errors of the HTTP client that it uses, and the digest of a file that it has hashed.
 
-Checked against 2.4. Its client was requests, then httpx, then httpx2, within two major versions: the errors of a reply
-are its own, `HfHubHTTPError`, while those of a connection come as the client raises them.
+Checked against 2.4. Within two major versions the HTTP client was requests, then httpx, then httpx2. Errors in a reply
+are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
 """
 
 from typing import TYPE_CHECKING
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 def is_malformed(error: BaseException) -> bool:
-    """Whether an error of the HTTP client says that a request is none, which no other try mends.
+    """Whether an error of the HTTP client means a malformed request, after which a retry is useless.
 
-    It goes, as [`is_lost_connection`] and [`http_errors`] do, once huggingface_hub raises errors of its own for these.
+    This, [`is_lost_connection`] and [`http_errors`] can be removed once huggingface_hub has its own classes for these
+    errors.
     """
     import httpx2
 
@@ -21,23 +22,23 @@ def is_malformed(error: BaseException) -> bool:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Whether an error of the HTTP client says that a request or its reply did not arrive."""
+    """Whether an error of the HTTP client means that a request or its reply did not arrive."""
     import httpx2
 
     return isinstance(error, httpx2.TransportError)
 
 
 def http_errors() -> tuple[type[Exception], ...]:
-    """All errors of the HTTP client."""
+    """The base classes of all errors of the HTTP client."""
     import httpx2
 
     return httpx2.HTTPError, httpx2.InvalidURL
 
 
 def sha256_of(operation: "CommitOperationAdd") -> str | None:
-    """The SHA-256 of a file that is added by a commit, where huggingface_hub has read it all; else None.
+    """The SHA-256 of a file that a commit adds, if huggingface_hub has hashed it; else None.
 
-    It spares reading a large file once more. It goes once `upload_info` is documented.
+    So a large file need not be read again. This can be removed once `upload_info` is documented.
     """
     info = operation.upload_info
     return info.sha256.hex() if info.is_hashed else None

@@ -1,4 +1,4 @@
-"""pomegranate: the transitions of its sparse HMMs, and an import that leaves torch's threads as they are.
+"""pomegranate: the transitions of its sparse HMMs, and an import that does not change the number of torch threads.
 
 Checked against 1.1.2.
 """
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def import_pomegranate() -> Any:
-    """The package with the modules of its HMMs and distributions.
+    """Import the package with its modules of HMMs and distributions.
 
-    Its apricot starts numba's threads, which set torch's to all cores, whatever OMP_NUM_THREADS says; torch's are
-    set back. It goes once apricot compiles its functions when they are first called.
+    Its dependency apricot starts numba's threads, which sets the number of torch threads to all cores, in spite of
+    OMP_NUM_THREADS. This function restores the number. It can be removed once apricot compiles its functions when they
+    are first called.
     """
     import torch
 
@@ -31,17 +32,17 @@ def import_pomegranate() -> Any:
 
 
 def sparse_transition(model: "SparseHMM", num_states: int) -> Float[np.ndarray, "H H"] | None:
-    """The transition probabilities of a sparse HMM; None where it has none yet.
+    """The transition probabilities of a sparse HMM; None if it has none yet.
 
-    `model.edges` is public, a value per edge; which states an edge joins stands in `_edge_keymap` alone. It goes once
-    pomegranate gives the pairs; its releases have ended with 1.1.2, as far as is known.
+    `model.edges` is public and has a value per edge, but only `_edge_keymap` has the states of each edge. This can be
+    removed once pomegranate gives the pairs; as far as we know, 1.1.2 is its last release.
     """
-    places = getattr(model, "_edge_keymap", None)
-    if places is None:
+    edge_numbers = getattr(model, "_edge_keymap", None)
+    if edge_numbers is None:
         return None
     values: Any = model._edge_log_probs
     values = values.detach().cpu().double().exp().numpy()
     transition = np.zeros((num_states, num_states))
-    for (origin, target), place in places.items():
-        transition[origin, target] = values[place]
+    for (origin, target), number in edge_numbers.items():
+        transition[origin, target] = values[number]
     return transition

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 def fake_tensors() -> Any:
     """A context in which tensors have shapes and types but no data.
 
-    `FakeTensorMode` is described in the documentation of `torch.compiler`, under this private path alone. Tensors on
-    `torch.device("meta")` would do for the shapes; the tracker of [`tracked_memory`] follows fake ones. It goes once
-    torch exports the class.
+    The documentation of `torch.compiler` describes `FakeTensorMode`, but only under this private path. Tensors on
+    `torch.device("meta")` would be enough for shapes, but the tracker of [`tracked_memory`] needs fake tensors. This
+    can be removed once torch exports the class.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -26,16 +26,16 @@ def fake_tensors() -> Any:
 
 @contextmanager
 def tracked_memory(model: nn.Module) -> Generator[Callable[[], int]]:
-    """Follow what is allocated inside, and tell the bytes of activations and temporaries at the peak of all memory.
+    """Track memory inside the context, and give the bytes of activations and temporaries at its peak.
 
-    Nothing public tells that of tensors without data. Upstream: `MemTracker` came with pytorch/pytorch#124688; this
-    goes once it leaves `torch.distributed._tools`.
+    There is no public function for tensors without data. Upstream: `MemTracker` was added by pytorch/pytorch#124688.
+    This can be removed once it leaves `torch.distributed._tools`.
 
     Args:
-        model (`nn.Module`): whose parameters and gradients are counted apart.
+        model (`nn.Module`): the model, whose parameters and gradients are counted separately.
 
     Yields:
-        callable: gives the bytes; call it after the block.
+        callable: returns the bytes; call it after the context has ended.
     """
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -47,18 +47,18 @@ def tracked_memory(model: nn.Module) -> Generator[Callable[[], int]]:
         return sum(size for kind, size in sizes.items() if getattr(kind, "name", "") in ("ACT", "TEMP"))
 
     with tracker, warnings.catch_warnings():
-        # The tracker's own, of modules that the model's code calls by a function.
+        # A warning of the tracker, about modules that the code of the model calls through a function.
         warnings.filterwarnings("ignore", "Module is None", UserWarning)
         yield peak
 
 
 def set_timeout_of_all_groups(timeout: timedelta) -> None:
-    """Give all process groups a timeout.
+    """Set the timeout of all process groups.
 
-    The Trainer gives `ddp_timeout` to the first group alone; DeepSpeed makes others with torch's default. Neither a
-    list of the groups nor, in torch 2.13, a function that sets a timeout is public. Upstream: pytorch/pytorch#187387
-    adds `torch.distributed.set_timeout` and deprecates `_set_pg_timeout`; nothing is known that lists the groups. It
-    goes once there is such a list, or DeepSpeed takes a timeout for the groups that it makes.
+    The Trainer sets `ddp_timeout` for the first group only; DeepSpeed makes others with torch's default. In torch 2.13
+    neither a list of the groups nor a function that sets a timeout is public. Upstream: pytorch/pytorch#187387 adds
+    `torch.distributed.set_timeout` and deprecates `_set_pg_timeout`; we know of no public list of groups. This can be
+    removed once there is one, or once DeepSpeed takes a timeout for the groups that it makes.
     """
     from torch.distributed import distributed_c10d
 
@@ -67,10 +67,10 @@ def set_timeout_of_all_groups(timeout: timedelta) -> None:
 
 
 class KeepsTypes(nn.Module):
-    """A module whose tensors go to other devices but keep their types: `.half()`, `.to(torch.bfloat16)` and the like.
+    """A module whose tensors move to other devices but keep their types under `.half()`, `.to(torch.bfloat16)` etc.
 
-    Casts of a module that holds this one do not call its `to`; all of them end in `nn.Module._apply`, which many
-    libraries override for that reason. It goes once torch has a hook for it.
+    A cast of a parent module does not call `to` of this one. All casts call `nn.Module._apply`, which many libraries
+    override for that reason. This can be removed once torch has a hook for it.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeepsTypes":

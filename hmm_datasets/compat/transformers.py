@@ -1,11 +1,11 @@
-"""transformers: the Trainer's private methods under public names, and the few private constants it is read by.
+"""transformers: the Trainer's private methods under public names, and a few of its private constants.
 
-The Trainer documents its callbacks and a handful of methods to override. Exact order, checkpoints that appear whole,
-gradients checked before the optimizer, and uploads of files under their final names need more. [`OpenTrainer`] is the
-one place that overrides what is private: each private method calls a public one of the same meaning, whose own body
-calls the Trainer's. Everything else in this package overrides and calls the public ones.
+The Trainer documents its callbacks and some methods to override. Exact order, atomic checkpoints, gradients checked
+before the optimizer, and uploads of files under their final names need more. Only [`OpenTrainer`] overrides private
+methods: each private method calls a public one of the same meaning, which in turn calls that of the Trainer. The rest
+of this package overrides and calls the public ones.
 
-All of it goes once the Trainer has hooks for these moments; no upstream issue asks for them as a whole.
+All of it can be removed once the Trainer has hooks for these purposes; no upstream issue asks for all of them.
 """
 
 import os
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class TrainingLength(NamedTuple):
-    """What the Trainer's loop is laid out by: the tuple that `set_initial_training_values` returns, by name."""
+    """The length of the Trainer's loop: the tuple returned by `set_initial_training_values`, with names."""
 
     epochs: int
     steps_per_epoch: int
@@ -40,46 +40,46 @@ class TrainingLength(NamedTuple):
 
 
 class OpenTrainer:
-    """Mixed into a Trainer class, before it: its private methods under public names.
+    """Mixin, to be listed before a Trainer class, that gives its private methods public names.
 
-    Override the public methods and call `super()` of the same name. What each is for:
+    Override the public methods and call `super()` of the same name. Their purposes:
 
     | public | private | needed for |
     |---|---|---|
     | `training_length` | the result of `set_initial_training_values` | growing global batches; resuming at the end |
     | `skip_micro_batch` | `current_gradient_accumulation_steps` | the empty micro-batches of a smaller global batch |
-    | `gradient_norm` | `_get_grad_norm` | gradients that are not finite, before the optimizer uses them |
-    | `count_tokens` | `_track_num_input_tokens` | counts of packed rows, which have no attention mask |
-    | `extra_columns` | `_signature_columns` | the index of a row, which is no argument of the model's |
-    | `save_checkpoint` | `_save_checkpoint`, `_get_output_dir` | checkpoints that are renamed into place when whole |
+    | `gradient_norm` | `_get_grad_norm` | checking that gradients are finite before the optimizer uses them |
+    | `count_tokens` | `_track_num_input_tokens` | counting packed rows, which have no attention mask |
+    | `extra_columns` | `_signature_columns` | the index of a row, which is not an argument of the model |
+    | `save_checkpoint` | `_save_checkpoint`, `_get_output_dir` | checkpoints that are renamed when complete |
     | `save_model_files` | `_save` | a configuration that generates with a cache; no pickled settings |
-    | `save_optimizer` | `_save_optimizer_and_scheduler` | weights that stand in a checkpoint once |
+    | `save_optimizer` | `_save_optimizer_and_scheduler` | storing weights only once in a checkpoint |
     | `prepare_training` | `_prepare_for_training` | DeepSpeed checkpoints of another number of processes |
-    | `load_weights`, `load_best` | `_load_from_checkpoint`, `_load_best_model` | weights read under ZeRO and FSDP2 |
+    | `load_weights`, `load_best` | `_load_from_checkpoint`, `_load_best_model` | weights under ZeRO and FSDP2 |
     | `load_optimizer` | `_load_optimizer_and_scheduler`, `_load_scaler` | the same |
-    | `load_random_state` | `_load_rng_state` | random numbers that go on after the first batch was drawn |
-    | `finish_pushes` | `_finish_current_push` | the last upload, once those before it are done |
+    | `load_random_state` | `_load_rng_state` | restoring random numbers after the first batch was drawn |
+    | `finish_pushes` | `_finish_current_push` | pushing the last upload after those before it |
 
-    Two are entered without a public name. `_push_from_checkpoint` does nothing: the Trainer asks for an upload while
-    the checkpoint still has another name. `_finalize_training` runs without `save_total_limit`: at a limit of one it
-    would delete the newest checkpoint without a word.
+    Two private methods are overridden without a public name. `_push_from_checkpoint` does nothing, because the Trainer
+    calls it while the checkpoint still has a temporary name. `_finalize_training` runs without `save_total_limit`,
+    because with a limit of one it would silently delete the newest checkpoint.
     """
 
     extra_columns: tuple[str, ...] = ()
-    """Columns that are kept beside the arguments of the model."""
+    """Columns that are kept in addition to the arguments of the model."""
 
     _checkpoint_parent: Path | None = None
 
     def set_initial_training_values(self, args, dataloader) -> TrainingLength:
-        """The Trainer's own name for [`OpenTrainer.training_length`]."""
+        """The Trainer's name for [`OpenTrainer.training_length`]."""
         return self.training_length(args, dataloader)
 
     def training_length(self, args, dataloader) -> TrainingLength:
-        """How many epochs, steps and micro-batches the loop runs."""
+        """The numbers of epochs, steps and micro-batches of the loop."""
         return TrainingLength(*super().set_initial_training_values(args, dataloader))
 
     def skip_micro_batch(self) -> None:
-        """Count one micro-batch less in the step that is under way."""
+        """Count one micro-batch less in the current step."""
         self.current_gradient_accumulation_steps -= 1
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -111,10 +111,10 @@ class OpenTrainer:
         self.save_checkpoint(write)
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
-        """Save a checkpoint of the step just done, on all ranks.
+        """Save a checkpoint of the step just finished, on all ranks.
 
         Args:
-            write (callable): writes the Trainer's files into `checkpoint-N` of the folder that it is given.
+            write (callable): takes a folder and writes the Trainer's files into its subfolder `checkpoint-N`.
         """
         write(Path(self.args.output_dir))
 
@@ -132,7 +132,7 @@ class OpenTrainer:
         self.save_model_files(Path(self.args.output_dir if output_dir is None else output_dir), state_dict)
 
     def save_model_files(self, folder: Path, state_dict: dict | None = None) -> None:
-        """Write configuration, weights and tokenizer, on the ranks that write."""
+        """Write configuration, weights and tokenizer, on the ranks that write files."""
         super()._save(str(folder), state_dict)
 
     def write_model(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ class OpenTrainer:
         return self.prepare_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
-        """Make optimizer and schedule, wrap the model, and load a checkpoint if one is given."""
+        """Make the optimizer and the schedule, wrap the model, and load a checkpoint if one is given."""
         return super()._prepare_for_training(steps, dataloader, checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
@@ -173,12 +173,12 @@ class OpenTrainer:
         self._load_scaler(checkpoint)
 
     def load_random_state(self, checkpoint: str | os.PathLike) -> None:
-        """Set the generators of random numbers as they were when the checkpoint was written."""
+        """Restore the state of the random number generators from a checkpoint."""
         self._load_rng_state(str(checkpoint))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        pass  # asked for while the checkpoint is being written; see `save_checkpoint`
+        pass  # called while the checkpoint is being written; see `save_checkpoint`
 
     def finish_pushes(self) -> None:
-        """Wait for uploads that are under way."""
+        """Wait for running uploads."""
         self._finish_current_push()

@@ -1,6 +1,7 @@
-"""transformers' models: what a class of models can do, and the attention that a configuration names.
+"""Models of transformers: the capabilities of a model class, and the attention implementation of a configuration.
 
-Checked against 5.23. The attributes are documented for authors of models, who set them; nothing public reads them.
+Checked against 5.23. The attributes are documented for authors of models, who set them. There is no public way to read
+them.
 """
 
 from typing import TYPE_CHECKING
@@ -10,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def attention_kinds(kind: type["PreTrainedModel"]) -> dict[str, bool]:
-    """Whether a class of models has each kind of attention.
+    """Whether a model class supports each attention implementation.
 
-    `model.set_attn_implementation` refuses what is not there, one kind at a time and on a model that has been made.
-    It goes once the class lists what it has.
+    `model.set_attn_implementation` refuses an unsupported one, but tests only one at a time and needs a model. This
+    can be removed once classes list the implementations that they support.
     """
     return {
         "eager": True,
@@ -25,22 +26,23 @@ def attention_kinds(kind: type["PreTrainedModel"]) -> dict[str, bool]:
 
 
 def attention_of(config: "PreTrainedConfig") -> str | None:
-    """The attention that a configuration names."""
+    """The attention implementation of a configuration."""
     return config._attn_implementation
 
 
 def name_attention(config: "PreTrainedConfig", attention: str) -> None:
-    """Have a configuration, and those inside it, name an attention.
+    """Set the attention implementation of a configuration, and of the configurations in it.
 
-    A configuration takes `attn_implementation=` only where it is made, and a model only after. Upstream:
-    huggingface/transformers#38974 made the name public for models alone. It goes once configurations have it too.
+    `attn_implementation=` can be given only when a configuration is made, and later only for a model. Upstream:
+    huggingface/transformers#38974 added a public setter for models only. This can be removed once configurations have
+    one.
     """
     config._attn_implementation = attention
 
 
 def is_stateful(kind: type["PreTrainedModel"]) -> bool:
-    """Whether models of a class carry a state from place to place that cannot be taken back, as Mamba does.
+    """Whether models of a class have a state that cannot be rolled back to an earlier position, as Mamba does.
 
-    It goes once transformers says so in public.
+    This can be removed once transformers has a public attribute for it.
     """
     return kind._is_stateful

@@ -1,1 +1,1 @@
-"""What trainers read: the `datasets` builders, map-style views, mixtures."""
+"""Data sets for trainers: builders for `datasets`, map-style data sets, and mixtures."""

@@ -1,12 +1,12 @@
-"""Views of sequences: `view[i]` is computed when asked for, so nothing is stored and any place is reached at once.
+"""Sequences of an HMM as a data set: row `i` is computed when it is read, so nothing is stored.
 
-A view is as long as one likes, or has no end; an index is all the state there is. Read in order, a run of global batch
-`G` sees examples `[t G, (t + 1) G)` at optimizer step `t`, on any number of processes, and a resumed one goes on at
-the next.
+The data set has any length, or is endless; its only state is an index. When it is read in order, a run with global
+batch `G` trains on rows `[t G, (t + 1) G)` at optimizer step `t`, on any number of processes, and a resumed run
+continues with the next row.
 
-An endless view is an iterable-style data set, since the `Trainer`'s default for a map-style one is a random order, and
-its `RandomSampler` holds a permutation of all indices. A bounded default length would avoid that as well, and repeat
-rows without a word once it is reached.
+The endless data set is iterable-style. A `Trainer` reads a map-style data set in random order by default, and its
+`RandomSampler` would store a permutation of all indices. A bounded default length would avoid this too, but silently
+repeat rows once the end is reached.
 """
 
 import operator
@@ -21,17 +21,17 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from ..errors import InputError
 
 ENDLESS = 1 << 40
-"""Rows of a view that should never end: 10^12 sequences."""
+"""Number of rows of an endless data set: about 10^12 sequences."""
 
 TEST_FIRST = 1 << 63
-"""Held-out sequences are those from here on: the same seed, indices that training never reaches."""
+"""Index of the first held-out sequence. The seed is the same, but training never reaches these indices."""
 
 _BLOCK_ROWS = 256
-_BLOCK_TOKENS = 1 << 20  # drawn at once, at most
+_BLOCK_TOKENS = 1 << 20  # maximum number of tokens drawn at once
 
 
 class Source(Protocol):
-    """What draws sequences by index: an [`~hmm_datasets.HMM`] or a family of them."""
+    """A source of sequences by index: an [`~hmm_datasets.HMM`] or a family."""
 
     @property
     def num_symbols(self) -> int: ...
@@ -44,19 +44,19 @@ class Source(Protocol):
 class HMMSequences(Dataset):
     """Sequences of an HMM as a data set for language models.
 
-    Row `i` is sequence `first + i` of the stream `seed`: `input_ids` and `labels`, int64 tensors of shape `(L,)`, or
-    `(L + 1,)` with a beginning token of id `E` in front (its label is itself: models shift inside, so that it is
-    never predicted, and the first symbol is predicted from it). `view[i]` is computed from `i` alone.
+    Row `i` is sequence `first + i` of the stream `seed`, computed from `i` alone. It has `input_ids` and `labels`,
+    int64 tensors of shape `(L,)`, or `(L + 1,)` with a beginning token of id `E` in front. Models shift labels
+    themselves, so the beginning token is never predicted, and the first symbol is predicted from it.
 
-    With `num_sequences` it is a map-style data set of that length ([`FiniteSequences`]). Without, it has no end
-    ([`EndlessSequences`]): a `Trainer`, which would draw a permutation of a map-style data set before its first step,
-    reads it in order as an iterable-style one, and asks for `max_steps`.
+    With `num_sequences` it is a map-style data set of that length ([`FiniteSequences`]). Without, it is endless and
+    iterable-style ([`EndlessSequences`]): a `Trainer` reads it in order and requires `max_steps`. For a map-style data
+    set of that length a `Trainer` would draw a permutation before its first step.
 
     Args:
         source ([`Source`]): an [`~hmm_datasets.HMM`] or a family.
         length (`int`): `L`, symbols per sequence.
-        seed (`int`, *optional*, defaults to 0): which stream.
-        num_sequences (`int`, *optional*): length of the view; endless by default.
+        seed (`int`, *optional*, defaults to 0): seed of the stream.
+        num_sequences (`int`, *optional*): number of rows; endless by default.
         first (`int`, *optional*, defaults to 0): index of row 0.
         bos (`bool`, *optional*, defaults to `True`): put the beginning token in front.
 
@@ -107,20 +107,20 @@ class HMMSequences(Dataset):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens per row, the beginning token among them."""
+        """Tokens per row, including the beginning token."""
         return float(self.length + (self.bos_token_id is not None))
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """The rows of a whole batch; neighbouring indices are drawn in one call."""
+        """The rows of a whole batch; consecutive indices are drawn in one call."""
         tokens = torch.empty(len(indices), self.length + (self.bos_token_id is not None), dtype=torch.int64)
         if self.bos_token_id is not None:
             tokens[:, 0] = self.bos_token_id
-        for place, index, count in _runs(indices, self.num_sequences):
+        for row, index, count in _runs(indices, self.num_sequences):
             drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + index)
-            tokens[place : place + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
+            tokens[row : row + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
         return [{"input_ids": row, "labels": row} for row in tokens]
 
 
@@ -134,9 +134,9 @@ class FiniteSequences(HMMSequences):
 class EndlessSequences(HMMSequences, IterableDataset):
     """[`HMMSequences`] without `num_sequences`: read in order, or at any index below 2**40.
 
-    Workers of a `DataLoader` take turns, a block of rows each. The ranks of a `Trainer` share the rows: accelerate
-    hands them out, whole batches in order. In a loop of one's own over several ranks each rank needs a `first` of its
-    own, or [`by_index`][EndlessSequences.by_index] and a sampler.
+    Workers of a `DataLoader` take turns, one block of rows each. For the ranks of a `Trainer`, accelerate distributes
+    whole batches in order. In your own training loop over several ranks, give each rank a different `first`, or use
+    [`by_index`][EndlessSequences.by_index] and a sampler.
     """
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
@@ -147,10 +147,10 @@ class EndlessSequences(HMMSequences, IterableDataset):
             yield from self.__getitems__(range(first, min(first + block, self.num_sequences)))
 
     def by_index(self) -> FiniteSequences:
-        """The same rows as a map-style data set of 2**40 rows, for samplers that go through indices in order.
+        """The same rows as a map-style data set of 2**40 rows, for samplers that visit indices in order.
 
-        [`~hmm_datasets.training.trainer.Pretrainer`] reads it so, which makes resuming at any step take constant
-        time. A sampler that permutes, as a `Trainer`'s by default, would ask for 8.8 TB.
+        [`~hmm_datasets.training.trainer.Pretrainer`] uses it, so that resuming at any step takes constant time. A
+        sampler that permutes indices, such as the default of a `Trainer`, would need 8.8 TB of memory.
         """
         return FiniteSequences(
             self.source,
@@ -163,13 +163,13 @@ class EndlessSequences(HMMSequences, IterableDataset):
 
 
 def _runs(indices: Sequence[int], length: int) -> list[tuple[int, int, int]]:
-    """Cut indices into runs of neighbours: place in the batch, first index, count."""
+    """Cut indices into runs of consecutive ones: row in the batch, first index, count."""
     runs: list[tuple[int, int, int]] = []
-    for place, index in enumerate(map(operator.index, indices)):
+    for row, index in enumerate(map(operator.index, indices)):
         if not 0 <= index < length:
-            raise IndexError(f"index {index} is outside a view of {length} rows")
+            raise IndexError(f"index {index} is outside a data set of {length} rows")
         if runs and index == runs[-1][1] + runs[-1][2]:
             runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
         else:
-            runs.append((place, index, 1))
+            runs.append((row, index, 1))
     return runs

@@ -1,9 +1,10 @@
-"""Several map-style data sets read as one, in fixed proportions, by index alone.
+"""Mixtures: several map-style data sets read as one, in fixed proportions, by index alone.
 
-Sources take turns by a schedule of at most 100,000 rows that repeats, and row `i` is found in constant time. At every
-row the source goes next that, of those behind their share, would soonest be a row behind: the first `n` rows hold
-every source's share to within a row, for every `n` (Tijdeman, "The chairman assignment problem", Discrete Mathematics
-32, 1980). The schedule takes `O(rows * sources)` once, and 16 bytes a row of it.
+Sources take turns by a repeating schedule of at most 100,000 rows, so row `i` is found in constant time. At every row,
+among the sources that are behind their share, the one that would first be a whole row behind is next. Then among the
+first `n` rows every source has its share to within one row, for every `n` (Tijdeman, "The chairman assignment
+problem", Discrete Mathematics 32, 1980). Computing the schedule takes `O(rows * sources)` once, and 16 bytes per row
+of it.
 """
 
 import math
@@ -21,37 +22,37 @@ from .hmm_sequences import EndlessSequences
 from .row_access import rows_at
 
 RESOLUTION = 100_000
-"""Weights are rounded to one part in this many."""
+"""Weights are rounded to multiples of `1 / RESOLUTION`."""
 
 
 class InterleavedRows(Dataset):
     """Rows of several sources in fixed proportions.
 
-    Row `i` depends on `i` alone. A source may be a mixture. Where one source tells positions, as
+    Row `i` depends on `i` alone. A source may be a mixture. If one source has `position_ids`, as
     [`~hmm_datasets.data.packing.PackedWindows`] do, rows of the others get `position_ids` that count from 0, so that
-    all go into one batch.
+    all rows can be in one batch.
 
     Args:
-        sources (sequence of map-style data sets): what to mix.
-        weights (sequence of `float`): share each source gets; scaled to sum to one, and rounded to 1 in 100,000.
-        by (`str`, *optional*, defaults to `"examples"`): what the shares are of: `"examples"`, rows; or `"tokens"`,
-            where a source of longer rows gets fewer of them. Sources then say their average `tokens_per_row`, as
-            windows do.
-        exhausted (`str`, *optional*, defaults to `"stop"`): what happens where a source has no more rows. `"stop"`:
-            the mixture ends there. `"repeat"`: that source begins again, in the same order, until each has been read
-            whole; for epochs in orders of their own give a source as many epochs. `"error"`: refused when made; needs
-            `num_rows`.
-        num_rows (`int`, *optional*): length of the mixture, where no source ends it before; needed where none would,
-            since all are endless.
+        sources (sequence of map-style data sets): the data sets to mix.
+        weights (sequence of `float`): share of each source; scaled to sum to one, and rounded to 1 in 100,000.
+        by (`str`, *optional*, defaults to `"examples"`): unit of the shares: `"examples"` for rows, or `"tokens"`, so
+            that a source with longer rows gets fewer of them. For `"tokens"` each source needs an attribute
+            `tokens_per_row`, as windows have.
+        exhausted (`str`, *optional*, defaults to `"stop"`): what happens when a source has no more rows. `"stop"`: the
+            mixture ends. `"repeat"`: the source starts again, in the same order, until every source has been read
+            completely; for another order in each epoch, make the source with as many epochs. `"error"`: a source that
+            is too short raises an error when the mixture is made; needs `num_rows`.
+        num_rows (`int`, *optional*): maximum length of the mixture; required if no source ends the mixture because all
+            are endless.
 
     Attributes:
         counts (`list[int]`): rows of each source in one period of the schedule.
         has_positions (`bool`): whether rows have `position_ids`.
-        tokens_per_row (`float`, *optional*): on average over the sources, where all say theirs.
+        tokens_per_row (`float`, *optional*): average over the sources, if all of them have it.
 
     Raises:
-        `InputError`: weights that are not positive, or not one a source; a share of less than a row in 100,000; an
-            empty source; a source that does not say its `tokens_per_row`; one that ends too soon under `"error"`.
+        `InputError`: weights are not positive, or not one per source; a share is less than one row in 100,000; a
+            source is empty; a source has no `tokens_per_row`; or a source ends too soon under `"error"`.
 
     ```python
     >>> mixture = InterleavedRows([range(10_000), range(20_000, 30_000)], weights=[0.7, 0.3])
@@ -97,8 +98,8 @@ class InterleavedRows(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the rows at `indices`; each source is asked once for all of its own."""
-        sources, rows = self.places(indices)
+        """Return the rows at `indices`; the rows of each source are read in one call."""
+        sources, rows = self.sources_and_rows(indices)
         items: list[Any] = [None] * len(sources)
         for number in np.unique(sources).tolist():
             chosen = np.flatnonzero(sources == number)
@@ -107,8 +108,8 @@ class InterleavedRows(Dataset):
             found = rows_at(source, wanted)
             if self.has_positions and not getattr(source, "has_positions", False):
                 found = [{**row, "position_ids": torch.arange(len(row["input_ids"]))} for row in found]
-            for place, item in zip(chosen.tolist(), found, strict=True):
-                items[place] = item
+            for index, item in zip(chosen.tolist(), found, strict=True):
+                items[index] = item
         return items
 
     @property
@@ -116,8 +117,8 @@ class InterleavedRows(Dataset):
         tokens = [getattr(source, "tokens_per_row", None) for source in self.sources]
         return None if None in tokens else float(np.dot(self.counts, np.array(tokens))) / self.period
 
-    def places(self, indices: Sequence[int]) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "B"]]:
-        """Return the source that each row comes from, and its index there."""
+    def sources_and_rows(self, indices: Sequence[int]) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "B"]]:
+        """Return for each row the number of its source, and its index in that source."""
         wanted = np.asarray(indices, dtype=np.int64)
         outside = (wanted < 0) | (wanted >= len(self))
         if outside.any():
@@ -128,14 +129,14 @@ class InterleavedRows(Dataset):
         return sources, rows % np.array(self.sizes)[sources]
 
     def realized(self, num_rows: int | None = None) -> list[dict[str, float | None]]:
-        """What the first rows are made of, source by source.
+        """The composition of the first rows of the mixture.
 
         Args:
-            num_rows (`int`, *optional*): how many rows; the whole mixture by default.
+            num_rows (`int`, *optional*): number of rows; the whole mixture by default.
 
         Returns:
-            `list[dict]`: `rows`; `row_share`; `tokens` and `token_share`, by the source's average tokens per row, None
-            where a source does not say it; `epochs`, how often the source was read.
+            `list[dict]`: for each source `rows`; `row_share`; `tokens` and `token_share`, from the average number of
+            tokens per row of the source, or None if unknown; `epochs`, the number of times the source was read.
         """
         num_rows = len(self) if num_rows is None else num_rows
         if not 0 <= num_rows <= len(self):
@@ -166,14 +167,14 @@ class InterleavedRows(Dataset):
             raise InputError(f"num_rows={num_rows}: expected at least 1")
         endless = [isinstance(source, EndlessSequences) for source in self.sources]
         if num_rows is None and (any if exhausted == "repeat" else all)(endless):
-            raise InputError("no source of the mixture ends it; pass num_rows=, the rows that will be read")
+            raise InputError("the mixture would be endless; pass num_rows=, the number of rows that will be read")
         if exhausted == "repeat":
             return num_rows or max(self._row_of(number, size - 1) for number, size in enumerate(self.sizes)) + 1
         ends = [self._row_of(number, size) for number, size in enumerate(self.sizes)]
         if exhausted == "stop":
             return min([*ends, *([num_rows] if num_rows else [])])
         if num_rows is None:
-            raise InputError("exhausted='error' needs num_rows, the rows that will be read")
+            raise InputError("exhausted='error' needs num_rows, the number of rows that will be read")
         if min(ends) < num_rows:
             number = ends.index(min(ends))
             raise InputError(
@@ -183,7 +184,7 @@ class InterleavedRows(Dataset):
         return num_rows
 
     def _row_of(self, source: int, turn: int) -> int:
-        """The row at which a source has its turn of that number."""
+        """The index in the mixture of row `turn` of a source."""
         periods, turn = divmod(turn, self.counts[source])
         return periods * self.period + int(np.flatnonzero(self.schedule == source)[turn])
 
@@ -200,32 +201,33 @@ def _tokens_per_row(number: int, source: Any) -> float:
 
 
 def _rounded_counts(shares: np.ndarray) -> list[int]:
-    """Rows a period: shares rounded down, the rest to those that lost most, in lowest terms."""
+    """Rows of each source per period: shares are rounded down, the largest remainders up, and fractions reduced."""
     counts = np.floor(shares * RESOLUTION + 1e-6).astype(np.int64)
-    lost = np.argsort(counts - shares * RESOLUTION, kind="stable")
-    counts[lost[: RESOLUTION - counts.sum()]] += 1
+    by_remainder = np.argsort(counts - shares * RESOLUTION, kind="stable")
+    counts[by_remainder[: RESOLUTION - counts.sum()]] += 1
     return (counts // math.gcd(*counts.tolist())).tolist()
 
 
 @numba.njit(cache=True, nogil=True)
 def _schedule(counts):
-    """For each row of a period: the source, and how many rows of it came before in the period."""
+    """For each row of a period, the source and the number of its rows before in the period."""
     period = counts.sum()
     taken = np.zeros_like(counts)
-    # Tijdeman's margin 1 / (2 S - 2) for S sources, with everything times P (2 S - 2), in integers.
+    # Tijdeman's margin 1 / (2 S - 2) for S sources. All numbers are multiplied by P (2 S - 2) and thus integers.
     scale = max(1, 2 * len(counts) - 2)
     schedule = np.empty(period, dtype=np.int64)
     turns = np.empty(period, dtype=np.int64)
     for slot in range(period):
-        chosen, least = -1, 0
+        chosen, shortest = -1, 0
         for source in range(len(counts)):
             behind = scale * (counts[source] * (slot + 1) - taken[source] * period)
             if behind < period:
                 continue
-            # Rows until it is a row behind, times its count; fractions are compared crosswise.
+            # Rows until the source is a whole row behind, times its count; fractions are compared by
+            # cross-multiplying.
             wait = (scale - 1) * period - behind
-            if chosen < 0 or wait * counts[chosen] < least * counts[source]:
-                chosen, least = source, wait
+            if chosen < 0 or wait * counts[chosen] < shortest * counts[source]:
+                chosen, shortest = source, wait
         schedule[slot], turns[slot] = chosen, taken[chosen]
         taken[chosen] += 1
     return schedule, turns

@@ -1,14 +1,14 @@
-"""Windows that hold whole documents, packed best fit, with positions that restart and no attention between documents.
+"""Windows of whole documents, packed best fit, with restarting positions and no attention between documents.
 
-Documents longer than a window are cut in pieces of its length. Pieces are placed by best-fit decreasing: the longest
-first, each in the fullest window that still has room for it (Ding et al., "Fewer Truncations Improve Language
-Modeling", ICML 2024, arXiv:2404.10830), within blocks of 131,072 documents, so that planning takes constant memory.
-With a segment tree over the room left, a piece takes `O(log length)`.
+Documents longer than a window are cut into pieces of its length. Pieces are packed by best-fit decreasing: the longest
+first, each into the fullest window that has enough space left (Ding et al., "Fewer Truncations Improve Language
+Modeling", ICML 2024, arXiv:2404.10830). This is done in blocks of 131,072 documents, so that it takes constant memory.
+With a segment tree over the space left, a piece takes `O(log length)`.
 
-Which piece stands where is the plan: 16 bytes a piece and 8 a window, in one memory-mapped file in the cache of
-Hugging Face (`HF_HOME`), never beside the tokens. A plan recomputed block by block would need no file, but a shuffled
-reader asks for another block with every row, and every rank and worker would keep its own. The file is named after the
-stream and the length, written whole or not at all, and written anew if it is deleted.
+The assignment of pieces to windows is called the plan. It takes 16 bytes per piece and 8 per window, in one
+memory-mapped file in the cache of Hugging Face (`HF_HOME`), not beside the tokens. A plan that is recomputed block by
+block would need no file, but a shuffled reader needs another block for every row, and every rank and worker would keep
+its own. The file is named after the stream and the length. It is written atomically, and again if it is deleted.
 """
 
 import os
@@ -31,29 +31,29 @@ from ..text.stream.reader import TokenStream
 from .windows import IGNORED, Windows, check_length
 
 PLAN_VERSION = 1
-"""Changes whenever the same stream and length give another plan."""
+"""Version of the plan. It must change when the same stream and length give another plan."""
 
-_BLOCK = 1 << 17  # documents packed together
+_BLOCK = 1 << 17  # documents packed at a time
 
 
 class PackedWindows(Windows):
-    """A map-style data set of windows that hold documents packed best fit, padding behind them.
+    """A map-style data set of windows with documents packed best fit, and padding at their ends.
 
     A row has `input_ids`, `labels` and `position_ids`, int64 tensors of shape `(L,)`. Positions count from 0 in every
-    piece of a document. The first label of a piece is -100: nothing before it belongs to its document. So is the label
-    of padding, which is EOS; its positions are all `L - 1`, which no token without a label has else, so that
-    [`count_tokens`] can tell it from a document of EOS alone; `num_padding` counts it. An epoch holds every token of
+    piece of a document. The first label of a piece is -100, since the token before it is of another document. Padding
+    is EOS with label -100 and position `L - 1`. No other token without a label has that position, so [`count_tokens`]
+    distinguishes padding from documents of EOS alone. `num_padding` counts padding. An epoch contains every token of
     the stream once. Without a seed windows are in the order of their first documents.
 
-    **Documents are kept apart by `position_ids` alone.** transformers builds the block-diagonal mask from them (sdpa,
-    eager and flex attention) only where the model gets no `attention_mask` and `use_cache=False`; otherwise each
-    document sees those before it in its row, without a word. So train with
+    **Only `position_ids` separate documents.** transformers makes a block-diagonal mask from them (for sdpa, eager and
+    flex attention) only if the model gets no `attention_mask` and `use_cache=False`. Otherwise each document silently
+    attends to those before it in its row. So train with
 
     - `data_collator=transformers.default_data_collator`, which stacks these three columns and adds no mask. The
-      collator a `Trainer` takes by itself when given a tokenizer adds a mask of ones;
-    - `use_cache=False`, the default of `TrainingArguments`; outside a `Trainer` pass it to the model.
+      default collator of a `Trainer` with a tokenizer adds a mask of ones;
+    - `use_cache=False`, which is the default of `TrainingArguments`; outside a `Trainer` pass it to the model.
 
-    FlashAttention reads `position_ids` only in batches of one row: with it take one window a micro-batch.
+    FlashAttention reads `position_ids` only in batches of one row, so with it use one window per micro-batch.
 
     Args:
         stream ([`TokenStream`]):
@@ -63,19 +63,19 @@ class PackedWindows(Windows):
         seed (`int`, *optional*):
             Seed of the order; None keeps the order of the plan.
         epochs (`int`, *optional*, defaults to 1):
-            How often the data set holds each window.
+            Number of epochs.
         cache_dir (`str` or `os.PathLike`, *optional*):
-            Where plans are kept; `hmm_datasets/packing` under `HF_HOME` by default.
+            Folder of the plans; by default `hmm_datasets/packing` under `HF_HOME`.
 
     Attributes:
         num_windows (`int`): windows per epoch.
-        num_pieces (`int`): documents and parts of cut documents.
+        num_pieces (`int`): number of documents and parts of cut documents.
         num_padding (`int`): padding tokens per epoch.
-        fill_rate (`float`): share of an epoch that is not padding.
-        has_positions (`bool`): true, since rows have `position_ids`.
+        fill_rate (`float`): share of the tokens of an epoch that are not padding.
+        has_positions (`bool`): true, because rows have `position_ids`.
 
     Raises:
-        `InputError`: for a length below 2, fewer than one epoch, or a cache that cannot be written.
+        `InputError`: `length` is below 2, `epochs` is below 1, or the plan cannot be written.
     """
 
     has_positions = True
@@ -95,7 +95,7 @@ class PackedWindows(Windows):
         super().__init__(stream, length, len(self.plan.first) - 1, seed, epochs)
 
     def __reduce__(self) -> tuple:
-        # A worker maps the plan anew; pickling would copy it.
+        # A worker maps the file of the plan again; pickling would copy the plan.
         return PackedWindows, (self.stream, self.length, self.seed, self.epochs, self.cache_dir)
 
     @property
@@ -116,9 +116,9 @@ class PackedWindows(Windows):
         return self.stream.num_tokens / self.num_windows
 
     def tokens_between(self, first: int, last: int) -> int:
-        """Tokens of the items from `first` to before `last` that are not padding, exactly.
+        """The exact number of tokens in items `first` to `last - 1` that are not padding.
 
-        Whole epochs are known; of the last one, as far as it goes, every window is looked up in the plan.
+        The number for whole epochs is known. For the rest of an epoch every window is looked up in the plan.
         """
         return self._tokens_before(last) - self._tokens_before(first)
 
@@ -127,19 +127,19 @@ class PackedWindows(Windows):
         first = epochs * self.num_windows
         total = epochs * self.stream.num_tokens
         for begin in range(first, first + rest, _BLOCK):
-            places = self.places(range(begin, min(begin + _BLOCK, first + rest)))
-            total += int(self.plan.pieces_of(places)[2].sum())
+            windows = self.window_indices(range(begin, min(begin + _BLOCK, first + rest)))
+            total += int(self.plan.pieces_of(windows)[2].sum())
         return total
 
-    def _columns(self, places):
-        rows, starts, sizes, offsets = self.plan.pieces_of(places)
-        tokens = np.full((len(places), self.length), self.stream.index.eos_id, dtype=np.int64)
+    def _columns(self, windows):
+        rows, starts, sizes, offsets = self.plan.pieces_of(windows)
+        tokens = np.full((len(windows), self.length), self.stream.index.eos_id, dtype=np.int64)
         labels = np.full_like(tokens, IGNORED)
-        positions = np.full_like(tokens, self.length - 1)  # of the padding; pieces write theirs over it
+        positions = np.full_like(tokens, self.length - 1)  # of padding; pieces overwrite it with their positions
         shards = np.searchsorted(self._shard_ends, starts, side="right")
         for shard in np.unique(shards).tolist():
             begin, end = self._shard_ends[shard - 1] if shard else 0, self._shard_ends[shard]
-            chosen = shards == shard  # a document, and so a piece, lies in one shard
+            chosen = shards == shard  # a document, and so a piece, is within one shard
             _copy_pieces(
                 self.stream.read(begin, end),
                 starts[chosen] - begin,
@@ -154,11 +154,12 @@ class PackedWindows(Windows):
 
 
 def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
-    """Tokens of a batch of rows without an attention mask that are not padding: of packed rows by their positions.
+    """The number of tokens in a batch that are not padding. Rows have no attention mask; only packed rows have
+    padding.
 
     Args:
-        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; and of packed rows `labels` and
-            `position_ids`.
+        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; and for packed rows also `labels`
+            and `position_ids`.
 
     ```python
     >>> row = {"input_ids": [[5, 6, 9, 9]], "labels": [[-100, 6, 9, -100]], "position_ids": [[0, 1, 2, 3]]}
@@ -167,11 +168,11 @@ def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
 
     ```
     """
-    places = batch["input_ids"].numel()
+    count = batch["input_ids"].numel()
     if "position_ids" not in batch:
-        return places
+        return count
     last = batch["position_ids"].shape[-1] - 1
-    return places - ((batch["labels"] == IGNORED) & (batch["position_ids"] == last)).sum()
+    return count - ((batch["labels"] == IGNORED) & (batch["position_ids"] == last)).sum()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -180,25 +181,26 @@ def _copy_pieces(stream, starts, sizes, rows, offsets, tokens, labels, positions
         row, begin, size = rows[piece], offsets[piece], sizes[piece]
         part = tokens[row, begin : begin + size]
         part[:] = stream[starts[piece] : starts[piece] + size]
-        labels[row, begin + 1 : begin + size] = part[1:]  # what stands before the first is of another document
-        for place in range(size):
-            positions[row, begin + place] = place
+        labels[row, begin + 1 : begin + size] = part[1:]  # the token before the first is of another document
+        for position in range(size):
+            positions[row, begin + position] = position
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """Window `w` holds pieces `first[w]` to `first[w + 1]`; piece `p` is `lengths[p]` tokens from `starts[p]` on."""
+    """Window `w` has pieces `first[w]` to `first[w + 1] - 1`; piece `p` is `lengths[p]` tokens from `starts[p]` on."""
 
     first: Int64[np.ndarray, "W_plus_1"]
     starts: Int64[np.ndarray, "P"]
     lengths: Int64[np.ndarray, "P"]
 
-    def pieces_of(self, places: Int[np.ndarray, "B"]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return of each piece in windows its row among them, where it starts, its length, its place in the row."""
-        first = self.first[places]
-        counts = self.first[places + 1] - first
+    def pieces_of(self, windows: Int[np.ndarray, "B"]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return for each piece of the windows its row in the batch, start in the stream, length, offset in the
+        row."""
+        first = self.first[windows]
+        counts = self.first[windows + 1] - first
         before = np.cumsum(counts) - counts
-        rows = np.repeat(np.arange(len(places)), counts)
+        rows = np.repeat(np.arange(len(windows)), counts)
         pieces = np.arange(len(rows)) + (first - before)[rows]
         lengths = self.lengths[pieces]
         ends = np.cumsum(lengths)
@@ -206,14 +208,15 @@ class _Plan:
 
 
 def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, "P"]:
-    """Place pieces in windows by best-fit decreasing.
+    """Pack pieces into windows by best-fit decreasing.
 
     Args:
-        lengths (`np.ndarray` of shape `(P,)`): of the pieces, from 1 to `capacity`.
+        lengths (`np.ndarray` of shape `(P,)`): lengths of the pieces, from 1 to `capacity`.
         capacity (`int`): tokens per window.
 
     Returns:
-        `np.ndarray` of shape `(P,)`: the window of each piece; windows are numbered by their first pieces.
+        `np.ndarray` of shape `(P,)`: the window of each piece; windows are numbered in the order of their first
+            pieces.
 
     ```python
     >>> best_fit(np.array([3, 6, 2, 5]), capacity=8).tolist()
@@ -224,7 +227,7 @@ def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, 
     lengths = np.asarray(lengths, dtype=np.int64)
     windows = _place(np.argsort(-lengths, kind="stable"), lengths, capacity)
     earliest = np.empty(windows.max(initial=-1) + 1, dtype=np.int64)
-    earliest[windows[::-1]] = np.arange(len(windows))[::-1]  # of several writes the last one stays
+    earliest[windows[::-1]] = np.arange(len(windows))[::-1]  # reversed, so that the first piece is written last
     rank = np.empty_like(earliest)
     rank[np.argsort(earliest)] = np.arange(len(earliest))
     return rank[windows]
@@ -232,13 +235,17 @@ def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, 
 
 @numba.njit(cache=True, nogil=True)
 def _place(order, lengths, capacity):
-    """Number windows as they are opened. `room` is a segment tree of maxima over the room left; a leaf is a room."""
+    """The window of each piece, numbered in the order of opening.
+
+    `room` is a segment tree of maxima over the space left: leaf `r` is `r` if a window has `r` tokens left, else 0.
+    """
     leaves = 1
     while leaves < capacity + 1:
         leaves *= 2
     room = np.zeros(2 * leaves, dtype=np.int64)
-    newest = np.full(capacity + 1, -1, dtype=np.int64)  # by room left: the window that came to it last
-    before = np.full(len(lengths), -1, dtype=np.int64)  # and for each window the one that came to it before
+    # Linked lists of the windows with equal space left: the newest one for each space, and for each window the next.
+    newest = np.full(capacity + 1, -1, dtype=np.int64)
+    before = np.full(len(lengths), -1, dtype=np.int64)
     windows = np.empty(len(lengths), dtype=np.int64)
     opened = 0
     for piece in order:
@@ -289,7 +296,7 @@ def _cached_plan(stream: TokenStream, length: int, cache_dir: Path | None) -> _P
 
 
 def _write_plan(stream: TokenStream, length: int, path: Path) -> None:
-    """Write the counts of windows and pieces, then `first`, `starts` and `lengths`, all little-endian int64."""
+    """Write the numbers of windows and pieces, then `first`, `starts` and `lengths`, all as little-endian int64."""
     path.parent.mkdir(parents=True, exist_ok=True)
     windows = pieces = 0
     with ExitStack() as stack:
@@ -311,14 +318,14 @@ def _read_plan(path: Path) -> _Plan:
     values = np.memmap(path, dtype="<i8", mode="r")
     windows, pieces = values[:2].tolist()
     if len(values) != 3 + windows + 2 * pieces:
-        raise InputError(f"{path}: {len(values)} numbers, but it tells of {windows} windows; delete it")
-    # Plain arrays over the same pages: slices of a memmap cost several times those of an array.
+        raise InputError(f"{path}: {len(values)} numbers do not fit its {windows} windows; delete the file")
+    # Plain arrays over the same pages, because slicing a memmap takes several times as long.
     first, starts, lengths = np.split(np.asarray(values[2:]), [windows + 1, windows + 1 + pieces])
     return _Plan(first, starts, lengths)
 
 
 def _packed_blocks(stream: TokenStream, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield of each block the pieces a window, and the pieces' starts and lengths, window by window."""
+    """Yield for each block the number of pieces per window, and starts and lengths of the pieces by window."""
     from tqdm.auto import tqdm
 
     quiet = launch_environment.rank() != 0

@@ -1,11 +1,11 @@
-"""Rows of map-style data sets, several at once where the data set can."""
+"""Reading several rows of a map-style data set, in one call if the data set supports it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def rows_at(rows: Any, indices: Sequence[int]) -> list[Any]:
-    """The rows at `indices`, asked for in one call if the data set has `__getitems__`.
+    """The rows at `indices`, read in one call if the data set has `__getitems__`.
 
     ```python
     >>> rows_at(["a", "b", "c"], [2, 0])

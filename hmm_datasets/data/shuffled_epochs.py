@@ -1,4 +1,4 @@
-"""Rows of a map-style data set over several epochs, shuffled anew in each, by index alone."""
+"""Rows of a map-style data set over several epochs, each in a different random order, read by index."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from .row_access import rows_at
 
 
 class ShuffledEpochs(Dataset):
-    """A map-style data set that holds the rows of another as often as there are epochs.
+    """A map-style data set with the rows of another one in every epoch.
 
-    Epoch `e` is items `e N` to `(e + 1) N`, `N` the number of rows, in an order that `seed` and `e` fix on every
-    machine. More epochs change no item, so a run that goes on for longer reads on.
+    Epoch `e` is items `e N` to `(e + 1) N` for `N` rows. Its order depends on `seed` and `e` alone and is the same on
+    every machine. A larger number of epochs adds items but changes none, so a run can be extended.
 
     Args:
-        rows (map-style data set): of `N` rows.
-        seed (`int`): of the orders.
-        epochs (`int`): how often each row is there.
+        rows (map-style data set): `N` rows.
+        seed (`int`): seed of the order.
+        epochs (`int`): number of epochs.
 
     ```python
     >>> rows = ShuffledEpochs(["a", "b", "c"], seed=0, epochs=2)

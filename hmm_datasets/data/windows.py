@@ -1,11 +1,11 @@
-"""Windows of a token stream as map-style data sets: window `i` is an offset, had in constant time.
+"""Windows of a token stream as map-style data sets. Window `i` is an offset, computed in constant time.
 
-[`TokenWindows`] cut the stream in equal parts, for training; [`StridedWindows`] overlap, so that every token is scored
-once with much context before it, for evaluation. See `packing` for windows that hold whole documents. A batch is read
-in one call into one array, and its rows are views of that array.
+[`TokenWindows`] cut the stream into equal parts, for training. [`StridedWindows`] overlap, so that every token is
+scored once and with enough context, for evaluation. See `packing` for windows of whole documents. A batch is read in
+one call into one array, and its rows are views of that array.
 
-Give them to transformers' `default_data_collator`, which stacks tensors. A `Trainer` that was given a tokenizer and no
-collator pads row by row in Python instead, and adds an attention mask.
+Use transformers' `default_data_collator`, which stacks tensors. A `Trainer` with a tokenizer but no collator would pad
+row by row in Python and add an attention mask.
 """
 
 import hashlib
@@ -22,23 +22,23 @@ from ..shuffle import indices_in_epochs
 from ..text.stream.reader import TokenStream
 
 IGNORED = -100
-"""The label of what no loss counts: torch's `ignore_index`."""
+"""Label of tokens that are not counted in the loss: torch's `ignore_index`."""
 
-_BLOCK = 1 << 20  # documents whose bounds are read at once
+_BLOCK = 1 << 20  # documents whose bounds are read at a time
 
 
 class Windows(ABC):
-    """What all kinds of windows share: items by index, over several epochs.
+    """Base class of windows: items by index, over several epochs.
 
-    Item `i` belongs to epoch `i // num_windows`; with a seed each epoch has an order of its own, the same on every
-    machine, worker and rank, and computed, not stored. More epochs change no item.
+    Item `i` belongs to epoch `i // num_windows`. With a seed each epoch has its own order, which is computed, not
+    stored, and the same on every machine, worker and rank. A larger number of epochs adds items but changes none.
 
     Attributes:
         stream ([`TokenStream`]): the tokens.
         length (`int`): tokens per row.
         num_windows (`int`): windows per epoch.
-        seed (`int`, *optional*): of the orders; None keeps that of the stream.
-        epochs (`int`): how often the data set holds each window.
+        seed (`int`, *optional*): seed of the order; None keeps the order of the stream.
+        epochs (`int`): number of epochs.
     """
 
     def __init__(self, stream: TokenStream, length: int, num_windows: int, seed: int | None, epochs: int | None):
@@ -48,8 +48,8 @@ class Windows(ABC):
         self.stream, self.length, self.num_windows, self.seed = stream, length, num_windows, seed
 
     @abstractmethod
-    def _columns(self, places: Int[np.ndarray, "B"]) -> dict[str, Int[np.ndarray, "B L"]]:
-        """Return the columns of the windows at `places`, each one array of its own."""
+    def _columns(self, windows: Int[np.ndarray, "B"]) -> dict[str, Int[np.ndarray, "B L"]]:
+        """Return the columns of the windows with these indices, each as a separate array."""
 
     def __len__(self) -> int:
         return self.num_windows * self.epochs
@@ -58,19 +58,19 @@ class Windows(ABC):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Int[torch.Tensor, "L"]]]:
-        """Return the items at `indices`, which DataLoader asks for a batch at a time."""
+        """Return the items at `indices`. DataLoader calls this once per batch."""
         items: list[dict[str, torch.Tensor]] = [{} for _ in indices]
-        for name, column in self._columns(self.places(indices)).items():
+        for name, column in self._columns(self.window_indices(indices)).items():
             for item, row in zip(items, torch.from_numpy(column), strict=True):
                 item[name] = row
         return items
 
-    def places(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
-        """Return which window of an epoch each item is; negative indices count from the end."""
+    def window_indices(self, indices: Sequence[int]) -> Int[np.ndarray, "B"]:
+        """Return the index of the window of each item; negative indices of items count from the end."""
         return indices_in_epochs(indices, self.num_windows, self.epochs, self.seed)
 
     def fingerprint(self) -> str:
-        """SHA-256 of what fixes every row: the stream, the kind of windows, their length and order."""
+        """SHA-256 of everything that decides the rows: the stream, the kind of windows, their length and order."""
         state = {"stream": self.stream.index.sha256, "kind": type(self).__name__, **self._settings()}
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
@@ -79,11 +79,11 @@ class Windows(ABC):
 
 
 class TokenWindows(Windows):
-    """A map-style data set of windows of a token stream, as trainers of causal language models take it.
+    """A map-style data set of windows of a token stream, for trainers of causal language models.
 
-    Window `i` is tokens `i * length` to `(i + 1) * length` of the stream; windows cross documents. What is left after
-    the last whole window, `dropped_tokens`, is never seen. A row has `input_ids` and equal `labels`, int64 tensors of
-    shape `(L,)`: models of transformers shift labels inside.
+    Window `i` is tokens `i * length` to `(i + 1) * length` of the stream; windows cross the ends of documents. The
+    `dropped_tokens` after the last whole window are never used. A row has `input_ids` and equal `labels`, int64
+    tensors of shape `(L,)`, because models of transformers shift labels themselves.
 
     Args:
         stream ([`TokenStream`]):
@@ -93,14 +93,14 @@ class TokenWindows(Windows):
         seed (`int`, *optional*):
             Seed of the order; None keeps the order of the stream.
         epochs (`int`, *optional*, defaults to 1):
-            How often the data set holds each window.
+            Number of epochs.
 
     Attributes:
         num_windows (`int`): windows per epoch.
         dropped_tokens (`int`): tokens after the last whole window.
 
     Raises:
-        `InputError`: for a length below 2 or above the stream's, or fewer than one epoch.
+        `InputError`: `length` is below 2 or above that of the stream, or `epochs` is below 1.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None = None, epochs: int | None = None):
@@ -114,7 +114,7 @@ class TokenWindows(Windows):
 
     @property
     def stride(self) -> int:
-        """Tokens from one window's beginning to the next's."""
+        """Tokens between the beginnings of consecutive windows."""
         return self.length
 
     @property
@@ -124,25 +124,28 @@ class TokenWindows(Windows):
 
     def tokens(self, indices: Sequence[int]) -> Int[np.ndarray, "B L"]:
         """The tokens of the items at `indices`, int64."""
-        return self.stream.gather(self.places(indices) * self.length, self.length)
+        return self.stream.gather(self.window_indices(indices) * self.length, self.length)
 
-    def _columns(self, places):
-        tokens = self.stream.gather(places * self.length, self.length)
+    def _columns(self, windows):
+        tokens = self.stream.gather(windows * self.length, self.length)
         return {"input_ids": tokens, "labels": tokens.copy()}
 
 
 class StridedWindows(Windows):
-    """Overlapping windows for evaluation: every token is scored once, with the context a user chooses.
+    """Overlapping windows for evaluation: every token is scored exactly once, with a minimum of context.
 
-    A text of `N` tokens has windows that end at `length`, `length + stride`, ... and at last at `N`. A window sees the
-    `length` tokens before its end, and scores those no window before it scored: the first window all its tokens but
-    the first, which has nothing to be predicted from, every other its last `stride`, the last one what is left. So a
-    token is predicted from at least `length - stride` tokens, or from all there are before it. `labels` are -100 where
-    nothing is scored. By document, a text begins with the EOS that stands before the document in a stream, so that all
-    tokens of the document are scored. A text shorter than a window is padded behind with EOS, which is not scored and
-    which, in a causal model, no scored token sees.
+    A text of `N` tokens has windows that end at `length`, `length + stride`, ... and finally at `N`. A window contains
+    the `length` tokens before its end, and scores those that no earlier window scored. So the first window scores all
+    its tokens except the first, which has no context; the last window scores the remaining tokens; every other window
+    scores its last `stride` tokens. A token is thus predicted from at least `length - stride` tokens, or from all the
+    tokens before it. `labels` are -100 where nothing is scored.
 
-    Cost: `length / stride` times the tokens of [`TokenWindows`]. By document 8 bytes of memory per document.
+    By document, a text begins with the EOS before the document in the stream, so that all tokens of the document are
+    scored. A text shorter than a window is padded at its end with EOS, which is not scored, and which no scored token
+    of a causal model depends on.
+
+    An evaluation processes `length / stride` times the tokens of [`TokenWindows`]. By document, memory is 8 bytes per
+    document.
 
     Args:
         stream ([`TokenStream`]):
@@ -150,17 +153,17 @@ class StridedWindows(Windows):
         length (`int`):
             Tokens per window, at least 2.
         stride (`int`):
-            Tokens a window scores, from 1 to `length - 1`.
+            Tokens that a window scores, from 1 to `length - 1`.
         by_document (`bool`, *optional*, defaults to `False`):
-            Take every document as a text of its own, so that none is context of another. Otherwise the whole stream is
-            one text.
+            Treat every document as a separate text, so that no document is context of another. Otherwise the whole
+            stream is one text.
 
     Attributes:
-        num_windows (`int`): windows in all.
-        num_scored (`int`): tokens scored in all.
+        num_windows (`int`): total number of windows.
+        num_scored (`int`): total number of tokens scored.
 
     Raises:
-        `InputError`: for a length below 2, a stride outside `[1, length)`, or a stream shorter than one window.
+        `InputError`: `length` is below 2, `stride` is outside `[1, length)`, or the stream is shorter than one window.
     """
 
     def __init__(self, stream: TokenStream, length: int, stride: int, by_document: bool = False):
@@ -180,18 +183,18 @@ class StridedWindows(Windows):
     def _settings(self) -> dict:
         return {"length": self.length, "stride": self.stride, "by_document": self.by_document}
 
-    def texts(self, places: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
-        """Return which text each window is of: by document the document, else 0."""
-        return np.searchsorted(self._first, places, side="right") - 1
+    def texts(self, windows: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+        """Return the number of the text of each window: by document that of the document, else 0."""
+        return np.searchsorted(self._first, windows, side="right") - 1
 
-    def _columns(self, places):
-        texts = self.texts(places)
+    def _columns(self, windows):
+        texts = self.texts(windows)
         if self.by_document:
             begins, limits = self.stream.bounds(texts)
             begins = begins - 1
         else:
             begins, limits = np.zeros_like(texts), np.full_like(texts, self.stream.num_tokens)
-        numbers = places - self._first[texts]
+        numbers = windows - self._first[texts]
         ends = np.minimum(begins + self.length + numbers * self.stride, limits)
         starts = np.maximum(begins, ends - self.length)
         scored = begins + np.where(numbers == 0, 1, self.length + (numbers - 1) * self.stride)
@@ -201,7 +204,7 @@ class StridedWindows(Windows):
         return {"input_ids": tokens, "labels": np.where(counted, tokens, IGNORED)}
 
     def _read(self, starts, ends):
-        """Return the tokens from `starts` to `ends`, padded behind; before the stream, at -1, stands EOS."""
+        """Return the tokens from `starts` to `ends`, padded at the end; position -1, before the stream, is EOS."""
         tokens = np.full((len(starts), self.length), self.stream.index.eos_id, dtype=np.int64)
         whole = (ends - starts == self.length) & (starts >= 0)
         tokens[whole] = self.stream.gather(starts[whole], self.length)
@@ -213,7 +216,7 @@ class StridedWindows(Windows):
 
 
 def check_length(length: int) -> None:
-    """Raise [`InputError`] for windows in which there is nothing to predict."""
+    """Raise [`InputError`] if windows are too short to predict a token."""
     if length < 2:
         raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
 
@@ -224,12 +227,12 @@ def _check_room(stream: TokenStream, length: int) -> None:
 
 
 def _strided_counts(sizes: np.ndarray, length: int, stride: int) -> np.ndarray:
-    """Return how many windows texts of these sizes take: one, and one more for every stride begun beyond it."""
+    """Return the number of windows of texts of these sizes: one, plus one per stride or part of it beyond `length`."""
     more = -(-np.maximum(sizes - length, 0) // stride)
     return 1 + more
 
 
 def _bounds(stream: TokenStream):
-    """Yield where documents begin and end, a block at a time."""
+    """Yield the positions at which documents begin and end, one block at a time."""
     for first in range(0, stream.num_documents, _BLOCK):
         yield stream.bounds(np.arange(first, min(first + _BLOCK, stream.num_documents)))

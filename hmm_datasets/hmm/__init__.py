@@ -1,1 +1,1 @@
-"""Hidden Markov models: what they are, drawing from them, inference, and learning."""
+"""Hidden Markov models: the model, sampling, inference, analysis and fitting."""

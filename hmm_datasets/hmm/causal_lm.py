@@ -1,20 +1,21 @@
-"""An HMM as a transformers causal language model: the best model there is of its own sequences.
+"""An HMM as a transformers causal language model, which is the optimal model of the HMM's sequences.
 
-The forward pass is the scaled filter of `forward_backward`; the cache is the belief, `H` numbers per sequence
-whatever its length; the logits are the log-probabilities of the next token. So everything that takes a causal model
-(generation, evaluation harnesses, the Trainer's evaluation) takes the optimum too. A pass costs `O(B T H^2)` time in
-`T` steps one after the other, and `O(B T V)` memory for the logits.
+The forward pass is the scaled filter of `forward_backward`. The cache is the belief: `H` numbers per sequence,
+whatever its length. The logits are the log-probabilities of the next token. So everything that takes a causal model
+(generation, evaluation harnesses, the Trainer's evaluation) also takes the optimal one. A pass costs `O(B T H^2)` time
+in `T` sequential steps, and `O(B T V)` memory for the logits.
 
 Importing this module registers the classes: afterwards `AutoModelForCausalLM.from_pretrained` loads any folder
-written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`]. A program that never imports it (an evaluation harness)
-loads the same folder with `trust_remote_code=True`: the code trusted is that of this package, which must be installed.
+written by [`~hmm_datasets.hmm.model.HMM.save_pretrained`]. A program that does not import it (an evaluation harness)
+loads the same folder with `trust_remote_code=True`. The code it then runs is this package, which must be installed.
 
-Token ids: symbols are `0 .. E-1`; a beginning-of-sequence token, where there is one, is `E`. It makes the belief
-`start` again, wherever it stands, and is never predicted. Logits at place `p` are the distribution of the token at `p
-+ 1`. A row without it starts from `start` too, but then the distribution of its first token appears in no logits.
+Token ids: symbols are `0 .. E-1`; a beginning-of-sequence token, where there is one, is `E`. That token resets the
+belief to `start` at any position, and is never predicted. Logits at position `p` are the distribution of the token at
+`p + 1`. A row without the token starts from `start` too, but no logits then give the distribution of its first token.
 
-The tables, and with them the logits, are float64 always: in bfloat16 rows no longer sum to one, which is another HMM
-without a word. Casts leave them as they are; tables that do not match the fingerprint in `config.json` are refused.
+The tables and the logits are always float64. In bfloat16 the rows would no longer sum to one, and the model would
+silently be another HMM. Casts leave the tables as they are, and loading refuses tables that do not match the
+fingerprint in `config.json`.
 """
 
 from pathlib import Path
@@ -46,25 +47,26 @@ from .storage import FILES
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min
 """The logit of a token of probability zero.
 
-Finite, so that `p log p` is 0 rather than NaN (entropies, divergences, label smoothing), and so that beams and
-processors can add to it; still finite in float32, to which generation casts; and `softmax` gives exactly 0 for it.
+It is finite so that `p log p` is 0 rather than NaN (in entropies, divergences and label smoothing), and so that beam
+search and logits processors can add to it. It is finite in float32 too, to which generation casts. `softmax` maps it
+to exactly 0.
 """
 
 
 class HMMConfig(PreTrainedConfig):
-    """Sizes of an HMM, and the token that begins a sequence.
+    """Sizes of an HMM, and its beginning-of-sequence token.
 
     Args:
         num_states (`int`, *optional*, defaults to 1): `H`.
         num_symbols (`int`, *optional*, defaults to 2): `E`.
-        edge_emitting (`bool`, *optional*, defaults to `False`): whether symbols sit on edges.
+        edge_emitting (`bool`, *optional*, defaults to `False`): whether symbols are emitted on edges.
         vocabulary (`list[str]`, *optional*): a name for every symbol.
-        fingerprint (`str`, *optional*): that of the tables; checked on loading.
+        fingerprint (`str`, *optional*): fingerprint of the tables; checked on loading.
         bos_token_id (`int`, *optional*): `num_symbols`, or `None` for no such token.
-        pad_token_id (`int`, *optional*): any id; what `attention_mask` hides is never read.
+        pad_token_id (`int`, *optional*): any id; tokens that `attention_mask` hides are never read.
 
     Raises:
-        `InputError`: another `bos_token_id`, or a folder written by another version of the format.
+        `InputError`: `bos_token_id` is another number, or the folder was written in another version of the format.
 
     ```python
     >>> HMMConfig(num_states=3, num_symbols=4, bos_token_id=4).vocab_size
@@ -74,7 +76,7 @@ class HMMConfig(PreTrainedConfig):
     """
 
     model_type = "hmm"
-    # What some tools ask of any language model's config.
+    # Some tools read `hidden_size` from the config of any language model.
     attribute_map = {"hidden_size": "num_states"}  # noqa: RUF012
 
     num_states: int = 1
@@ -100,7 +102,7 @@ class HMMConfig(PreTrainedConfig):
 
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
-        """Nothing: a saved folder names this package's code and holds no copy of it."""
+        """Do nothing: a saved folder names the code of this package and contains no copy of it."""
 
     @property
     def vocab_size(self) -> int:
@@ -109,11 +111,11 @@ class HMMConfig(PreTrainedConfig):
 
 
 class BeliefCache(Cache):
-    """The belief after the tokens read so far: all an HMM remembers.
+    """The belief after the tokens read so far, which is the whole memory of an HMM.
 
     Args:
         belief (`torch.Tensor` of shape `(B, H)`): `P(state before the next token | tokens so far)`.
-        length (`int`): places read so far, padding among them.
+        length (`int`): positions read so far, including padding.
     """
 
     is_compileable = False
@@ -140,15 +142,15 @@ class BeliefCache(Cache):
         self.belief = self.belief[indices]
 
     def crop(self, *_: Any) -> None:
-        raise InputError("the belief of an HMM cannot be taken back; run the model again without the cache")
+        raise InputError("the belief of an HMM cannot be rolled back; run the model again without the cache")
 
 
 class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
     """The filter of an HMM behind the interface of a causal language model.
 
-    Made from an [`~hmm_datasets.hmm.model.HMM`] by [`from_hmm`], or loaded by `from_pretrained`; made from a config
-    alone, all its distributions are uniform. The tables take no gradient, since a step of an optimizer would leave
-    rows that are no distributions: use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
+    Make one from an [`~hmm_datasets.hmm.model.HMM`] with [`from_hmm`], or load one with `from_pretrained`. One made
+    from a config alone has uniform distributions only. The tables take no gradient, because an optimizer step would
+    leave rows that are not distributions. Use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -161,7 +163,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
 
     config_class = HMMConfig
     main_input_name = "input_ids"
-    # A belief cannot be rolled back, so assisted generation refuses such a model, as it does recurrent ones.
+    # A belief cannot be rolled back, so assisted generation must refuse this model, as it does recurrent ones.
     _is_stateful = True
     _no_split_modules = []  # noqa: RUF012
 
@@ -199,29 +201,29 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         return model
 
     def to_hmm(self) -> HMM:
-        """The HMM whose filter this is; `InputError` where a table is no distribution."""
+        """The HMM whose filter this is; raises `InputError` if a table is not a distribution."""
         tables = {name: table.detach().cpu().numpy() for name, table in self.named_parameters()}
         return HMM(**tables, vocabulary=self.config.vocabulary)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any):
-        """As in transformers; tables stay float64 whatever `dtype` asks for.
+        """As in transformers, but the tables stay float64 whatever `dtype` is.
 
         Raises:
-            `InputError`: tables that are no distributions, or not those `config.json` speaks of.
+            `InputError`: a table is not a distribution, or the tables do not match `config.json`.
         """
         result = super().from_pretrained(*args, **kwargs)
         model = result[0] if isinstance(result, tuple) else result
         model.requires_grad_(False)
         model.config.dtype = torch.float64
-        # A bos_token_id given by keyword, to a folder without one, does not reach the generation config by itself.
+        # transformers does not copy a bos_token_id given by keyword into the generation config.
         if model.generation_config.bos_token_id is None:
             model.generation_config.bos_token_id = model.config.bos_token_id
         found, expected = model.to_hmm().fingerprint(), model.config.fingerprint
         if expected is not None and found != expected:
             raise InputError(
                 f"{model.config.name_or_path}: tables have fingerprint {found}, config.json expects {expected}; "
-                "the two files are of different HMMs, or the tables were stored in lower precision"
+                "the two files belong to different HMMs, or the tables were stored in lower precision"
             )
         return result
 
@@ -235,15 +237,16 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
 
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
-        """Nothing: a saved folder names this package's code and holds no copy of it."""
+        """Do nothing: a saved folder names the code of this package and contains no copy of it."""
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, but drawing is from all tokens unless `top_k` is given, not from the 50 likeliest."""
+        """As in transformers, but sampling considers all tokens unless `top_k` is given, not the 50 most likely."""
         settings = generation_config or self.generation_config
         if settings.top_k is None and kwargs.get("do_sample", settings.do_sample):
             kwargs.setdefault("top_k", 0)
         if kwargs.get("past_key_values") is None and settings.cache_implementation is None:
-            # An empty one, which `forward` takes: transformers would make one by numbers of layers, which are none.
+            # transformers would make a cache from the number of layers, which an HMM does not have. `forward` accepts
+            # this empty one.
             kwargs["past_key_values"] = DynamicCache()
         return super().generate(inputs, generation_config, *args, **kwargs)
 
@@ -261,27 +264,28 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple:
-        """Read tokens; say what comes next.
+        """Read tokens and predict the next one at every position.
 
         Args:
-            input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`; what the mask hides may be anything.
+            input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`; masked tokens may be anything.
             attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*):
-                0 where there is padding, which does not move the belief; of `S >= T` columns the last `T` count.
+                0 for padding, which leaves the belief unchanged. Of the `S >= T` columns only the last `T` are used.
             position_ids (`torch.Tensor` of shape `(B, T)`, *optional*):
                 A 0 after the first column begins another sequence in the row, from `start`.
-            past_key_values ([`BeliefCache`], *optional*): what an earlier call returned.
+            past_key_values ([`BeliefCache`], *optional*): the cache returned by an earlier call.
             labels (`torch.Tensor` of shape `(B, T)`, *optional*):
-                Tokens as in `input_ids`, shifted here; -100 counts for nothing.
+                Tokens as in `input_ids`; they are shifted here. Positions with -100 are ignored.
             use_cache (`bool`, *optional*): whether to return the belief.
-            output_hidden_states (`bool`, *optional*): whether to return the beliefs at all places.
-            logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0): only the last so many, or those
-                places; 0 for all.
-            num_items_in_batch (`int`, *optional*): divide the summed loss by this instead of the count of labels.
+            output_hidden_states (`bool`, *optional*): whether to return the beliefs at all positions.
+            logits_to_keep (`int` or `torch.Tensor`, *optional*, defaults to 0): how many of the last positions to
+                return logits for, or the indices of those positions; 0 for all.
+            num_items_in_batch (`int`, *optional*): divide the summed loss by this instead of the number of labels.
 
         Returns:
-            `CausalLMOutputWithPast`: `logits` (B, T, V), float64, log-probabilities ([`LOGIT_OF_ZERO`] for zero, and
-            for all tokens where the row so far is impossible); `loss`, mean nats a label, infinite where a label is
-            impossible; `past_key_values`; `hidden_states`, one tensor (B, T, H), the beliefs after each token.
+            `CausalLMOutputWithPast`: `logits` (B, T, V), float64 log-probabilities ([`LOGIT_OF_ZERO`] for probability
+            zero, and for all tokens after an impossible one); `loss`, the mean in nats per label, infinite where a
+            label is impossible; `past_key_values`; `hidden_states`, one tensor (B, T, H) with the belief after each
+            token.
 
         Raises:
             `InputError`: a token outside the vocabulary, or a mask or cache that does not fit.
@@ -313,7 +317,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         if labels is not None:
             loss = _loss(next_token_probs(parameters, beliefs[:, :-1]), labels[:, 1:], num_items_in_batch)
         log_probs = next_token_probs(parameters, beliefs[:, keep]).log()
-        # New columns hold the token that begins a sequence, which no belief predicts.
+        # The added column is the beginning-of-sequence token, which is never predicted.
         logits = nn.functional.pad(log_probs, (0, config.vocab_size - config.num_symbols), value=-torch.inf)
         wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = CausalLMOutputWithPast(
@@ -340,7 +344,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         return cache.belief, cache.length
 
     def _init_weights(self, module: nn.Module) -> None:
-        # Tables are made in `__init__`; those a file lacks must not be filled with noise.
+        # `__init__` makes the tables. transformers must not fill tables missing from a file with noise.
         pass
 
 
@@ -365,8 +369,8 @@ def _loss(
     counts = labels != -100
     wrong = counts & ((labels < 0) | (labels > distribution.shape[-1]))
     if bool(wrong.any()):
-        raise InputError(f"labels hold {labels[wrong][0].item()}; expected tokens in the vocabulary, or -100")
-    # One column more, of probability zero, for the token that begins a sequence.
+        raise InputError(f"labels contain {labels[wrong][0].item()}; expected tokens in the vocabulary, or -100")
+    # The added column of probability zero is the beginning-of-sequence token.
     probability = nn.functional.pad(distribution, (0, 1)).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     nats = -torch.where(counts, probability, 1.0).log().sum()
     return nats / (counts.sum() if count is None else count)

@@ -1,6 +1,6 @@
-"""Checks of what goes into an HMM: tables that are distributions, tokens that are symbols.
+"""Checks of the input of an HMM: tables must be distributions, tokens must be symbols.
 
-Each raises [`~hmm_datasets.errors.InputError`] with the name and index of what is wrong.
+Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value.
 """
 
 import operator
@@ -14,19 +14,19 @@ from .analysis.stationary import cesaro_limit
 if TYPE_CHECKING:
     import torch
 
-_REFUSE = 1e-5  # what a row of 500 float32 probabilities can be off by, with room
-_RESCALE = 1e-9  # rows nearer to one than this are kept bit for bit, so that saving and loading change nothing
+_REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
+_RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
 
 
 def as_tables(
     start: Any, transition: Any, emission: Any, edges: Any, normalize: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Check the tables of an HMM, and complete them: the marginals of `edges`, the stationary distribution as
+    """Check the tables of an HMM, and add missing ones: the marginals of `edges`, and the stationary distribution as
     `start`."""
     given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
     if len(given) != (2 if edges is None else 0):
         found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
-        raise InputError(f"an HMM takes transition= and emission=, or edges= alone; found {found}")
+        raise InputError(f"an HMM takes either transition= and emission=, or edges= alone; found {found}")
     if edges is None:
         transition = distribution("transition", transition, 2, normalize)
         emission = distribution("emission", emission, 2, normalize)
@@ -34,7 +34,7 @@ def as_tables(
         edges = probabilities("edges", edges, 3)
         if edges.shape[1] != edges.shape[2]:
             raise InputError(f"edges has shape {edges.shape}; expected (E, H, H)")
-        # One row per state: all the ways to leave it.
+        # One row per state, with all the ways to leave it.
         rows = distribution("edges", edges.transpose(1, 0, 2).reshape(edges.shape[1], -1), 2, normalize)
         edges = np.ascontiguousarray(rows.reshape(edges.shape[1], edges.shape[0], -1).transpose(1, 0, 2))
         transition = edges.sum(axis=0)
@@ -56,7 +56,7 @@ def as_tables(
 def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
     """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
 
-    Places beyond a row's length may hold anything, and come back as 0.
+    Tokens beyond the length of a row may be anything; they are returned as 0.
     """
     import torch
 
@@ -89,15 +89,16 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
         tokens = tokens.masked_fill(beyond, 0)
     wrong = ((tokens < 0) | (tokens >= num_symbols)).nonzero()
     if len(wrong) > 0:
-        row, place = wrong[0].tolist()
+        row, position = wrong[0].tolist()
         raise InputError(
-            f"tokens[{row}, {place}] is {tokens[row, place].item()}; the symbols of this HMM are 0..{num_symbols - 1}"
+            f"tokens[{row}, {position}] is {tokens[row, position].item()}; the symbols of this HMM are "
+            f"0..{num_symbols - 1}"
         )
     return tokens, lengths
 
 
 def array(name: str, values: Any, ndim: int) -> np.ndarray:
-    """`values` as a float64 table with `ndim` axes, none empty."""
+    """`values` as a float64 array with `ndim` axes, none of them empty."""
     try:
         table = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -107,14 +108,14 @@ def array(name: str, values: Any, ndim: int) -> np.ndarray:
     return table
 
 
-def integer(name: str, value: Any, least: int, exponent: int) -> int:
-    """`value` as an integer in `[least, 2**exponent)`."""
+def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
+    """`value` as an integer in `[minimum, 2**exponent)`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = -1
-    if not least <= number < 1 << exponent:
-        raise InputError(f"{name} is {value}; expected an integer in [{least}, 2**{exponent})")
+    if not minimum <= number < 1 << exponent:
+        raise InputError(f"{name} is {value}; expected an integer in [{minimum}, 2**{exponent})")
     return number
 
 
@@ -124,20 +125,20 @@ def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
     bad = np.argwhere(~(np.isfinite(table) & (table >= 0)))
     if len(bad) > 0:
         index = tuple(bad[0].tolist())
-        place = ", ".join(map(str, index))
-        raise InputError(f"{name}[{place}] is {table[index]}; expected a probability")
+        subscript = ", ".join(map(str, index))
+        raise InputError(f"{name}[{subscript}] is {table[index]}; expected a probability")
     return table
 
 
 def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
-    """`values` as distributions over the last axis; rescaled where `normalize`, or where off by rounding alone."""
+    """`values` as distributions over the last axis; rescaled if `normalize`, or if wrong by rounding alone."""
     table = probabilities(name, values, ndim)
     totals = table.sum(axis=-1, keepdims=True)
     off = np.abs(totals - 1)
     if (normalize and (totals == 0).any()) or (not normalize and (off > _REFUSE).any()):
         row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))
         # The rows of edges are its slices by the state left.
-        place = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
-        remedy = "give it mass" if normalize else "pass normalize=True to rescale rows"
-        raise InputError(f"{name}{place} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
+        subscript = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
+        remedy = "give it a positive entry" if normalize else "pass normalize=True to rescale rows"
+        raise InputError(f"{name}{subscript} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
     return np.where(off > _RESCALE, table / totals, table)

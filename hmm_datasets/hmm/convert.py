@@ -1,10 +1,10 @@
-"""HMMs from and to pomegranate and hmmlearn.
+"""Conversion of HMMs from and to pomegranate and hmmlearn.
 
 Both libraries keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
-Two things differ. pomegranate computes in float32, and its models may end: each state has a probability of ending
-(`ends`), and a row of `edges` plus its end sums to one, so that the length of a sequence has a distribution. An
-[`HMM`] has no ends: it is a distribution of sequences of any given length. Edge-emitting HMMs have no counterpart in
-either library.
+Two things differ in pomegranate. It computes in float32, and each state has a probability of ending the sequence
+(`ends`), so that the length of a sequence has a distribution: a row of `edges` plus its end sums to one. An [`HMM`]
+has no end probabilities; it gives a distribution of sequences for any given length. Edge-emitting HMMs have no
+counterpart in either library.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
     from hmmlearn.hmm import CategoricalHMM
     from pomegranate.hmm import DenseHMM, SparseHMM
 
-_TOLERANCE = 1e-5  # float32 rows of a few hundred entries
+_TOLERANCE = 1e-5  # of the sum of a float32 row of a few hundred entries
 
 
 def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> HMM:
     """The HMM of a pomegranate (1.x) model with `Categorical` emissions.
 
-    A `fit` of pomegranate learns end probabilities, about one over the mean length, which an [`HMM`] cannot hold.
-    Ends that take nothing from the rows of `edges` (each row sums to one without them) and are equal for all states
-    are no distribution of lengths but a constant factor of every probability, such as pomegranate gives to a model
-    made without `ends`; they are left out in either mode, and `log_probability` differs by the logarithm of that
-    constant.
+    A `fit` of pomegranate learns end probabilities, about one over the mean length, which an [`HMM`] cannot represent.
+    Ends are harmless if the rows of `edges` sum to one without them and they are equal for all states, as in a model
+    made without `ends`. They then are no distribution of lengths, but a constant factor of every probability. Such
+    ends are always left out, and `log_probability` differs by the logarithm of that constant.
 
     Args:
         model (`pomegranate.hmm.DenseHMM` or `pomegranate.hmm.SparseHMM`): a fitted model, or one made from tables.
         ends (`str`, *optional*, defaults to `"refuse"`):
-            What to do with a model that has end probabilities. `"refuse"` raises. `"drop"` leaves them out and
-            rescales the rows of `edges` to sum to one: the distribution of the lengths is lost, and the distribution
-            of the tokens becomes that of sequences which at each step are known to go on.
+            What to do with a model that has end probabilities. `"refuse"` raises an error. `"drop"` leaves them out
+            and rescales the rows of `edges` to sum to one. The distribution of lengths is then lost, and the
+            distribution of tokens becomes that of sequences conditioned at each step on not ending.
 
     Returns:
         [`HMM`] in float64; no vocabulary.
 
     Raises:
-        `InputError`: pomegranate is missing, the model is of another kind or not fitted, or it has ends.
+        `InputError`: pomegranate is not installed, the model is of another class or not fitted, or it has end
+            probabilities.
     """
     pomegranate = _import("pomegranate")
     if ends not in ("refuse", "drop"):
         raise InputError(f'ends is {ends!r}; expected "refuse" or "drop"')
     if not isinstance(model, (pomegranate.hmm.DenseHMM, pomegranate.hmm.SparseHMM)):
         raise InputError(f"model is a {type(model).__name__}; expected a pomegranate DenseHMM or SparseHMM")
-    emission = np.stack([_categorical(place, node) for place, node in enumerate(model.distributions or [])] or [[]])
+    emission = np.stack([_categorical(index, node) for index, node in enumerate(model.distributions or [])] or [[]])
     states = len(emission)
     if model.edges is None or emission.size == 0:
         raise InputError("the pomegranate model has no distributions or no edges yet; fit it first")
     if isinstance(model, pomegranate.hmm.SparseHMM):
         transition = sparse_transition(model, states)
         if transition is None:
-            raise InputError("the pomegranate SparseHMM holds no table of edges yet; fit it first")
+            raise InputError("the pomegranate SparseHMM has no table of edges yet; fit it first")
     else:
         transition = np.exp(_numpy(model.edges))
     start = np.full(states, 1 / states) if model.starts is None else np.exp(_numpy(model.starts))
@@ -66,8 +66,8 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
     constant = np.ptp(stop) <= _TOLERANCE * stop.max()
     if stop.max() > 0 and not (whole and constant) and ends == "refuse":
         raise InputError(
-            f"the pomegranate model has end probabilities (ends up to {stop.max():.3g}), which an HMM cannot hold; "
-            'pass ends="drop" to leave them out and rescale the rows of edges'
+            f"the pomegranate model has end probabilities (ends up to {stop.max():.3g}), which an HMM cannot "
+            'represent; pass ends="drop" to leave them out and rescale the rows of edges'
         )
     return HMM(start=start, transition=transition, emission=emission, normalize=ends == "drop")
 
@@ -75,16 +75,16 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
 def to_pomegranate(hmm: HMM) -> "DenseHMM":
     """A pomegranate `DenseHMM` with the tables of `hmm` in float32.
 
-    Its `ends` are all one: a sequence may end anywhere at no cost. Then `log_probability`, `predict_proba` and
-    `viterbi` are those of `hmm`. With ends of zero, which look more natural, pomegranate gives every sequence
-    probability zero and NaN as posteriors. Its `sample` refuses such a model, since rows and ends sum to two; draw
-    from the [`HMM`] instead. A `fit` replaces the ends by learned ones.
+    Its `ends` are all one, so that a sequence may end anywhere without a factor. Then `log_probability`,
+    `predict_proba` and `viterbi` are those of `hmm`. With ends of zero, which look more natural, pomegranate gives
+    every sequence probability zero and NaN as posteriors. pomegranate's `sample` refuses such a model, since rows and
+    ends sum to two; draw from the [`HMM`] instead. A `fit` replaces the ends by learned ones.
 
     Returns:
         `pomegranate.hmm.DenseHMM`: takes tokens as integers of shape `(B, T, 1)`.
 
     Raises:
-        `InputError`: pomegranate is missing, or `hmm` is edge-emitting.
+        `InputError`: pomegranate is not installed, or `hmm` is edge-emitting.
     """
     pomegranate = _import("pomegranate")
     _state_emitting(hmm, "pomegranate")
@@ -108,7 +108,7 @@ def from_hmmlearn(model: "CategoricalHMM") -> HMM:
         [`HMM`]: the same tables; no vocabulary.
 
     Raises:
-        `InputError`: hmmlearn is missing, the model is of another kind, or it is not fitted.
+        `InputError`: hmmlearn is not installed, the model is of another class, or it is not fitted.
     """
     hmmlearn = _import("hmmlearn")
     if not isinstance(model, hmmlearn.hmm.CategoricalHMM):
@@ -120,13 +120,13 @@ def from_hmmlearn(model: "CategoricalHMM") -> HMM:
 
 
 def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
-    """An hmmlearn `CategoricalHMM` with the tables of `hmm`; its `fit` goes on from them.
+    """An hmmlearn `CategoricalHMM` with the tables of `hmm`, from which its `fit` starts.
 
     Returns:
         `hmmlearn.hmm.CategoricalHMM`: takes tokens as integers of shape `(B * T, 1)` with `lengths`.
 
     Raises:
-        `InputError`: hmmlearn is missing, or `hmm` is edge-emitting.
+        `InputError`: hmmlearn is not installed, or `hmm` is edge-emitting.
     """
     hmmlearn = _import("hmmlearn")
     _state_emitting(hmm, "hmmlearn")
@@ -151,15 +151,15 @@ def _import(package: str) -> Any:
         ) from None
 
 
-def _categorical(place: int, node: Any) -> Float[np.ndarray, "E"]:
+def _categorical(index: int, node: Any) -> Float[np.ndarray, "E"]:
     from pomegranate.distributions import Categorical
 
     if not isinstance(node, Categorical):
-        raise InputError(f"distributions[{place}] is a {type(node).__name__}; expected pomegranate's Categorical")
+        raise InputError(f"distributions[{index}] is a {type(node).__name__}; expected pomegranate's Categorical")
     if node.probs is None:
-        raise InputError(f"distributions[{place}] has no probabilities yet; fit the model first")
+        raise InputError(f"distributions[{index}] has no probabilities yet; fit the model first")
     if node.probs.shape[0] != 1:
-        raise InputError(f"distributions[{place}] emits {node.probs.shape[0]} features a step; expected 1")
+        raise InputError(f"distributions[{index}] emits {node.probs.shape[0]} features per step; expected 1")
     return _numpy(node.probs)[0]
 
 
@@ -170,6 +170,6 @@ def _numpy(tensor: Any) -> np.ndarray:
 def _state_emitting(hmm: HMM, package: str) -> None:
     if hmm.edges is not None:
         raise InputError(
-            f"{hmm} cannot be held by {package}, whose HMMs emit from states alone; "
-            "make it of transition= and emission= first"
+            f"{hmm} cannot be converted to {package}, whose HMMs emit from states only; "
+            "make an HMM with transition= and emission= first"
         )

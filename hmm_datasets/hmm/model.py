@@ -1,12 +1,12 @@
-"""The hidden Markov model: its tables, their checks, and everything that can be asked of them.
+"""The hidden Markov model: its tables, and methods to sample from it, do inference, analyse it, save it and load it.
 
-A state-emitting HMM draws a state from `start` (H,), emits a symbol by `emission` (H, E) and moves by `transition`
-(H, H), over and over. An edge-emitting HMM (the presentation computational mechanics uses; Shalizi and Crutchfield,
-J. Stat. Phys. 104, 2001) draws symbol and next state together: `edges` (E, H, H) with
-`edges[x, i, j] = P(emit x, go to j | in i)`. Both answer the same questions; of an edge-emitting one `transition` and
-`emission` are the marginal distributions of the next state and of the symbol.
+A state-emitting HMM draws its first state from `start` (H,). At every step it emits a symbol according to `emission`
+(H, E) and moves to the next state according to `transition` (H, H). An edge-emitting HMM (the form used in
+computational mechanics; Shalizi and Crutchfield, J. Stat. Phys. 104, 2001) draws the symbol and the next state
+together: `edges` (E, H, H) with `edges[x, i, j] = P(emit x, go to j | in i)`. Both kinds have the same methods. For an
+edge-emitting HMM, `transition` and `emission` are the marginal distributions of the next state and of the symbol.
 
-Tables are float64 and read-only: an `HMM` is a value, and so are the data sets drawn from it.
+Tables are float64 and read-only, so an `HMM` never changes, and neither do the data sets drawn from it.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class HMM:
             Rescale rows that do not sum to one instead of refusing them.
 
     Raises:
-        `InputError`: where a table is not a distribution or the shapes disagree; it names the row.
+        `InputError`: a table is not a distribution, or shapes disagree; the message names the table and the row.
 
     ```python
     >>> hmm = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1.0, 0.0], [0.5, 0.5]])
@@ -92,7 +92,7 @@ class HMM:
         return {"start": self.start, "edges": self.edges}
 
     def fingerprint(self) -> str:
-        """SHA-256 of the tables (32 hexadecimal digits): equal distributions, equal streams."""
+        """The first 32 hexadecimal digits of the SHA-256 of the tables. Equal fingerprints mean equal streams."""
         digest = hashlib.sha256(b"hmm")
         for name, table in self.tables().items():
             digest.update(f"{name}{table.shape}".encode())
@@ -112,7 +112,7 @@ class HMM:
     __hash__ = None
 
     def __getstate__(self) -> dict:
-        # Tables on a device are of this process.
+        # Tensors on a device belong to this process and cannot be pickled for another one.
         return {name: value for name, value in self.__dict__.items() if name != "_device_tables"}
 
     def __setstate__(self, state: dict) -> None:
@@ -132,23 +132,23 @@ class HMM:
         out: UInt[Any, "N L"] | None = None,
         num_threads: int | None = None,
     ) -> UInt[Any, "N L"]:
-        """Draw sequences `first .. first + num_sequences - 1` of the stream named by `seed`.
+        """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.
 
         Sequence `i` depends on `(self, seed, i)` alone, and its first tokens do not depend on `length`.
 
         Args:
             num_sequences (`int`): `N`.
             length (`int`): `L`, tokens per sequence.
-            seed (`int`, *optional*, defaults to 0): which stream, in `[0, 2**64)`.
+            seed (`int`, *optional*, defaults to 0): which stream to draw from, in `[0, 2**64)`.
             first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`.
-            step (`int`, *optional*, defaults to 1): from one index to the next; rank `r` of `W` draws its share with
-                `first=r, step=W`.
-            out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned, to fill instead of a new array. A
-                tensor on a CUDA device is filled there, with the same bits.
-            num_threads (`int`, *optional*): defaults to all usable cores for large draws; of the CPU alone.
+            step (`int`, *optional*, defaults to 1): difference between consecutive indices. Rank `r` of `W` draws its
+                share with `first=r, step=W`.
+            out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
+                A tensor on a CUDA device is filled there, with the same values.
+            num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
 
         Returns:
-            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that holds `E - 1`; or `out`.
+            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
 
         ```python
         >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.9, 0.1], [0.1, 0.9]])
@@ -209,16 +209,16 @@ class HMM:
     def log_likelihood(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B"]:
         """`log P(tokens)` of every sequence in nats; -inf where the HMM cannot emit it.
 
-        Like all inference here it takes an array of integers of shape `(B, T)` and gives an array of the same
-        library: tensors on the device of a tensor, NumPy otherwise.
+        Like all inference methods, it takes an array of integers of shape `(B, T)`. For a tensor it returns tensors
+        on the same device, for anything else NumPy arrays.
 
         Args:
             tokens (array of shape `(B, T)`): symbols.
-            lengths (array of shape `(B,)`, *optional*): tokens that count in each row, the rest is padding.
+            lengths (array of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
             dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): type of the computation.
 
         Raises:
-            `InputError`: a token is no symbol of this HMM; it names the place.
+            `InputError`: a token is not a symbol of this HMM; the message gives its row and position.
 
         ```python
         >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.5, 0.5], [0.5, 0.5]])
@@ -273,18 +273,19 @@ class HMM:
         return self._infer(paths, tokens, lengths, dtype)
 
     def expected_counts(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ExpectedCounts":
-        """Expected numbers of starts, moves and emissions given the tokens, summed over the batch.
+        """Expected counts of first states, transitions and emissions given the tokens, summed over the batch.
 
-        One step of Baum-Welch divides them by their sums; see [`ExpectedCounts`].
+        A step of Baum-Welch divides each row of counts by its sum; see [`ExpectedCounts`].
         """
         from .inference import forward_backward as inference
 
         return self._infer(inference.expected_counts, tokens, lengths, dtype)
 
     def stationary(self) -> Float[np.ndarray, "H"]:
-        """The long-run share of time in each state, started from `start`.
+        """The long-run share of time that the chain, started from `start`, spends in each state.
 
-        The stationary distribution where there is one only; of a reducible chain the one its start leads to.
+        This is the stationary distribution where that is unique. For a reducible chain it is the stationary
+        distribution that `start` leads to.
         """
         return cesaro_limit(self.start, self.transition)
 
@@ -297,12 +298,12 @@ class HMM:
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
     ) -> "EntropyRate":
-        """Nats per token that no predictor can save in the long run.
+        """The entropy rate: the minimum loss, in nats per token, that any predictor reaches in the long run.
 
-        Of a unifilar HMM exactly. Otherwise the mean entropy of the distribution that the exact filter gives to the
-        next token, over sequences of its own, begun in the stationary distribution, after `burn_in` tokens; the
-        standard error is over sequences. What it exceeds the rate by for want of a longer past is bounded by
-        [`HMM.entropy_rate_bounds`].
+        The value is exact for a unifilar HMM. Otherwise it is estimated from sampled sequences that start in the
+        stationary distribution: it is the mean entropy of the exact filter's next-token distribution after `burn_in`
+        tokens, and the standard error is over sequences. This mean lies slightly above the entropy rate because the
+        past is finite; [`HMM.entropy_rate_bounds`] bounds the difference.
 
         Returns:
             [`~hmm_datasets.hmm.analysis.entropy.EntropyRate`]: `value` and `standard_error`, nats per token.
@@ -314,12 +315,13 @@ class HMM:
     def entropy_rate_bounds(
         self, length: int = 2048, *, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
     ) -> "EntropyRateBounds":
-        """Nats per token between which the entropy rate lies, whatever the HMM.
+        """Lower and upper bounds on the entropy rate, in nats per token, for any HMM.
 
-        `H[X_n | X_0 .. X_{n-1}, S_0]` and `H[X_n | X_0 .. X_{n-1}]` for `n = length - 1` (Cover and Thomas, theorem
-        4.5.1), exactly where the mixed states to that depth are few enough, as for a small `length` over a small
-        alphabet; then the standard errors are 0. Otherwise their means over `burn_in <= n < length`, which bound the
-        rate as well, over sequences that both bounds share; `burn_in` is a quarter of `length` by default.
+        The bounds are `H[X_n | X_0 .. X_{n-1}, S_0]` and `H[X_n | X_0 .. X_{n-1}]` for `n = length - 1` (Cover and
+        Thomas, theorem 4.5.1). They are exact, with standard errors of 0, where there are few enough mixed states to
+        that depth, for example for a small `length` over a small alphabet. Otherwise they are estimated as means over
+        `burn_in <= n < length`, which bound the rate too, from one sample of sequences for both bounds. `burn_in` is a
+        quarter of `length` by default.
 
         Returns:
             [`~hmm_datasets.hmm.analysis.entropy.EntropyRateBounds`]: `lower`, `upper`, `lower_error`, `upper_error`.
@@ -339,8 +341,9 @@ class HMM:
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
         """The expected cross-entropy of the Bayes-optimal predictor at each of `length` positions, from `start`.
 
-        What no model can do better than with `t` tokens before it. Exact as far as the mixed states stay few, in the
-        limit for ever; from there on the mean over sampled sequences, with a standard error that is not 0.
+        No model that has seen the `t` tokens before a position can have a lower expected loss there. Values are exact
+        for as many positions as the number of mixed states stays small. From there on they are means over sampled
+        sequences, with a standard error above 0.
 
         Returns:
             [`~hmm_datasets.hmm.analysis.entropy.OptimalLoss`]: `nats` (L,) and `standard_error` (L,).
@@ -356,7 +359,7 @@ class HMM:
         return mixed_states(self, depth, max_states=max_states)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write `model.safetensors` and `config.json`, each whole or not at all.
+        """Write `model.safetensors` and `config.json`, each of them atomically.
 
         `transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
         `hmm_datasets.hmm.causal_lm` is imported.
@@ -368,13 +371,13 @@ class HMM:
         """Read an HMM from a folder, or from the Hub by its name.
 
         Raises:
-            `InputError`: no such folder, another format, or tables that are not those `config.json` speaks of.
+            `InputError`: there is no such folder, its format is another, or its tables do not match `config.json`.
         """
         return load(cls, name_or_path, revision)
 
     @classmethod
     def from_safetensors(cls, path: str | os.PathLike, *, vocabulary=None) -> "HMM":
-        """Read the tables alone, without the names of the symbols; errors as of [`HMM.from_pretrained`]."""
+        """Read the tables alone, without the names of the symbols; raises the errors of [`HMM.from_pretrained`]."""
         return load_tables(cls, path, vocabulary)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None):

@@ -1,4 +1,4 @@
-"""An HMM's folder: `model.safetensors` with the tables, `config.json` with what describes them.
+"""Saving and loading the folder of an HMM: `model.safetensors` has the tables, `config.json` describes them.
 
 `transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
 `hmm_datasets.hmm.causal_lm` is imported.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 FILES = (WEIGHTS_NAME, LOADER_NAME, CONFIG_NAME)
-"""What an HMM's folder holds, and the digests of these beside them."""
+"""The files in the folder of an HMM, whose digests are written beside them."""
 
 
 def save(hmm: "HMM", folder: str | os.PathLike) -> None:
-    """Write the folder, each file whole or not at all."""
+    """Write the folder, each file atomically."""
     from safetensors.numpy import save_file
 
     folder = Path(folder)
@@ -55,14 +55,14 @@ def save(hmm: "HMM", folder: str | os.PathLike) -> None:
 
 
 def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":
-    """Read a folder, here or on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
+    """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
     folder = Path(name_or_path)
     if not folder.is_dir():
         folder = download(str(name_or_path), revision, [CONFIG_NAME, WEIGHTS_NAME])
     path = folder / CONFIG_NAME
     config = read_json(path)
     if not isinstance(config, dict):
-        raise InputError(f"{path}: holds a {type(config).__name__}; expected the settings of an HMM")
+        raise InputError(f"{path}: contains a {type(config).__name__}; expected the settings of an HMM")
     if config.get("model_type") != "hmm" or config.get("format_version") != FORMAT_VERSION:
         raise InputError(
             f"{path}: model_type {config.get('model_type')!r}, format_version "
@@ -72,7 +72,7 @@ def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | Non
     if hmm.fingerprint() != config.get("fingerprint"):
         raise InputError(
             f"{folder / WEIGHTS_NAME}: tables have fingerprint {hmm.fingerprint()}, {CONFIG_NAME} expects "
-            f"{config.get('fingerprint')}; the two files are of different HMMs, copy both again"
+            f"{config.get('fingerprint')}; the two files belong to different HMMs, copy both again"
         )
     return hmm
 
@@ -87,10 +87,10 @@ def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = No
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except SafetensorError as error:
-        raise InputError(f"{path}: not a whole safetensors file ({error})") from None
+        raise InputError(f"{path}: not a complete safetensors file ({error})") from None
     unknown = sorted(tables.keys() - {"start", "transition", "emission", "edges"})
     if unknown:
-        raise InputError(f"{path}: holds {unknown[0]!r}; expected the tables of an HMM alone")
+        raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
     try:
         return kind(**tables, vocabulary=vocabulary)
     except InputError as error:
@@ -98,7 +98,7 @@ def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = No
 
 
 def download(name: str, revision: str | None, patterns: list[str], repo_type: str = "model") -> Path:
-    """Fetch the files of a Hub repository whose names fit; return their folder."""
+    """Download the files of a Hub repository that match `patterns`; return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

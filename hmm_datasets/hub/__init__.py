@@ -1,4 +1,4 @@
-"""Sharing results: folders pushed to the Hugging Face Hub in one commit, and the cards that describe them."""
+"""Sharing results on the Hugging Face Hub: folders are pushed in one commit, with cards that describe them."""
 
 from .cards import write_card
 from .push import (

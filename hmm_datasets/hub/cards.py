@@ -1,8 +1,8 @@
 """Cards: the README of a model, an HMM or a data set on the Hub, filled from facts.
 
-A template says what is told, `model_cards/{kind}.md`; this module checks the facts, makes the front matter by which
-the Hub files the card, and writes it. A fact that is missing, unknown to the template or not finite is an error,
-since a hole in a card is not seen by those who read it.
+The text comes from a template, `model_cards/{kind}.md`. This module checks the facts, makes the front matter, by which
+the Hub indexes the card, and writes the file. A fact that is missing, unknown to the template or not finite is an
+error, because readers would not notice a gap in a card.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ CardKind = Literal["model", "hmm", "dataset"]
 CARD_NAME = "README.md"
 _MARK = "# Written by hmm-datasets, and anew by every run until you edit this file: "
 
-# Every fact a template may ask for, with the types it may have. Those that may be left out stand in _OPTIONAL.
+# Every fact of a template, with its allowed types. Facts that may be left out are in _OPTIONAL too.
 _TYPES: dict[str, dict[str, tuple[type, ...]]] = {
     "model": {
         "name": (str,),
@@ -108,36 +108,38 @@ _TAGS = {
 
 
 def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any]) -> Path:
-    """Fill the card of its kind and write it as `README.md`, in place of one that this function wrote before.
+    """Fill the card of a kind and write it as `README.md`. It may replace a card that this function wrote before.
 
-    A card that somebody wrote, or edited, is left as it is.
+    A card that somebody has written or edited is not changed.
 
     Facts of a `"model"`:
-        - `name`, `summary`, `precision` (`str`); `license` (`str`): an identifier of the Hub, as `"apache-2.0"`, or
-          None where none is stated;
-        - `data` (`str`): the corpus or HMM it was trained on, in words; `command` (`str`): what made it;
-        - `parameters`, `tokens` (trained on in all), `length` (tokens, or None where it is not known),
-          `global_batch` (sequences) (`int`);
-        - `learning_rate` (`float`): the highest; `versions` (`dict`): package to version;
-        - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, where None stands for "not
-          estimated" and 0 for "exact"; `floor` (`dict` like a metric, or None): the best value possible;
-        - may be left out: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, None where not known;
-          `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`),
-          `limits` (`list[str]`, added to the section of that name).
+        - `name`, `summary`, `precision` (`str`); `license` (`str`): an identifier of the Hub such as `"apache-2.0"`,
+        or
+          None if none is stated;
+        - `data` (`str`): description of the corpus or HMM that it was trained on; `command` (`str`): the command that
+          trained it;
+        - `parameters`, `tokens` (total number trained on), `length` (in tokens, or None if unknown), `global_batch`
+          (in sequences) (`int`);
+        - `learning_rate` (`float`): the maximum; `versions` (`dict`): packages and their versions;
+        - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, which is None if it was not
+          estimated and 0 if the value is exact; `floor` (`dict` like a metric, or None): the best possible value;
+        - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
+          `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`,
+          added to the section of that name).
 
     Facts of an `"hmm"`:
         - `name`, `license`, `command` (`str`); `num_states`, `num_symbols` (`int`);
-        - `corpus` (`str`): what it was fitted on, None for a process that was given and not fitted;
+        - `corpus` (`str`): the corpus that it was fitted on, or None for a process that was not fitted;
         - `log_likelihood_train`, `log_likelihood_test` (`float`, nats per token, 0 or less; None if not measured);
         - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats per token; an error of 0 means exact);
-        - may be left out: `summary`, `versions`, `datasets`, `repo_id`, `limits`.
+        - optional: `summary`, `versions`, `datasets`, `repo_id`, `limits`.
 
-    Facts of a `"dataset"`, a repository of an HMM's two files from which the sequences are computed:
-        - `name`, `license` (`str`); `hmm` (`str`): what it is drawn from; `seed`, `length` (`int`);
+    Facts of a `"dataset"`, a repository with the two files of an HMM from which the sequences are computed:
+        - `name`, `license` (`str`); `hmm` (`str`): name of the HMM; `seed`, `length` (`int`);
         - `num_sequences` (`int`, or None for endless); `format` (`int` or `str`): version of the stream;
         - `hash` (`str`): `HMM.fingerprint()`;
-        - may be left out: `summary`, `entropy_rate`, `entropy_rate_standard_error`, `sample` (`dict` of `path` and
-          `sequences`: a Parquet file of the first of them), `repo_id`, `limits`.
+        - optional: `summary`, `entropy_rate`, `entropy_rate_standard_error`, `sample` (`dict` of `path` and
+          `sequences`: a Parquet file with the first sequences), `repo_id`, `limits`.
 
     Args:
         kind (`str`): `"model"`, `"hmm"` or `"dataset"`.
@@ -148,7 +150,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         `Path`: The file.
 
     Raises:
-        [`InputError`]: If the folder or a fact is missing, a fact is unknown, of another type, empty or not finite.
+        [`InputError`]: The folder or a fact is missing, or a fact is unknown, of another type, empty or not finite.
 
     Example:
 
@@ -181,9 +183,9 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
 
 
 def is_own_card(folder: str | os.PathLike) -> bool:
-    """Whether [`write_card`] may write a folder's `README.md`: there is none, or its own, which nobody edited.
+    """Whether [`write_card`] may write `README.md` in a folder: there is none, or one that it wrote and nobody edited.
 
-    The front matter of its own begins with a comment that holds a hash of all else.
+    The front matter of such a card begins with a comment that has a hash of the rest.
     """
     path = Path(folder) / CARD_NAME
     if not path.exists():
@@ -199,7 +201,7 @@ def _marked(text: str) -> str:
 
 
 def template_path(kind: CardKind) -> Path:
-    """The template of a kind."""
+    """The path of the template of a kind."""
     return shipped(f"model_cards/{kind}.md")
 
 
@@ -215,12 +217,12 @@ def _checked(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
     if re.search(r"\s", facts["license"] or ""):
         raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
     for name in ("datasets", "limits"):
-        for place, value in enumerate(facts.get(name, [])):
-            _check(f"{where}: {name}[{place}]", value, (str,))
-    for place, metric in enumerate(facts.get("metrics", [])):
-        _check_entry(f"{where}: metrics[{place}]", metric, _METRIC)
-    for place, stage in enumerate(facts.get("stages", [])):
-        _check_entry(f"{where}: stages[{place}]", stage, _STAGE)
+        for index, value in enumerate(facts.get(name, [])):
+            _check(f"{where}: {name}[{index}]", value, (str,))
+    for index, metric in enumerate(facts.get("metrics", [])):
+        _check_entry(f"{where}: metrics[{index}]", metric, _METRIC)
+    for index, stage in enumerate(facts.get("stages", [])):
+        _check_entry(f"{where}: stages[{index}]", stage, _STAGE)
     if facts.get("floor") is not None:
         _check_entry(f"{where}: floor", facts["floor"], _METRIC)
     if facts.get("sample") is not None:
@@ -240,7 +242,7 @@ def _check_entry(where: str, entry: Any, types: dict[str, tuple[type, ...]]) -> 
 
 
 def _check(where: str, value: Any, types: tuple[type, ...]) -> None:
-    # NumPy's numbers and whole numbers for floats are welcome, but True is no number.
+    # Numbers of NumPy are accepted, and integers for floats, but not booleans.
     allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in types)
     if not isinstance(value, allowed) or isinstance(value, bool):
         expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in types)
@@ -303,7 +305,7 @@ def _dataset_data(facts: dict[str, Any]) -> "DatasetCardData":
 
 
 def _size_category(num_sequences: int | None) -> str:
-    """The Hub's name for the power of ten."""
+    """The Hub's size category of a number of sequences."""
     names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
     if num_sequences is None or num_sequences >= 10**12:
         return "n>1T"

@@ -1,9 +1,9 @@
-"""What is pushed of a folder: which files, and what they may not hold.
+"""The files of a folder that are pushed, and checks of their contents.
 
-Hidden files, checkpoints and caches stay at home, and so do two kinds of file whatever is asked for: the Trainer's
-pickled arguments, and TensorBoard's events, whose very name is that of the host. A file that holds something shaped
-like a token stops the push. Of records that name the machine a copy without its places is pushed; see [`.places`]. The
-digests beside them are those of the copies, so that what is pulled can be verified.
+Hidden files, checkpoints and caches are not pushed by default. Two kinds of files are never pushed: the Trainer's
+pickled arguments, and TensorBoard's events, whose names contain the host name. A file with something that looks like
+an access token stops the push. Of records that name the machine, a copy without host name and absolute paths is
+pushed; see [`.redaction`]. The digests beside them are those of the copies, so that downloaded files can be verified.
 """
 
 import contextlib
@@ -19,31 +19,31 @@ from ..errors import InputError
 from ..files import read_json, write_json
 from .redaction import Redaction
 
-# Hidden files are marks and leftovers of tools; checkpoints hold optimizer states of many times the model's size.
+# Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
 DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*")
 
 _NEVER = (".git", ".cache", "training_args.bin", "events.out.tfevents.*")
 
 
 def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
-    """The files of a folder by their paths in it, but for those that `ignore` matches; there may be none.
+    """The files of a folder by their relative paths, without those that `ignore` matches; there may be none.
 
-    A file that goes meanwhile is left out. Links to folders are not followed.
+    A file that is deleted in the meantime is left out. Links to folders are not followed.
     """
     from huggingface_hub.utils import filter_repo_objects
 
-    found = sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    found = sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
     kept = filter_repo_objects(files, ignore_patterns=ignore)
-    return {path: files[path] for path in kept if not _stays_at_home(path)}
+    return {path: files[path] for path in kept if not _is_never_pushed(path)}
 
 
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
-    """The files of a folder by their paths in it, but for those that `ignore` matches.
+    """The files of a folder by their relative paths, without those that `ignore` matches.
 
     Raises:
-        `InputError`: no such folder, or no files in it.
+        `InputError`: there is no such folder, or it has no files.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -62,28 +62,28 @@ def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str,
 
 @contextlib.contextmanager
 def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -> Generator[dict[str, Path]]:
-    """The files as they may be pushed: with copies in place of those that name this machine, for as long as needed.
+    """A context that gives the files to push: temporary copies replace those that name this machine.
 
     Args:
         files (mapping from `str` to `Path`): paths in the repository, and the files.
-        folder (path): where they are from; what its records say of hosts counts for all of them.
-        token (`str`): of the push, which must not be in them.
+        folder (path): folder of the files; host names in its records are removed from all of them.
+        token (`str`): access token of the push, which must not occur in the files.
 
     Raises:
-        `InputError`: a file holds something shaped like a token, or a value of the environment's that is one.
+        `InputError`: a file contains something that looks like an access token, or a secret of the environment.
     """
     secrets = [*known_secrets(), *([token] if len(token) >= SHORTEST_SECRET else [])]
     for name, path in files.items():
         if holds_secret(path, secrets):
             raise InputError(
-                f"{path}: holds something shaped like an access token or key, so nothing was pushed; take it out of "
-                f"{name}, or move the file out of the folder, and withdraw the token if others could read it"
+                f"{path}: contains something that looks like an access token or key, so nothing was pushed; remove it "
+                f"from {name}, or move the file out of the folder, and revoke the token if others could read it"
             )
-    places = Redaction(Path(folder))
+    redaction = Redaction(Path(folder))
     with tempfile.TemporaryDirectory(prefix="hmm-datasets-push-") as scratch:
         found = dict(files)
         for number, (name, path) in enumerate(files.items()):
-            text = places.cleaned(path)
+            text = redaction.cleaned(path)
             if text is not None:
                 found[name] = Path(scratch, f"{number}{path.suffix}")
                 found[name].write_text(text, encoding="utf-8")
@@ -96,17 +96,17 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
 def _digests_of_copies(
     name: str, path: Path, files: Mapping[str, Path], found: Mapping[str, Path], scratch: Path
 ) -> Path:
-    """`digests.json` with the digests of the copies that are pushed in place of files."""
+    """A copy of `digests.json` with the digests of the copies that are pushed."""
     digests = dict(read_json(path)["sha256"])
     folder = name.rpartition("/")[0]
     for entry in digests:
-        place = f"{folder}/{entry}" if folder else entry
-        if place in found and found[place] != files[place]:
-            digests[entry] = file_digest(found[place])
+        path_in_repo = f"{folder}/{entry}" if folder else entry
+        if path_in_repo in found and found[path_in_repo] != files[path_in_repo]:
+            digests[entry] = file_digest(found[path_in_repo])
     copy = scratch / f"digests-{len(list(scratch.iterdir()))}.json"
     write_json(copy, {"sha256": digests})
     return copy
 
 
-def _stays_at_home(path: str) -> bool:
+def _is_never_pushed(path: str) -> bool:
     return any(fnmatch(part, pattern) for part in path.split("/") for pattern in _NEVER)

@@ -1,4 +1,4 @@
-"""Which errors of the Hub pass if one tries again, what they say, and how long to wait."""
+"""Errors of the Hub: whether to retry after them, how to report them, and how long to wait."""
 
 import json
 import random
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from ..compat.huggingface_hub import is_lost_connection, is_malformed
 
-_LONGEST_PAUSE = 60.0
+_MAX_PAUSE = 60.0  # seconds
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from."""
+    """An error and the errors that it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def passes(error: Exception) -> bool:
-    """Whether an error may be gone on the next try: transport, overload, or a commit made by someone else."""
+    """Whether a retry may succeed: after errors of transport, overload, or a concurrent commit."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     for cause in causes_of(error):
@@ -26,14 +26,14 @@ def passes(error: Exception) -> bool:
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code
             return status in (408, 409, 412, 429) or status >= 500
-        # A JSON error is a gateway's page of HTML: the library reads some replies before it looks at their status.
+        # A JSON error means an HTML page of a gateway: the library parses some replies before it checks their status.
         if is_lost_connection(cause) or isinstance(cause, ConnectionError | TimeoutError | json.JSONDecodeError):
             return True
     return False
 
 
 def reason_of(error: Exception) -> str:
-    """What the Hub says of an error, or its own words."""
+    """The reason for an error that the Hub gives, or else the message of the error."""
     from huggingface_hub.errors import HfHubHTTPError
 
     for cause in causes_of(error):
@@ -43,13 +43,13 @@ def reason_of(error: Exception) -> str:
 
 
 def pause_before_retry(number: int, error: Exception) -> float:
-    """Seconds before the next try: what the server asked for, else 1, 2, 4, ... shortened by chance.
+    """Seconds before the next try: as the server asks, else 1, 2, 4, ..., shortened by a random factor.
 
-    Chance keeps pushes that collided from colliding again. It is the system's, so that the user's seeded stream of
-    random numbers is left alone.
+    The random factor keeps colliding pushes from colliding again. It comes from the operating system, so that the
+    user's seeded random numbers do not change.
     """
     for cause in causes_of(error):
         asked = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
         if asked.isdigit():
-            return min(float(asked), _LONGEST_PAUSE)
-    return min(2.0 ** (number - 1), _LONGEST_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)
+            return min(float(asked), _MAX_PAUSE)
+    return min(2.0 ** (number - 1), _MAX_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)

@@ -1,19 +1,19 @@
-"""Pushing a folder to the Hub: the data first, then one commit, then a look at what arrived.
+"""Pushing a folder to the Hub: upload the files, make one commit, and verify the result.
 
-huggingface_hub retries the upload of a file by itself, but neither the creation of a repository nor the commit, and
-its `upload_folder` may spread a folder over several commits, between which a reader sees half of it. Here:
+huggingface_hub retries the upload of a file, but neither the creation of a repository nor a commit. Its
+`upload_folder` may split a folder into several commits, and readers see a partial folder between them. Here:
 
 1. the repository is created unless it exists, and the head of its main branch is read;
 2. the files are uploaded, which changes nothing that a reader sees;
-3. one commit is made on top of that head. If it is refused or its reply is lost, steps 2 and 3 are done again from
-   the new head. What the Hub has by then is not sent again and is left out of the commit, so a commit whose reply
-   was lost is found "unchanged" and not made twice;
+3. one commit is made on top of that head. If it is refused or its reply is lost, steps 2 and 3 are repeated from the
+   new head. Files that are on the Hub by then are not sent again and are left out of the commit. So a commit whose
+   reply was lost is found "unchanged" and not made twice;
 4. the files of the commit are listed and compared with the folder.
 
-What is pushed holds no token, no host name and no absolute path of this machine: see [`.contents`].
+No access token, host name or absolute path of this machine is pushed: see [`.contents`].
 
-Cost: each file is read twice (hash and upload) where the Hub stores it by Git LFS, once where by Xet; memory does not
-grow with the size of large files. A second run of an interrupted push uploads only what is missing.
+Each file is read twice (for hash and upload) if the Hub stores it with Git LFS, and once with Xet. Memory does not
+grow with the size of large files. Repeating an interrupted push uploads only missing files.
 """
 
 import contextlib
@@ -45,20 +45,20 @@ RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
 
 _TRIES = 6
-# A file of this many bytes is uploaded, and tried again, by itself; smaller ones in groups.
+# Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
 _LARGE_FILE = 8 * 2**20
 _GROUP = 256
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a push left on the Hub.
+    """The result of a push.
 
     Args:
         repo_id (`str`): Namespace and name, as `"USER/NAME"`.
         url (`str`): Address of the repository.
-        commit (`str`): The commit that holds the folder, 40 hexadecimal digits. It is the former head if the folder
-            was there already.
+        commit (`str`): The commit with the folder, 40 hexadecimal digits. It is the former head if the repository
+            already had all files.
         files (`int`): Number of files pushed or found unchanged.
         bytes (`int`): Their total size.
     """
@@ -71,19 +71,19 @@ class PushResult:
 
 
 def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
-    """Tell whether something answers at the Hub's address.
+    """Whether a server answers at the address of the Hub.
 
     Args:
         endpoint (`str`, *optional*, defaults to `HF_ENDPOINT` or `"https://huggingface.co"`):
             Address of the Hub.
         timeout (`float`, *optional*, defaults to `3.0`):
-            Seconds to wait in all, the name lookup included.
+            Total time to wait in seconds, including the name lookup.
 
     Returns:
-        `bool`: True for any HTTP answer below 500. False for an error, for silence, and with `HF_HUB_OFFLINE=1`.
+        `bool`: True for any HTTP status below 500. False after an error or a timeout, and with `HF_HUB_OFFLINE=1`.
 
     Raises:
-        [`InputError`]: If `endpoint` is no http address.
+        [`InputError`]: `endpoint` is not an http address.
 
     Example:
 
@@ -102,7 +102,7 @@ def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
         with contextlib.suppress(*http_errors(), OSError):
             statuses.append(get_session().head(url, timeout=timeout).status_code)
 
-    # A thread, because no HTTP timeout covers the name lookup, which waits long where a resolver is silent.
+    # A thread, because no HTTP timeout covers the name lookup, which takes long if the resolver does not answer.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(timeout)
@@ -117,11 +117,11 @@ def how_to_push(
     private: bool = False,
     endpoint: str | None = None,
 ) -> str:
-    """Say in one line how to push a folder later, for a machine that does not reach the Hub.
+    """One line on how to push a folder later, for a machine that cannot reach the Hub.
 
     Args:
         folder (`str` or `os.PathLike`): The folder.
-        repo_id (`str`, *optional*, defaults to `"USER/NAME"`): Where it should go.
+        repo_id (`str`, *optional*, defaults to `"USER/NAME"`): The repository.
         repo_type (`str`, *optional*, defaults to `"model"`): `"model"` or `"dataset"`.
         private (`bool`, *optional*, defaults to `False`): Whether to ask for a private repository.
         endpoint (`str`, *optional*): Address of the Hub that did not answer.
@@ -156,11 +156,11 @@ def push_folder(
     endpoint: str | None = None,
     ignore: Sequence[str] = DEFAULT_IGNORE,
 ) -> PushResult:
-    """Push the files of a folder to a repository of the Hub, in one commit, and check that they arrived.
+    """Push the files of a folder to a repository on the Hub, in one commit, and check that they arrived.
 
-    The repository is created if it is missing. Files there that the folder lacks are kept. Nothing is committed if
-    the repository holds the folder already. Links to files are followed, links to folders are not. Records are pushed
-    without host names and absolute paths; a file that holds something shaped like a token stops the push.
+    The repository is created if it is missing. Other files in it are kept. Nothing is committed if the repository
+    already has all files. Links to files are followed, links to folders are not. Records are pushed without host names
+    and absolute paths. A file with something that looks like an access token stops the push.
 
     Args:
         folder (`str` or `os.PathLike`):
@@ -170,11 +170,11 @@ def push_folder(
         repo_type (`str`, *optional*, defaults to `"model"`):
             `"model"` (for HMMs too) or `"dataset"`.
         private (`bool`, *optional*, defaults to `False`):
-            Create the repository private; refuse to push if it exists and is public.
+            Create a private repository; raise an error if the repository exists and is public.
         message (`str`, *optional*):
             The commit's message.
         token (`str`, *optional*):
-            A token with write access. By default the one huggingface_hub finds (`HF_TOKEN`, or a login).
+            A token with write access. By default the token of huggingface_hub (`HF_TOKEN`, or a login).
         endpoint (`str`, *optional*):
             Address of the Hub, by default `HF_ENDPOINT` or `"https://huggingface.co"`.
         ignore (`Sequence[str]`, *optional*, defaults to `DEFAULT_IGNORE`):
@@ -186,9 +186,9 @@ def push_folder(
         [`PushResult`]: Repository, address, commit, number of files and bytes.
 
     Raises:
-        [`InputError`]: If the folder is missing or has no files, the repository's name is malformed, there is no
-            token or the Hub refuses it, the card is invalid, a file holds a token, the Hub fails for longer than the
-            retries last (about half a minute), or what arrived is not what was sent.
+        [`InputError`]: The folder is missing or has no files, the name of the repository is invalid, there is no token
+            or the Hub refuses it, the card is invalid, a file contains a token, the Hub still fails after all retries
+            (about half a minute), or the files on the Hub differ from those sent.
 
     Example:
 
@@ -222,12 +222,12 @@ def push_files(
     endpoint: str | None = None,
     revision: str | None = None,
 ) -> PushResult:
-    """Push chosen files to a repository of the Hub, as [`push_folder`] does those of a folder.
+    """Push given files to a repository on the Hub; see [`push_folder`] for the other arguments.
 
     Args:
         files (mapping from `str` to `Path`): paths in the repository, and the files.
-        folder (path): where they are from, for the commit's message and to know the hosts of its records.
-        revision (`str`, *optional*): the branch, which exists; by default the main one. All else as there.
+        folder (path): folder of the files, for the commit message and to find host names in its records.
+        revision (`str`, *optional*): an existing branch; by default the main branch.
     """
     from huggingface_hub import HfApi
 
@@ -252,7 +252,7 @@ def push_files(
 
 @dataclass
 class _Push:
-    """One push: the settings, and the steps of the module's docstring."""
+    """One push: its settings, and the steps in the docstring of the module."""
 
     api: "HfApi"
     repo_id: str
@@ -276,12 +276,12 @@ class _Push:
     def _commit(self) -> tuple[str, list["CommitOperationAdd"]]:
         from huggingface_hub import CommitOperationAdd
 
-        # The head comes first: what changes on the Hub from here on makes the commit fail and start again.
+        # The head is read first, so that any later change on the Hub makes the commit fail and be repeated.
         head = self.api.repo_info(self.repo_id, repo_type=self.repo_type, revision=self.revision)
         if self.private and head.private is False:
             raise InputError(
-                f"{self.repo_id} exists and is public, and a private push was asked for: make it private in its "
-                "settings, or choose another name"
+                f"{self.repo_id} exists and is public, but private=True was given; make it private in its settings, "
+                "or choose another name"
             )
         operations = [CommitOperationAdd(path, file) for path, file in self.paths.items()]
         for group in _groups(operations):
@@ -307,15 +307,15 @@ class _Push:
             path, sha256 = operation.path_in_repo, sha256_of(operation)
             where = f"{self.repo_id}: {path} at commit {commit[:8]}"
             if path not in arrived:
-                raise InputError(f"{where} is missing; a .gitignore in the repository may leave it out")
+                raise InputError(f"{where} is missing; check whether a .gitignore in the repository excludes it")
             size, local_size = arrived[path].size, self.paths[path].stat().st_size
             lfs = arrived[path].lfs
             if size != local_size:
                 raise InputError(
-                    f"{where} has {size} bytes, the local file {local_size}: did it change meanwhile? Push again"
+                    f"{where} has {size} bytes, the local file {local_size}, which may have changed; push again"
                 )
             if lfs is not None and sha256 is not None and lfs.sha256 != sha256:
-                raise InputError(f"{where} has sha256 {lfs.sha256}, the local file {sha256}: push again")
+                raise InputError(f"{where} has SHA-256 {lfs.sha256}, the local file {sha256}; push again")
 
     def _listing(self, commit: str) -> dict:
         from huggingface_hub import RepoFile
@@ -324,7 +324,11 @@ class _Push:
         return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
     def _retried(self, what: str, action: Callable[[], Result], tries: int = _TRIES) -> Result:
-        """Do `action`, again after faults that pass; end in one line after `tries` of them or one that does not."""
+        """Run `action`, and retry after temporary errors, at most `tries` times in all.
+
+        Raises:
+            `InputError`: all tries failed, or the error is one that the user can correct.
+        """
         for number in range(1, tries + 1):
             try:
                 return action()
@@ -332,20 +336,20 @@ class _Push:
                 raise
             except Exception as error:
                 if not passes(error):
-                    told = self._explained(what, error)
-                    if told is None:
+                    explained = self._explained(what, error)
+                    if explained is None:
                         raise
-                    raise told from error
+                    raise explained from error
                 if number == tries:
                     raise InputError(
                         f"{self.api.endpoint}: could not {what} for {self.repo_id} in {tries} tries, last: "
-                        f"{reason_of(error)}; push again later, what is uploaded is not sent twice"
+                        f"{reason_of(error)}; push again later, uploaded files are not sent twice"
                     ) from error
                 time.sleep(pause_before_retry(number, error))
         raise ValueError(f"tries is {tries}, expected 1 or more")
 
     def _explained(self, what: str, error: Exception) -> InputError | None:
-        """The line for an error that trying again does not mend, or None for one that is no user's to mend."""
+        """The message for an error that a retry cannot correct, or None if the user cannot correct it either."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
         for cause in causes_of(error):
@@ -353,12 +357,12 @@ class _Push:
                 return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
             if isinstance(cause, HfHubHTTPError):
                 status = cause.response.status_code
-                mend = {
+                remedy = {
                     401: "; set HF_TOKEN to a token with write access, or run `hf auth login`",
                     403: f"; use a token that may write to {self.repo_id}, or another namespace",
                 }.get(status, "")
                 return InputError(
-                    f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{mend}"
+                    f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{remedy}"
                 )
             if isinstance(cause, ValueError):
                 return InputError(f"cannot {what} for {self.repo_id}: {cause}")
@@ -366,7 +370,7 @@ class _Push:
 
 
 def _check_front_matter(card: Path) -> None:
-    """The Hub looks at the card at the commit, after all uploads: what can be seen here is better told now."""
+    """Check the front matter before the uploads; the Hub would check it only at the commit."""
     import yaml
     from huggingface_hub import metadata_load
 
@@ -385,7 +389,7 @@ def _check_repo(repo_id: str, repo_type: str) -> None:
     try:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
-        raise InputError(f"repo_id {repo_id!r} is no name of a repository, expected USER/NAME: {error}") from None
+        raise InputError(f"repo_id {repo_id!r} is not the name of a repository, expected USER/NAME: {error}") from None
 
 
 def _token(token: str | None) -> str:

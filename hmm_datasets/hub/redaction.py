@@ -1,9 +1,9 @@
-"""Copies of a run's records that do not say where it ran: no host name, no absolute path.
+"""Redaction of the records of a run: copies without host names and absolute paths.
 
-The files on this machine stay as they are, for the host's name is what blames a failure on a node. What is pushed is a
-copy: rows and records lose the key `host`; logs and cards lose the word; a path below the working directory becomes
-relative to it, one below the folder's parent relative to that, and of any other absolute path the last name is left.
-Vocabularies, in which a word may look like a path, are never touched, nor is any file that holds no place.
+The files on this machine are not changed, because the host name tells on which node a failure occurred. In the pushed
+copies, JSON records lose the key `host`, and logs and cards lose the host name. A path below the working directory
+becomes relative to it, and a path below the parent of the folder becomes relative to that. Of any other absolute path
+only the last name is left. Vocabularies, in which a word may look like a path, are never changed.
 """
 
 import json
@@ -21,7 +21,7 @@ _VOCABULARIES = {
     *("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
     *("vocabulary.json", "vocabulary.txt"),
 }
-# Folders of the system, which are the same everywhere.
+# Folders of the operating system, whose paths are the same on every machine.
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr"}
 _USUAL = {
     *("home", "Users", "root", "tmp", "var", "mnt", "media", "opt", "srv", "data", "scratch", "work", "workspace"),
@@ -32,16 +32,16 @@ _WITHIN = r"[^\s\"'`<>|:;,()\[\]{}\\*?/]"
 
 
 class Redaction:
-    """What names this machine, and how text is rid of it.
+    """Removes from text the names of hosts and the paths of this machine.
 
     Args:
-        folder (`Path`): the folder that is pushed; the hosts that its records name count too.
+        folder (`Path`): the folder that is pushed; the host names in its records are removed too.
     """
 
     def __init__(self, folder: Path):
         folder = folder.resolve()
         self.hosts = {socket.gethostname(), *_hosts_of(folder)} - {"localhost", ""}
-        self._prefixes = [place for place in (Path.cwd(), folder.parent) if len(place.parts) > 1]
+        self._prefixes = [parent for parent in (Path.cwd(), folder.parent) if len(parent.parts) > 1]
         tops = {name for name in os.listdir("/") if os.path.isdir(f"/{name}")} if os.name == "posix" else set()
         names = "|".join(sorted(map(re.escape, (tops | _USUAL) - _SYSTEM)))
         self._path = re.compile(rf"(?:file://)?{_BEFORE}/(?:{names})(?:/{_WITHIN}+)+/?|{_BEFORE}/root\b/?")
@@ -49,7 +49,7 @@ class Redaction:
         self._host = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])") if words else None
 
     def cleaned(self, path: Path) -> str | None:
-        """The text of a file without them, or None where it has none or is not to be touched."""
+        """The redacted text of a file, or None if there is nothing to redact or it must not be changed."""
         kind = path.suffix
         is_record = kind in _RECORDS + _PROSE or path.name in _ROWS
         if path.name in _VOCABULARIES or not (is_record or kind in _DATA):
@@ -61,17 +61,17 @@ class Redaction:
         after = _without_hosts(before, kind) if kind in (".json", ".jsonl") else before
         if kind in _PROSE and self._host is not None:
             after = self._host.sub("this-host", after)
-        # Data may speak of paths that are nobody's: only those of this run go.
+        # Data may contain paths that are not of any machine, so only paths of this run are made relative.
         after = self.without_paths(after) if is_record else self._relative(after)
         return None if after == before else after
 
     def without_paths(self, text: str) -> str:
-        """Text with relative paths in place of absolute ones, those of other machines too."""
+        """The text with relative instead of absolute paths, including paths of other machines."""
         return self._path.sub(lambda match: _last_name(match[0]), self._relative(text))
 
     def _relative(self, text: str) -> str:
         for prefix in self._prefixes:
-            # As a whole, so that spaces in it do not matter.
+            # The prefix is matched as a whole, so that it may contain spaces.
             text = re.sub(rf"(?:file://)?{_BEFORE}{re.escape(str(prefix))}/(?={_WITHIN})", "", text)
         return text
 
@@ -92,7 +92,7 @@ def _without_hosts(text: str, suffix: str) -> str:
     if not re.search(r'"host(name)?":', text):
         return text
     if suffix == ".jsonl":
-        *rows, _torn = text.split("\n")  # a row without its end is the mark of a crash, and read by nobody
+        *rows, _torn = text.split("\n")  # a last row without a line end is left by a crash and never read
         return "".join(f"{_without_host(row, None)}\n" for row in rows)
     return _without_host(text, 2) + "\n"
 

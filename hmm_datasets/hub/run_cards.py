@@ -1,8 +1,8 @@
-"""Cards of runs: what a run's folder says of itself, as facts of a card.
+"""Cards of runs: the facts of a card are read from the folder of a run.
 
-A card states what was measured on that very model: the run's own held-out figures, and those of evaluations whose
-report names a model of the same weights. Tokens are those of every stage, from `lineage` in `run.json`. Paths of this
-machine are made relative.
+A card states only what was measured on that model: the held-out metrics of the run itself, and those of evaluations
+whose report names a model with the same weights. Tokens are summed over all stages of training, from `lineage` in
+`run.json`. Paths of this machine are made relative.
 """
 
 import os
@@ -26,23 +26,23 @@ def write_run_card(
     licence: str | None = None,
     evaluations: Iterable[str | os.PathLike] = (),
 ) -> bool:
-    """Write the card of a model that a finished run left in its folder, unless somebody wrote one by hand.
+    """Write the card of a model into the folder of its finished run, unless somebody wrote one by hand.
 
     Args:
-        folder (path): with `run.json`, `summary.json` and the model.
-        name (`str`, *optional*): title of the card; by default the folder's name.
-        licence (`str`, *optional*): of the model, an identifier of the Hub; by default none is stated.
-        evaluations (iterable of paths): folders with a `report.json`; those of other models are left out.
+        folder (path): folder with `run.json`, `summary.json` and the model.
+        name (`str`, *optional*): title of the card; by default the name of the folder.
+        licence (`str`, *optional*): licence of the model, an identifier of the Hub; by default none is stated.
+        evaluations (iterable of paths): folders with a `report.json`; reports on other models are left out.
 
     Returns:
-        `bool`: whether it was written.
+        `bool`: whether the card was written.
     """
     folder = Path(folder)
     if not is_own_card(folder):
         return False
     record, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
     plan = read_json(folder / "plan.json") if (folder / "plan.json").exists() else {}
-    settings, data, places = record["settings"], record["data"], Redaction(folder)
+    settings, data, redaction = record["settings"], record["data"], Redaction(folder)
     own = record.get("lineage") or {"stage": "training", "data": None, "before": []}
     stages = [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": summary["tokens"]}]
     metrics, floor = _held_out(summary["evaluation"])
@@ -58,15 +58,15 @@ def write_run_card(
             "name": name or folder.resolve().name,
             "summary": _summary(folder, summary, stages),
             "license": licence,
-            "data": places.without_paths(_data(own["data"], data)),
+            "data": redaction.without_paths(_data(own["data"], data)),
             "parameters": summary["parameters"]["total"],
             "tokens": sum(stage["tokens"] or 0 for stage in stages),
-            "stages": [stage | {"data": stage["data"] and places.without_paths(stage["data"])} for stage in stages],
+            "stages": [stage | {"data": stage["data"] and redaction.without_paths(stage["data"])} for stage in stages],
             "global_batch": summary["global_batch_size"],
             "length": settings.get("max_length") or plan.get("row_length") or data.get("length"),
             "learning_rate": summary["learning_rate"],
             "precision": "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32",
-            "command": places.without_paths(record["command"]),
+            "command": redaction.without_paths(record["command"]),
             "versions": record["versions"],
             "metrics": metrics,
             "floor": floor,
@@ -77,20 +77,20 @@ def write_run_card(
 
 
 def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licence: str | None = None) -> bool:
-    """Write the card of an HMM that `recipes/fit_hmm.py` fitted, beside it in `hmm/`; see [`write_run_card`].
+    """Write the card of an HMM fitted by `recipes/fit_hmm.py` into its folder `hmm/`; see [`write_run_card`].
 
     Args:
-        folder (path): of the fit, with `run.json`, `summary.json` and `hmm/`.
+        folder (path): folder of the fit, with `run.json`, `summary.json` and `hmm/`.
         name (`str`, *optional*): title of the card.
-        licence (`str`, *optional*): of the HMM, an identifier of the Hub; by default none is stated.
+        licence (`str`, *optional*): licence of the HMM, an identifier of the Hub; by default none is stated.
     """
     from ..hmm.model import HMM
 
     folder = Path(folder)
     if not is_own_card(folder / "hmm"):
         return False
-    record, summary, places = read_json(folder / "run.json"), read_json(folder / "summary.json"), Redaction(folder)
-    hmm, corpus = HMM.from_pretrained(folder / "hmm"), places.without_paths(record["settings"]["corpus"])
+    record, summary, redaction = read_json(folder / "run.json"), read_json(folder / "summary.json"), Redaction(folder)
+    hmm, corpus = HMM.from_pretrained(folder / "hmm"), redaction.without_paths(record["settings"]["corpus"])
     write_card(
         "hmm",
         folder / "hmm",
@@ -104,7 +104,7 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
             "log_likelihood_test": summary["test_log_likelihood"],
             "entropy_rate": summary["entropy_rate"],
             "entropy_rate_standard_error": summary["entropy_rate_error"],
-            "command": places.without_paths(record["command"]),
+            "command": redaction.without_paths(record["command"]),
             "versions": record["versions"],
         },
     )
@@ -112,12 +112,12 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
 
 
 def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:
-    """A figure of a card."""
+    """A metric of a card; the standard error is None if it was not estimated."""
     return {"name": name, "value": value, "standard_error": error, "unit": unit}
 
 
 def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """The run's own figures at its end; their errors were not estimated."""
+    """The held-out metrics at the end of the run, without standard errors, and the best possible value if known."""
     if "cross_entropy" in evaluation:
         found = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
         if "bayes_gap" not in evaluation:
@@ -137,8 +137,8 @@ def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], di
 def _evaluated(
     folder: Path, evaluations: Iterable[str | os.PathLike]
 ) -> Iterable[tuple[list[dict[str, Any]], dict[str, Any] | None]]:
-    """Figures of the evaluations of these weights, and the floor where the distribution is known."""
-    reports = [read_json(Path(place) / "report.json") for place in evaluations]
+    """Metrics of the evaluations of these weights, and the best possible value if the distribution is known."""
+    reports = [read_json(Path(path) / "report.json") for path in evaluations]
     if not reports:
         return
     from transformers import AutoModelForCausalLM
@@ -178,8 +178,8 @@ def _summary(folder: Path, summary: Mapping[str, Any], stages: list[dict[str, An
 
 
 def _data(description: str | None, data: Mapping[str, Any]) -> str:
-    """What it was trained on last; the first line names it."""
-    first = description or "Data that the run does not name"
+    """Description of the data of the last stage; the first line is their name."""
+    first = description or "Data without a name in the record of the run"
     if "hmm" not in data:
         return first
-    return f"{first}\n\nDrawn as they were needed, by hmm-datasets from the process of fingerprint `{data['hmm']}`."
+    return f"{first}\n\nDrawn during training by hmm-datasets from the process with fingerprint `{data['hmm']}`."

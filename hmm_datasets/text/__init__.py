@@ -1,2 +1,2 @@
-"""Text: corpora by name, filters, the word-level pipeline for HMMs, BPE tokenizers trained or brought along, encoding,
-compression compared, and token shards on disk."""
+"""Text: named corpora, filters, word-level data for HMMs, BPE tokenizers (trained or imported), encoding, comparison
+of compression, and token shards on disk."""

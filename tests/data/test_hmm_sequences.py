@@ -123,7 +123,7 @@ def test_a_view_ends_where_it_says():
     view = HMMSequences(MESS3, 4, num_sequences=3)
     assert len(view) == len(list(view)) == 3
     for index in (3, -1, 2**63):
-        with pytest.raises(IndexError, match=f"index {index} is outside a view of 3 rows"):
+        with pytest.raises(IndexError, match=f"index {index} is outside a data set of 3 rows"):
             view[index]
 
 

@@ -191,7 +191,7 @@ def test_windows_that_cannot_be_are_refused(stream, packed, tmp_path):
     assert "at least 2 tokens" in message(PackedWindows, stream, 1)
     (path,) = packed.cache_dir.iterdir()
     path.write_bytes(path.read_bytes()[:-8])
-    assert message(PackedWindows, stream, 64, cache_dir=packed.cache_dir).endswith("delete it")
+    assert message(PackedWindows, stream, 64, cache_dir=packed.cache_dir).endswith("delete the file")
     (tmp_path / "file").write_text("")
     assert "pass another cache_dir=" in message(PackedWindows, stream, 64, cache_dir=tmp_path / "file")
 

@@ -101,13 +101,13 @@ def test_items_together_are_the_items_one_by_one(stream):
 def test_every_epoch_sees_each_window_once_in_an_order_of_its_own(stream):
     windows = TokenWindows(stream, 10, seed=5, epochs=4)
     assert len(windows) == 400
-    epochs = windows.places(range(400)).reshape(4, 100)
+    epochs = windows.window_indices(range(400)).reshape(4, 100)
     assert (np.sort(epochs, axis=1) == np.arange(100)).all()
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
 
 
 def test_without_a_seed_each_epoch_is_in_the_order_of_the_stream(stream):
-    assert TokenWindows(stream, 10, epochs=2).places(range(200)).tolist() == [*range(100)] * 2
+    assert TokenWindows(stream, 10, epochs=2).window_indices(range(200)).tolist() == [*range(100)] * 2
 
 
 def test_windows_survive_pickling(stream):

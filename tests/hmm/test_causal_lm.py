@@ -311,9 +311,9 @@ def test_bad_input_is_told_in_one_line(tmp_path):
         model(rows, attention_mask=torch.ones(2, 4))
     with pytest.raises(InputError, match=r"past_key_values holds \(2, 3\); .* of shape \(1, 3\)"):
         model(rows[:1], past_key_values=model(rows).past_key_values)
-    with pytest.raises(InputError, match="labels hold 7; expected tokens"):
+    with pytest.raises(InputError, match="labels contain 7; expected tokens"):
         model(rows, labels=torch.full_like(rows, 7))
-    with pytest.raises(InputError, match="cannot be taken back"):
+    with pytest.raises(InputError, match="cannot be rolled back"):
         model(rows).past_key_values.crop(-1)
     full = DynamicCache()
     full.update(torch.zeros(2, 1, 3, 1), torch.zeros(2, 1, 3, 1), 0)

@@ -177,7 +177,7 @@ def test_other_hmmlearn_models_are_refused():
 
 @pytest.mark.parametrize("convert", [to_pomegranate, to_hmmlearn])
 def test_edge_emitting_hmms_are_refused(convert):
-    with pytest.raises(InputError, match=r"edge-emitting\) cannot be held by"):
+    with pytest.raises(InputError, match=r"edge-emitting\) cannot be converted to"):
         convert(processes.even())
 
 

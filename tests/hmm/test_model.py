@@ -38,7 +38,7 @@ def changed(table, index, value):
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({}, "an HMM takes transition= and emission=, or edges= alone; found none of them"),
+        ({}, "an HMM takes either transition= and emission=, or edges= alone; found none of them"),
         ({"transition": TRANSITION}, "found transition"),
         ({"edges": EDGES, "transition": TRANSITION, "emission": EMISSION}, "found transition and emission and edges"),
         ({"edges": EDGES, "emission": EMISSION}, "found emission and edges"),
@@ -80,7 +80,7 @@ def changed(table, index, value):
         ),
         (
             {"transition": TRANSITION, "emission": changed(EMISSION, 1, 0), "normalize": True},
-            "emission[1] sums to 0, not 1; give it mass",
+            "emission[1] sums to 0, not 1; give it a positive entry",
         ),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_torn_model_file_is_refused_at_any_length(folder):
     for size in (0, 4, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
         message = error(HMM.from_pretrained, folder)
-        assert message.startswith(f"{path}: not a whole safetensors file")
+        assert message.startswith(f"{path}: not a complete safetensors file")
 
 
 def test_missing_files_and_folders_are_named(folder, tmp_path):
@@ -230,7 +230,7 @@ def test_missing_files_and_folders_are_named(folder, tmp_path):
         ({"format_version": 2}, "model_type 'hmm', format_version 2; expected 'hmm' and 1"),
         ({"format_version": None}, "format_version None; expected 'hmm' and 1"),
         ({"model_type": "llama"}, "model_type 'llama', format_version 1; expected 'hmm' and 1"),
-        ({"fingerprint": "0" * 32}, f"config.json expects {'0' * 32}; the two files are of different HMMs"),
+        ({"fingerprint": "0" * 32}, f"config.json expects {'0' * 32}; the two files belong to different HMMs"),
         ({"vocabulary": ["a"]}, "vocabulary has 1 names; expected 2, one per symbol"),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_config_of_another_format_or_hmm_is_refused(folder, change, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "config.json:1: not JSON"), ("[1]", "config.json: holds a list; expected")]
+    ("text", "message"), [("{", "config.json:1: not JSON"), ("[1]", "config.json: contains a list; expected")]
 )
 def test_a_malformed_config_is_refused(folder, text, message):
     (folder / "config.json").write_text(text)
@@ -262,9 +262,9 @@ def test_the_tables_of_another_hmm_are_refused(folder):
 def test_a_file_that_holds_something_else_is_refused_by_its_path(tmp_path):
     path = tmp_path / "model.safetensors"
     save_file({"weight": np.zeros(3)}, path)
-    assert error(HMM.from_safetensors, path) == f"{path}: holds 'weight'; expected the tables of an HMM alone"
+    assert error(HMM.from_safetensors, path) == f"{path}: contains 'weight'; expected only the tables of an HMM"
     save_file({"start": np.ones(1)}, path)
-    assert error(HMM.from_safetensors, path).startswith(f"{path}: an HMM takes transition= and emission=")
+    assert error(HMM.from_safetensors, path).startswith(f"{path}: an HMM takes either transition= and emission=")
     save_file({"transition": np.full((2, 2), 0.4), "emission": np.eye(2)}, path)
     assert error(HMM.from_safetensors, path).startswith(f"{path}: transition[0] sums to 0.8, not 1")
 

@@ -56,7 +56,7 @@ def test_a_file_that_holds_a_token_stops_the_push_and_is_named_without_the_token
         torch.save({"hub_token": token}, path)
     else:
         path.write_text(json.dumps({"command": f"python pretrain.py --hub_token {token}"}))
-    with pytest.raises(InputError, match="holds something shaped like an access token or key") as caught:
+    with pytest.raises(InputError, match="contains something that looks like an access token or key") as caught:
         push_folder(folder, "tester/x", token="hf_x", endpoint="http://127.0.0.1:9")
     assert str(path) in str(caught.value)
     assert token not in str(caught.value)

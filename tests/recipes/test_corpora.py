@@ -195,7 +195,7 @@ def test_a_tokenizer_that_cannot_be_used_is_refused_before_work(tokenize, storie
     [
         ([*[{"question": "A?", "answer": "B"}] * 60, {"question": "C?"}], "chats.jsonl:61: no column 'answer'"),
         ([*[["Hello", "Hi"]] * 60, ["Hello", 3]], "chats.jsonl:61: message 0 needs role and content"),
-        ([{"text": "A"}], "holds text (text), expected conversations"),
+        ([{"text": "A"}], "contains text (text), expected conversations"),
         ([{"question": "A?", "answer": "B"}], "no documents in split"),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_role_that_the_template_of_a_given_tokenizer_lacks_is_named_before_wor
     rows = [{"messages": [*turns[:1], {"role": "assistant", "content": str(n)}]} for n in range(30)]
     corpus = write_jsonl(tmp_path / "c.jsonl", [*rows, {"messages": turns}])
     told = message(tokenize, tmp_path / "a", stories, corpus, tokenizer=str(tmp_path / "tokenizer"))
-    assert told.startswith(f"{corpus}: document 31: the chat template refuses it (expected the roles")
+    assert told.startswith(f"{corpus}: document 31: the chat template refuses the conversation (expected the roles")
     assert not (tmp_path / "a").exists()
 
 
@@ -267,5 +267,5 @@ def test_text_alone_goes_through_datatrove_and_conversations_are_refused_before_
     )
     train_bpe(STORIES, VOCABULARY, show_progress=False).save_pretrained(tmp_path / "t")
     told = message(cluster.main, settings)
-    assert told.startswith("instructions-sample: holds conversations (messages), expected text")
+    assert told.startswith("instructions-sample: contains conversations (messages), expected text")
     assert not (tmp_path / "a").exists()

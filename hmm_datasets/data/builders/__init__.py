@@ -1,1 +1,1 @@
-"""The builders behind `datasets.load_dataset("hmm", ...)` and `("token_shards", ...)`."""
+"""The builders for `datasets.load_dataset("hmm", ...)` and `datasets.load_dataset("token_shards", ...)`."""

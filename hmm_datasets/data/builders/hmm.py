@@ -5,14 +5,14 @@ import hmm_datasets
 from datasets import load_dataset
 
 stream = load_dataset("hmm", data_dir="outputs/hmm", length=100, split="train", streaming=True)
-for batch in stream.with_format("torch").batch(256):  # some ten times as fast as rows one by one
+for batch in stream.with_format("torch").batch(256):  # about ten times as fast as single rows
     batch["input_ids"], batch["labels"]  # (256, 100), int64
 table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
 ```
 
-`data_dir` is a folder written by `save_pretrained` of an HMM, or of a family of them; `data_files` names an HMM's
-`model.safetensors` anywhere `datasets` reads from. Streaming stores nothing; a stream's `state_dict` holds one index,
-and how much of a table of 1,024 rows was read from there, so resuming takes constant time.
+`data_dir` is a folder written by `save_pretrained` of an HMM or of a family; `data_files` is the `model.safetensors`
+of an HMM at any location that `datasets` can read. Streaming stores nothing. The `state_dict` of a stream is one
+index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
 """
 
 from collections.abc import Mapping
@@ -38,16 +38,17 @@ class HMMBuilderConfig(datasets.BuilderConfig):
 
     Args:
         length (`int`, *optional*, defaults to 100): symbols per sequence.
-        num_sequences (`int`, *optional*): sequences of the split `train`; needed unless streaming, endless by default.
-        num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, the same stream at
+        num_sequences (`int`, *optional*): sequences of the split `train`; required unless streaming, where the default
+            is endless.
+        num_test_sequences (`int`, *optional*, defaults to 0): sequences of the split `test`, from the same stream at
             indices from `2**63` on, which `train` never reaches.
-        seed (`int`, *optional*, defaults to 0): which stream.
+        seed (`int`, *optional*, defaults to 0): seed of the stream.
         bos (`bool`, *optional*, defaults to `True`): put a beginning token of id `E` in front, so that the first
             symbol is predicted too. [`~hmm_datasets.HMMSequences`] has the same default.
         labels (`bool`, *optional*, defaults to `True`): add a column `labels`, equal to `input_ids`, from which models
-            of transformers compute a loss (they shift labels inside).
+            of transformers compute a loss (they shift labels themselves).
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
-            loader workers, else `datasets` draws every sequence on every rank and drops the others'.
+            loader workers; otherwise `datasets` draws every sequence on every rank and drops those of other ranks.
     """
 
     length: int = 100
@@ -60,22 +61,22 @@ class HMMBuilderConfig(datasets.BuilderConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, least in (("length", 1), ("num_test_sequences", 0), ("seed", 0), ("num_shards", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        for name, minimum in (("length", 1), ("num_test_sequences", 0), ("seed", 0), ("num_shards", 1)):
+            if getattr(self, name) < minimum:
+                raise InputError(f"{name} is {getattr(self, name)}; expected {minimum} or more")
         if self.seed >= 1 << 64:
             raise InputError(f"seed is {self.seed}; expected an integer in [0, 2**64)")
         if self.num_sequences is not None and self.num_sequences < 1:
-            raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None: endless")
+            raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None if endless")
 
 
 class HMMBuilder(IndexedBuilder):
-    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that holds the vocabulary."""
+    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that can store all ids."""
 
     BUILDER_CONFIG_CLASS = HMMBuilderConfig
 
     def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
-        # In a folder with names like train.log or test/, `datasets` finds those alone.
+        # If a folder has names like train.log or test/, `datasets` would find only those.
         if data_dir is not None and not _named(WEIGHTS_NAME, data_files):
             found = (Path(data_dir).expanduser() / name for name in (FAMILY_NAME, WEIGHTS_NAME))
             data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
@@ -88,7 +89,7 @@ class HMMBuilder(IndexedBuilder):
         source = self._load()
         config = self.config
         if config.num_sequences is None and not dl_manager.is_streaming:
-            raise InputError("an endless data set does not fit a disk; pass num_sequences=, or streaming=True")
+            raise InputError("an endless data set cannot be stored; pass num_sequences=, or streaming=True")
         splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
         if config.num_test_sequences > 0:
             splits.append((datasets.Split.TEST, TEST_FIRST, config.num_test_sequences))
@@ -112,17 +113,17 @@ class HMMBuilder(IndexedBuilder):
         weights = [path for path in weights if path.count("/") == highest]
         if len(weights) > 1:
             raise InputError(
-                f"{weights[0]} and {weights[1]}: which? Expected one {WEIGHTS_NAME}; name its folder with data_dir="
+                f"found both {weights[0]} and {weights[1]}; expected one {WEIGHTS_NAME}, pass its folder as data_dir="
             )
         if not weights:
             raise InputError(
-                f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; expected data_dir=, a folder written by "
-                "save_pretrained, or data_files=, that file in it"
+                f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; pass a folder written by save_pretrained "
+                "as data_dir=, or that file in it as data_files="
             )
         folder = Path(weights[0]).parent
         if self.config.data_dir is not None and (folder / CONFIG_NAME).is_file():
-            return load_source(folder)  # which compares the tables with their fingerprint
-        # A streaming manager would hand back the address as it is; the small file is read whole all the same.
+            return load_source(folder)  # this compares the tables with their fingerprint
+        # The download manager for streaming would return the address itself, but the file is needed here.
         return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
 
 
@@ -133,7 +134,7 @@ def _named(name: str, data_files: Any) -> list[str]:
 
 
 class HMMExamples(IndexedExamples):
-    """Sequences `first, first + step, ...` of a stream; their order is as good as any, so shuffling keeps it."""
+    """Sequences `first, first + step, ...` of a stream. They are independent, so shuffling keeps their order."""
 
     def __init__(
         self,

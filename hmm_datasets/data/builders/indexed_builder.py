@@ -1,11 +1,12 @@
-"""Rows read by index, as `datasets` iterates them: what the builders of this package share.
+"""Base classes of the builders: rows that are read by index and iterated by `datasets`.
 
-A stream's state is the place of its next row, so resuming takes constant time. Sharding for ranks and loader workers
-takes every `n`-th row, so that `W` ranks reading in step see the rows in their order; parts for `num_proc` are runs of
-neighbours, so that what is prepared is in the order of the stream.
+The state of a stream is the index of its next row, so resuming takes constant time. Shards for ranks and loader
+workers take every `n`-th row, so that `W` ranks reading in step see the rows in order. Parts for `num_proc` are
+consecutive rows, so that prepared data are in the order of the stream.
 
-Rows come as Python lists, or where a format is set as Arrow tables, which `datasets` cuts into rows or batches and
-keeps account of: a state in the middle of a table is its beginning and how much of it was read.
+Rows are Python lists, or Arrow tables if a format is set. `datasets` cuts tables into rows or batches and tracks how
+much of a table was read, so a state in the middle of a table is the index of its first row and the number of rows
+read.
 """
 
 import copy
@@ -18,23 +19,23 @@ import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
 
-from ...compat.datasets import PlacedRows, StreamedBuilder
+from ...compat.datasets import IndexedRows, StreamedBuilder
 from ..formatters import register_formatters
 
 register_formatters()
 
-_STREAMED = 256  # rows read at once; a stream that stops early wastes no more than this
-_STREAMED_TABLE = 1 << 10  # rows of an Arrow table of a stream, which a stream that goes on reads again at most
-_PREPARED = 1 << 16
+_STREAMED = 256  # rows read at a time, and the maximum number wasted when a stream stops early
+_STREAMED_TABLE = 1 << 10  # rows in an Arrow table of a stream, and the maximum number read again on resuming
+_PREPARED = 1 << 16  # rows in an Arrow table of a prepared data set
 
 
-class IndexedExamples(PlacedRows):
-    """Rows `first, first + step, ...`, `count` of them, of something that is read by index.
+class IndexedExamples(IndexedRows):
+    """The `count` rows `first, first + step, ...` of a source that is read by index.
 
     Args:
-        first (`int`), step (`int`), count (`int`): which rows.
-        shards (`int`): how many shards to offer to ranks and workers.
-        dtype (`np.dtype`): of the tokens.
+        first (`int`), step (`int`), count (`int`): the rows.
+        shards (`int`): number of shards for ranks and workers.
+        dtype (`np.dtype`): type of the tokens.
         labels (`bool`): whether rows have `labels`, equal to their `input_ids`.
     """
 
@@ -54,39 +55,39 @@ class IndexedExamples(PlacedRows):
 
     @abstractmethod
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of 1 to `count` rows end to end, and where rows begin, the end last."""
+        """Return the concatenated tokens of 1 to `count` rows, and the offsets of the rows, including the end."""
 
-    def rows_from(self, place: int) -> Iterator[tuple[int, dict]]:
-        """The rows from a place on, each with its index."""
-        while place < self.count:
-            tokens, offsets = self._read_from(place, _STREAMED)
+    def rows_from(self, start: int) -> Iterator[tuple[int, dict]]:
+        """The rows from number `start` on, each with its index in the source."""
+        while start < self.count:
+            tokens, offsets = self._read_from(start, _STREAMED)
             for begin, end in pairwise(offsets.tolist()):
                 row = {"input_ids": tokens[begin:end].tolist()}
                 if self.labels:
                     row["labels"] = row["input_ids"].copy()
-                yield self.first + self.step * place, row
-                place += 1
+                yield self.first + self.step * start, row
+                start += 1
 
-    def tables_from(self, place: int) -> Iterator[tuple[int, pa.Table]]:
-        """The rows from a place on as tables, each with the index of its first row."""
-        for table in self.tables(place, _STREAMED_TABLE):
-            yield self.first + self.step * place, table
-            place += len(table)
+    def tables_from(self, start: int) -> Iterator[tuple[int, pa.Table]]:
+        """The rows from number `start` on as tables, each with the index of its first row in the source."""
+        for table in self.tables(start, _STREAMED_TABLE):
+            yield self.first + self.step * start, table
+            start += len(table)
 
-    def tables(self, place: int = 0, rows: int = _PREPARED) -> Iterator[pa.Table]:
-        """The rows from `place` on as Arrow tables of at most so many rows, by default of a few megabytes."""
+    def tables(self, start: int = 0, rows: int = _PREPARED) -> Iterator[pa.Table]:
+        """The rows from number `start` on as Arrow tables of at most `rows` rows."""
         names = list(self.features)
-        while place < self.count:
-            tokens, offsets = self._read_from(place, rows)
+        while start < self.count:
+            tokens, offsets = self._read_from(start, rows)
             column = pa.ListArray.from_arrays(offsets.astype(np.int32), tokens)
             yield pa.table(dict.fromkeys(names, column))
-            place += len(column)
+            start += len(column)
 
-    def _read_from(self, place: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._read(self.first + self.step * place, self.step, min(rows, self.count - place))
+    def _read_from(self, start: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._read(self.first + self.step * start, self.step, min(rows, self.count - start))
 
     def parts(self) -> list["IndexedExamples"]:
-        """The rows as at most `shards` runs of neighbours."""
+        """The rows, cut into at most `shards` parts of consecutive rows."""
         number = min(self.shards, max(1, self.count))
         cuts = [self.count * part // number for part in range(number + 1)]
         return [self._part(self.first + self.step * begin, self.step, end - begin, 1) for begin, end in pairwise(cuts)]
@@ -104,7 +105,7 @@ class IndexedExamples(PlacedRows):
         return part
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> "IndexedExamples":
-        """The rows in another order, or as they are where their order does not matter."""
+        """The rows in a random order; here unchanged, for rows whose order does not matter."""
         return self
 
     def reshard_data_sources(self) -> "IndexedExamples":
@@ -112,16 +113,16 @@ class IndexedExamples(PlacedRows):
 
     @property
     def num_shards(self) -> int:
-        """Shards left to hand out."""
+        """Number of shards that these rows can be cut into."""
         return min(self.shards, max(1, self.count))
 
 
 class IndexedBuilder(StreamedBuilder):
-    """A builder of splits that are [`IndexedExamples`]: streamed as they are, prepared part by part."""
+    """A builder whose splits are [`IndexedExamples`], which are streamed directly and prepared one part at a time."""
 
     def _split(self, name: str, examples: IndexedExamples) -> datasets.SplitGenerator:
         self.info.features = examples.features
-        # A list, since `num_proc` shares out the members of lists.
+        # A list, because `num_proc` distributes the elements of lists.
         return datasets.SplitGenerator(name=name, gen_kwargs={"whole": examples, "parts": examples.parts()})
 
     def _generate_tables(self, whole: IndexedExamples, parts: list[IndexedExamples]) -> Iterator[tuple[Key, pa.Table]]:
@@ -135,6 +136,6 @@ class IndexedBuilder(StreamedBuilder):
 
 
 def features_of(dtype: np.dtype, *, labels: bool) -> datasets.Features:
-    """The features of a column `input_ids` of tokens, and of `labels` beside it where wanted."""
+    """The features of a column `input_ids` of tokens, and optionally of a column `labels`."""
     tokens = datasets.List(datasets.Value(str(dtype)))
     return datasets.Features({"input_ids": tokens} | ({"labels": tokens} if labels else {}))

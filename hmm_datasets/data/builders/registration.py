@@ -1,13 +1,13 @@
-"""Makes `load_dataset("hmm", ...)` and `"token_shards"` known, without importing `datasets` before the user does."""
+"""Registration of the builders `"hmm"` and `"token_shards"` for `load_dataset`, without importing `datasets`."""
 
 from ...compat.datasets_table import enter_builders
 
 _COLUMNS_VERSION = 3
-"""Changes whenever prepared rows have other columns, or columns of other types."""
+"""Version of the columns of prepared rows. It must change when the columns or their types change."""
 
 
 def register() -> None:
-    """Have `datasets` know the builders of this package by name. Calling it twice does no harm."""
+    """Register the builders of this package with `datasets`. Calling it twice does no harm."""
     enter_builders(_builders)
 
 
@@ -15,7 +15,7 @@ def _builders() -> dict[str, tuple[str, str]]:
     from ...hmm import format as hmm_format
     from ...text.stream import index as token_index
 
-    # The version is part of the cache's name: data of another format version are prepared anew.
+    # The version is part of the name of the cache, so data of another format version are prepared again.
     return {
         "hmm": (
             "hmm_datasets.data.builders.hmm",

@@ -6,14 +6,14 @@ from datasets import load_dataset
 
 documents = load_dataset("token_shards", data_dir="outputs/tokens", split="train")
 windows = load_dataset("token_shards", data_dir="outputs/tokens", length=1024, split="train", streaming=True)
-for batch in windows.with_format("torch").batch(32):  # some ten times as fast as rows one by one
+for batch in windows.with_format("torch").batch(32):  # about ten times as fast as single rows
     batch["input_ids"], batch["labels"]  # (32, 1024), int64
 ```
 
-`data_dir` is a folder written by `write_tokens` or `tokenize_corpus`, or one that holds such folders, each a split of
-its name (`train/`, `test/`). Streaming reads the shards where they lie; a stream's `state_dict` holds one index, and
-how much of a table of 1,024 rows was read from there, so resuming takes constant time. `shuffle` permutes the whole by
-a cipher on the index before it buffers.
+`data_dir` is a folder written by `write_tokens` or `tokenize_corpus`, or a folder of such folders, whose names are the
+splits (`train/`, `test/`). Streaming reads the shards in place. The `state_dict` of a stream is one index, and the
+number of rows read from there in a table of 1,024 rows, so resuming takes constant time. `shuffle` permutes all rows
+by a cipher on the index, before its buffer.
 """
 
 import os
@@ -45,12 +45,13 @@ class TokenShardsConfig(datasets.BuilderConfig):
     """Settings of the data set, given to `load_dataset` by name.
 
     Args:
-        length (`int`, *optional*): tokens per window, cut end to end; None gives documents, EOS included.
+        length (`int`, *optional*): tokens per window; windows follow each other without gaps. None gives documents,
+            including their EOS.
         labels (`bool`, *optional*): add a column `labels`, equal to `input_ids`, from which models of transformers
-            compute a loss (they shift labels inside). By default windows have it and documents, which a collator must
+            compute a loss (they shift labels themselves). By default windows have it; documents, which a collator must
             pad first, do not.
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
-            loader workers, else `datasets` reads every row on every rank and drops the others'.
+            loader workers; otherwise `datasets` reads every row on every rank and drops those of other ranks.
     """
 
     length: int | None = None
@@ -60,7 +61,7 @@ class TokenShardsConfig(datasets.BuilderConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.length is not None and self.length < 2:
-            raise InputError(f"length is {self.length}; expected 2 or more, or None: documents")
+            raise InputError(f"length is {self.length}; expected 2 or more, or None for documents")
         if self.num_shards < 1:
             raise InputError(f"num_shards is {self.num_shards}; expected 1 or more")
         if self.labels is None:
@@ -68,7 +69,7 @@ class TokenShardsConfig(datasets.BuilderConfig):
 
 
 class TokenShards(IndexedBuilder):
-    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that holds the vocabulary."""
+    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that can store all ids."""
 
     BUILDER_CONFIG_CLASS = TokenShardsConfig
 
@@ -76,7 +77,7 @@ class TokenShards(IndexedBuilder):
         if data_dir is None:
             raise InputError("token_shards reads folders; pass data_dir=, a folder written by tokenize_corpus")
         self.streams = token_streams(data_dir)
-        # The indexes alone, which hold the shards' checksums: what is prepared depends on nothing else.
+        # The indexes alone: they have the digests of the shards, so prepared data depend on nothing else.
         indexes = {name: str(stream.folder / INDEX_NAME) for name, stream in self.streams.items()}
         super().__init__(*args, data_dir=data_dir, data_files=indexes, **settings)
 
@@ -92,12 +93,12 @@ class TokenShards(IndexedBuilder):
 
 
 class TokenExamples(IndexedExamples):
-    """Documents or windows of a token stream, in its order or permuted by a seed.
+    """Documents or windows of a token stream, in the order of the stream or permuted by a seed.
 
     Args:
         stream ([`~hmm_datasets.text.stream.reader.TokenStream`]): the tokens.
         length (`int`, *optional*): tokens per window; None gives documents.
-        shards (`int`): how many shards to offer.
+        shards (`int`): number of shards.
         labels (`bool`, *optional*, defaults to `False`): whether rows have `labels` too.
     """
 
@@ -126,17 +127,17 @@ class TokenExamples(IndexedExamples):
         return tokens.astype(self.dtype), offsets[: count + 1]
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> "TokenExamples":
-        """The rows in an order of the generator's choice; a row is still had by its index."""
+        """The rows in a random order given by the generator; they are still read by index."""
         shuffled = self._part(self.first, self.step, self.count, self.shards)
         shuffled.seed = int(generator.integers(1 << 63))
         return shuffled
 
 
 def token_streams(folder: str | os.PathLike) -> dict[str, TokenStream]:
-    """The token streams of a folder by split: itself as `train`, or those in it by their folders' names.
+    """The token streams of a folder by split: the folder itself as `train`, or its subfolders by their names.
 
     Raises:
-        `InputError`: where there is none, or more than one and they are of different tokenizers.
+        `InputError`: there is no token stream, or there are several of different tokenizers.
     """
     folder = Path(folder).expanduser()
     if (folder / INDEX_NAME).is_file():
@@ -144,7 +145,7 @@ def token_streams(folder: str | os.PathLike) -> dict[str, TokenStream]:
     names = sorted(path.parent.name for path in folder.glob(f"*/{INDEX_NAME}"))
     if not names:
         raise InputError(
-            f"{folder}: no {INDEX_NAME}; expected a folder written by tokenize_corpus, or one with such folders in it"
+            f"{folder}: no {INDEX_NAME}; expected a folder written by tokenize_corpus, or a folder of such folders"
         )
     names.sort(key=lambda name: name != "train")
     streams = {name: TokenStream(folder / name) for name in names}
@@ -162,28 +163,28 @@ def export_parquet(
     max_shard_bytes: int = 500_000_000,
     show_progress: bool = True,
 ) -> dict[str, list[str]]:
-    """Write token streams as Parquet for the Hub: a document a row, the whole folder or nothing.
+    """Write token streams as Parquet for the Hub, one document per row. The folder is written atomically.
 
-    The column `input_ids` holds lists of the smallest unsigned type that fits the vocabulary. The files are named as
-    the Hub names them (`data/train-00000-of-00002.parquet`), so that `load_dataset` reads the folder as it is, here or
-    uploaded by `huggingface_hub.upload_folder`. Memory: 4 million tokens, or one document if that is more.
+    The column `input_ids` has lists of the smallest unsigned type that can store all ids. The files are named as on
+    the Hub (`data/train-00000-of-00002.parquet`), so that `load_dataset` reads the folder directly, locally or after
+    `huggingface_hub.upload_folder`. Memory is for 4 million tokens, or for one document if that is longer.
 
     Args:
-        data_dir (`str` or `os.PathLike`): as of `load_dataset("token_shards", data_dir=...)`.
-        folder (`str` or `os.PathLike`): where to; must be new or empty.
-        max_shard_bytes (`int`, *optional*, defaults to 500,000,000): tokens a file, in bytes before compression; a
-            longer document has a file to itself.
+        data_dir (`str` or `os.PathLike`): folder as for `load_dataset("token_shards", data_dir=...)`.
+        folder (`str` or `os.PathLike`): output folder; must be new or empty.
+        max_shard_bytes (`int`, *optional*, defaults to 500,000,000): maximum size of the tokens in a file, in bytes
+            before compression; a longer document has its own file.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
 
     Returns:
         `dict[str, list[str]]`: the files of each split, as paths in the folder.
 
     Raises:
-        `InputError`: where the folder holds something, or `data_dir` no token stream.
+        `InputError`: the folder is not empty, or `data_dir` has no token stream.
     """
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; choose another folder, or delete it")
+        raise InputError(f"{folder}: exists already; choose another folder, or delete it")
     if max_shard_bytes < 1:
         raise InputError(f"max_shard_bytes is {max_shard_bytes}; expected 1 or more")
     streams = token_streams(data_dir)
@@ -204,7 +205,7 @@ def export_parquet(
 
 
 def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: tqdm) -> int:
-    """Write the documents of a stream to files `name-0`, `name-1`, ...; return how many."""
+    """Write the documents of a stream to files `name-0`, `name-1`, ...; return the number of files."""
     schema = features_of(dtype, labels=False).arrow_schema
     writer, size, count = None, 0, 0
     for table in _document_tables(stream, max_bytes // dtype.itemsize):
@@ -222,7 +223,7 @@ def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, 
 
 
 def _document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:
-    """The documents as tables, none above `max_tokens` but of one document."""
+    """The documents as tables of at most `max_tokens` tokens; a longer document has its own table."""
     for table in TokenExamples(stream, None, 1).tables():
         offsets = table["input_ids"].chunk(0).offsets.to_numpy().astype(np.int64)
         begin = 0

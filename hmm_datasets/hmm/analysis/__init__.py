@@ -1,1 +1,1 @@
-"""What can be known of an HMM without drawing from it: entropy rate, optimal loss, mixed states, predictors."""
+"""Analysis of an HMM: entropy rate, optimal loss, mixed states and baseline predictors."""

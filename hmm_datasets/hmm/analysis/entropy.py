@@ -1,15 +1,16 @@
-"""How well an HMM can be predicted: its entropy rate, bounds on it, and the least loss at every position.
+"""How well an HMM can be predicted: its entropy rate, bounds on it, and the minimum loss at every position.
 
-Of a unifilar HMM the entropy rate has a closed form: the mean entropy of the symbol given the state, under the
-stationary distribution (Shannon 1948, theorem 5). Of others it has none, but for a stationary process and every `n`
+For a unifilar HMM the entropy rate has a closed form: the mean entropy of the symbol given the state, under the
+stationary distribution (Shannon 1948, theorem 5). For other HMMs it has none. But for a stationary process and every
+`n`
 
     H[X_n | X_0 .. X_{n-1}, S_0]  <=  entropy rate  <=  H[X_n | X_0 .. X_{n-1}]
 
-and both sides close in on it as `n` grows (Birch, Ann. Math. Stat. 33, 1962; Cover and Thomas, Elements of Information
-Theory, theorem 4.5.1). Each side is the mean entropy of the distribution that the filter gives to the next symbol,
-begun in the stationary distribution or in the state that is known. The mean is exact, over the tree of mixed states,
-where that is small; else it is taken over sampled sequences, with a standard error. All in float64; sampling takes
-`O(N L H^2)` time and `O(N H)` memory for `N` sequences of `L` tokens.
+and both sides converge to it as `n` grows (Birch, Ann. Math. Stat. 33, 1962; Cover and Thomas, Elements of Information
+Theory, theorem 4.5.1). Each side is the mean entropy of the filter's next-symbol distribution, where the filter starts
+in the known state (left) or in the stationary distribution (right). The mean is computed exactly, over the tree of
+mixed states, where that tree is small. Otherwise it is estimated from sampled sequences, with a standard error.
+Computations are in float64; sampling takes `O(N L H^2)` time and `O(N H)` memory for `N` sequences of `L` tokens.
 """
 
 import itertools
@@ -28,8 +29,8 @@ from ..model import HMM
 from .mixed_states import Tree
 from .stationary import entropy
 
-_MAX_STATES = 1 << 17  # mixed states to average over: about a second
-_MAX_NUMBERS = 1 << 24  # in all their beliefs
+_MAX_STATES = 1 << 17  # mixed states to average over, which takes about a second
+_MAX_NUMBERS = 1 << 24  # numbers in all their beliefs
 
 
 class EntropyRate(NamedTuple):
@@ -40,7 +41,7 @@ class EntropyRate(NamedTuple):
 
 
 class EntropyRateBounds(NamedTuple):
-    """Nats per token between which the entropy rate lies, and the standard errors of both (0 where they are exact)."""
+    """Bounds on the entropy rate in nats per token, and their standard errors (0 where the bounds are exact)."""
 
     lower: float
     upper: float
@@ -49,7 +50,7 @@ class EntropyRateBounds(NamedTuple):
 
 
 class OptimalLoss(NamedTuple):
-    """The least expected loss at every position.
+    """The minimum expected loss at every position.
 
     Attributes:
         nats (`np.ndarray` of shape `(L,)`): `H[X_t | X_0 .. X_{t-1}]`.
@@ -94,7 +95,7 @@ def entropy_rate_bounds(
 
 
 def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0) -> OptimalLoss:
-    """The least loss at every position; see [`~hmm_datasets.hmm.model.HMM.optimal_loss`]."""
+    """The minimum expected loss at every position; see [`~hmm_datasets.hmm.model.HMM.optimal_loss`]."""
     length = integer("length", length, 0, 31)
     exact = _exact_losses(Tree(hmm, hmm.start[None], np.ones(1)), length)
     nats, errors = np.zeros(length), np.zeros(length)
@@ -110,7 +111,7 @@ def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0
 
 
 def _exact_losses(tree: Tree, length: int) -> Float[np.ndarray, "L"]:
-    # The mean entropy of the next symbol at the first `length` positions, fewer where the tree becomes too large.
+    # The mean entropy of the next symbol at the first `length` positions, or at fewer if the tree becomes too large.
     limit = min(_MAX_STATES, _MAX_NUMBERS // (tree.hmm.num_states + 2 * tree.hmm.num_symbols))
     while tree.depth + 1 < length and tree.grow(limit):
         pass
@@ -121,7 +122,7 @@ def _exact_losses(tree: Tree, length: int) -> Float[np.ndarray, "L"]:
 def _distribution_entropies(
     hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None
 ) -> Iterator[Tensor]:
-    # For every position: the entropy (B,) of the distribution of its token, given those before it.
+    # For every position, the entropy (B,) of the distribution of its token given the tokens before it.
     from tqdm.auto import tqdm
 
     start = hmm.start.expand(len(tokens), -1) if initial is None else initial
@@ -146,7 +147,7 @@ def _stationary_sample(
 
 
 def _draw_first_states(hmm: Parameters, tokens: Int[Tensor, "B T"], seed: int) -> Int[Tensor, "B"]:
-    # From P(S_0 | all tokens), so that state and tokens have the joint distribution they have in the process.
+    # Drawn from P(S_0 | all tokens), so that state and tokens have the joint distribution of the process.
     value_BH = torch.ones(len(tokens), len(hmm.start), dtype=hmm.start.dtype)
     for symbol_B in reversed(tokens.T):
         value_BH = hmm.retreat(value_BH, symbol_B)
@@ -156,7 +157,7 @@ def _draw_first_states(hmm: Parameters, tokens: Int[Tensor, "B T"], seed: int) -
 
 
 def _mean(entropies: Iterator[Tensor], burn_in: int) -> tuple[float, float]:
-    # Mean over all places after the first `burn_in`, and its standard error over sequences.
+    # Mean over all positions after the first `burn_in`, and its standard error over sequences.
     kept = list(itertools.islice(entropies, burn_in, None))
     means = torch.stack(kept).mean(0)
     return float(means.mean()), float(means.std() / len(means) ** 0.5)

@@ -1,12 +1,12 @@
-"""The mixed states of an HMM: the beliefs an observer can hold, and how each symbol leads from one to the next.
+"""The mixed states of an HMM: the beliefs that an observer can reach, and how each symbol leads from one to the next.
 
-The tree of all words of `depth` symbols, with beliefs that coincide merged (the mixed-state presentation; Crutchfield,
-Riechers and Ellison 2016, "Exact complexity: the spectral decomposition of intrinsic computation"; Jurgens and
-Crutchfield, J. Stat. Phys. 183, 2021). It is unifilar: belief and symbol determine the next belief. Some HMMs have
-finitely many mixed states, then the tree closes and nothing is left to expand; others, mess3 among them, have as many
-as words, `E ** depth`.
+They form the tree of all words of up to `depth` symbols, in which equal beliefs are merged (the mixed-state
+presentation; Crutchfield, Riechers and Ellison 2016, "Exact complexity: the spectral decomposition of intrinsic
+computation"; Jurgens and Crutchfield, J. Stat. Phys. 183, 2021). The tree is unifilar: belief and symbol determine the
+next belief. Some HMMs have finitely many mixed states; then the tree closes and nothing is left to expand. Others,
+such as mess3, have as many as there are words, `E ** depth`.
 
-Every belief is expanded once: time is `O(M E H^2)` for `M` beliefs, memory `O(M (H + E + depth))`.
+Every belief is expanded once, so time is `O(M E H^2)` for `M` beliefs, and memory `O(M (H + E + depth))`.
 """
 
 import itertools
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from ..model import HMM
 
 TOLERANCE = 1e-10
-"""Beliefs nearer than this in every state are one: far above rounding, far below what tells two beliefs apart."""
+"""Beliefs that differ by less than this in every state are merged. It is far above rounding errors, and far below the
+difference of distinct beliefs."""
 
-_WORK_BYTES = 1 << 26  # for the beliefs that one step leads to, before they are merged
+_WORK_BYTES = 1 << 26  # of the beliefs that one step leads to, before they are merged
 
 
 class MixedStates(NamedTuple):
@@ -34,12 +35,12 @@ class MixedStates(NamedTuple):
     Attributes:
         beliefs (`np.ndarray` of shape `(M, H)`): distribution of the state, given the tokens so far; the first is
             `start`.
-        words (`list` of `tuple` of `int`): the first, hence shortest, word that leads to each.
+        words (`list` of `tuple` of `int`): for each belief the first word that leads to it, which is also a shortest.
         distribution (`np.ndarray` of shape `(depth + 1, M)`): probability of each belief after `t` symbols; rows sum
             to one.
         next_token_probs (`np.ndarray` of shape `(M, E)`): distribution of the next symbol.
-        following (`np.ndarray` of shape `(M, E)`): number of the belief that each symbol leads to; -1 where the symbol
-            is impossible, or the belief lies at `depth` and was not expanded.
+        following (`np.ndarray` of shape `(M, E)`): index of the belief that each symbol leads to; -1 where the symbol
+            is impossible, or where the belief is at `depth` and was not expanded.
     """
 
     beliefs: Float[np.ndarray, "M H"]
@@ -50,24 +51,24 @@ class MixedStates(NamedTuple):
 
     @property
     def closed(self) -> bool:
-        """Whether every possible symbol leads to a belief that is listed, so that a greater depth adds none."""
+        """Whether every possible symbol leads to a listed belief, so that a greater depth adds none."""
         return bool((self.following[self.next_token_probs > 0] >= 0).all())
 
 
 def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_states: int = 1_000_000) -> MixedStates:
-    """The mixed states of `hmm` to a depth.
+    """The mixed states of `hmm` up to a depth.
 
     Args:
         hmm ([`~hmm_datasets.hmm.model.HMM`]): the process.
-        depth (`int`): symbols seen at most.
-        tolerance (`float`, *optional*, defaults to 1e-10): beliefs nearer in every state are one.
-        max_states (`int`, *optional*, defaults to 1,000,000): where to give up.
+        depth (`int`): maximum number of symbols seen.
+        tolerance (`float`, *optional*, defaults to 1e-10): beliefs that differ by less in every state are merged.
+        max_states (`int`, *optional*, defaults to 1,000,000): maximum number of mixed states.
 
     Returns:
         [`MixedStates`].
 
     Raises:
-        `InputError`: there are more than `max_states`; it says to which depth they were fewer.
+        `InputError`: there are more than `max_states`; the message gives the depth up to which there are fewer.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -122,7 +123,7 @@ class Tree:
         return self._expanded == len(self.beliefs)
 
     def grow(self, max_states: int) -> bool:
-        """Expand the last level; `False` where nothing is left or there would be too many beliefs, for good then."""
+        """Expand the last level; `False` if nothing is left to expand or there would be more than `max_states`."""
         if self.closed:
             return False
         count, parts, origins = len(self.beliefs), [], []
@@ -130,12 +131,12 @@ class Tree:
         size = max(1, min(_WORK_BYTES // (8 * self.hmm.num_states), max_states) // self.hmm.num_symbols)
         for first in range(self._expanded, count, size):
             rows = slice(first, min(first + size, count))
-            places, symbols = np.nonzero(self.next_token_probs[rows])
-            after = self._advance(self.beliefs[rows], places, symbols)
+            indices, symbols = np.nonzero(self.next_token_probs[rows])
+            after = self._advance(self.beliefs[rows], indices, symbols)
             numbers, new = self._cells.numbers(after, count + len(origins))
-            following[first - self._expanded + places, symbols] = numbers
+            following[first - self._expanded + indices, symbols] = numbers
             parts.append(after[new])
-            origins += zip((first + places[new]).tolist(), symbols[new].tolist(), strict=True)
+            origins += zip((first + indices[new]).tolist(), symbols[new].tolist(), strict=True)
             if count + len(origins) > max_states:
                 return False
         self.following[self._expanded :] = following
@@ -147,18 +148,18 @@ class Tree:
         self.depth += 1
         return True
 
-    def _advance(self, beliefs: np.ndarray, places: np.ndarray, symbols: np.ndarray) -> np.ndarray:
-        # The belief after each symbol, where it is possible.
+    def _advance(self, beliefs: np.ndarray, indices: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+        # For each pair of index and symbol, the belief that follows that belief and symbol.
         hmm = self.hmm
         if hmm.edges is None:
-            weights = (beliefs[places] * hmm.emission.T[symbols]) @ hmm.transition
+            weights = (beliefs[indices] * hmm.emission.T[symbols]) @ hmm.transition
         else:
-            weights = (beliefs @ hmm.edges)[symbols, places]
+            weights = (beliefs @ hmm.edges)[symbols, indices]
         return weights / weights.sum(axis=1, keepdims=True)
 
     def distributions(self) -> Iterator[Float[np.ndarray, "M"]]:
-        """The distribution of the belief after 0, 1, 2, .. symbols: as far as `depth`, without end where the tree
-        is closed."""
+        """The distribution of the belief after 0, 1, 2, .. symbols, up to `depth`, or endlessly if the tree is
+        closed."""
         distribution = np.zeros(len(self.beliefs))
         distribution[: len(self.weights)] = self.weights
         known = self.following >= 0
@@ -178,29 +179,29 @@ class Tree:
 
 
 class _Cells:
-    """Numbers for points, the same for points in one cell of either of two grids half a cell apart.
+    """Numbers points so that points in one cell of either of two grids, half a cell apart, have the same number.
 
-    Points that differ by rounding fall on two sides of a border in both grids with a chance of about
-    `(rounding / cell)^2` a pair.
+    Two points that differ by rounding alone are separated by borders of both grids with a probability of about
+    `(rounding / cell)^2`.
     """
 
     def __init__(self, cell: float):
-        # A cell that is no round number: beliefs that are, 1/2 or 1/3, lie on no border.
+        # The size is not a round number, so that beliefs such as 1/2 or 1/3 do not lie on a border.
         self._cell = cell * 0.7390851332151607
         self._grids: tuple[dict[bytes, int], dict[bytes, int]] = ({}, {})
 
     def numbers(self, points: np.ndarray, next_number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The number of every point, new ones from `next_number` on, and the places of the new ones."""
+        """The number of every point, and the indices of new points, which are numbered from `next_number` on."""
         scaled = points / self._cell
         numbers, new = np.empty(len(points), dtype=np.int64), []
         keys = (np.floor(scaled).astype(np.int64), np.round(scaled).astype(np.int64))
-        for place, pair in enumerate(zip(*keys, strict=True)):
+        for index, pair in enumerate(zip(*keys, strict=True)):
             pair = tuple(key.tobytes() for key in pair)
             found = [grid[key] for grid, key in zip(self._grids, pair, strict=True) if key in grid]
             if not found:
                 found = [next_number + len(new)]
-                new.append(place)
+                new.append(index)
                 for grid, key in zip(self._grids, pair, strict=True):
                     grid[key] = found[0]
-            numbers[place] = found[0]
+            numbers[index] = found[0]
         return numbers, np.array(new, dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Next-token distributions a language model can be measured against, at every position.
+"""Baseline predictors: next-token distributions to compare a language model with, at every position.
 
 Each predictor turns tokens `(B, T)` into distributions `(B, T+1, E)`: entry `t` is the distribution of token `t` given
-those before it, in float64. The in-context ones know nothing of the process but its alphabet, and learn from the
-sequence itself, as a model reading a sequence from an unknown process must; their counts are smoothed by a symmetric
-Dirichlet prior of concentration `alpha` a symbol (`alpha = 1` is Laplace's rule, 1/2 that of Krichevsky and Trofimov,
-IEEE Trans. Inf. Theory 27, 1981).
+the tokens before it, in float64. In-context predictors know only the alphabet of the process and learn from the
+sequence itself, as a model that reads a sequence from an unknown process must. Their counts are smoothed by a
+symmetric Dirichlet prior of concentration `alpha` per symbol (`alpha = 1` is Laplace's rule, 1/2 that of Krichevsky
+and Trofimov, IEEE Trans. Inf. Theory 27, 1981).
 
-The distributions of many sequences do not fit in memory: [`stream`] yields them a batch at a time, and
-[`cross_entropy`] is what they cost, position by position.
+The distributions of many sequences do not fit in memory. [`stream`] yields them one batch at a time, and
+[`cross_entropy`] computes their mean loss at each position.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ _BATCH_BYTES = 1 << 26
 
 
 def uniform(tokens: Int[Tensor, "B T"], num_symbols: int) -> Float[Tensor, "B T+1 E"]:
-    """`1 / E` everywhere: `ln E` nats per token."""
+    """The uniform distribution, whose loss is `ln E` nats per token."""
     batch, length = tokens.shape
     return torch.full((batch, length + 1, num_symbols), 1 / num_symbols, dtype=torch.float64, device=tokens.device)
 
@@ -48,12 +48,11 @@ def unigram(tokens: Int[Tensor, "B T"], num_symbols: int, alpha: float = 1.0) ->
 def bigram(
     tokens: Int[Tensor, "B T"], num_symbols: int, alpha: float = 1.0, strength: float = 4.0
 ) -> Float[Tensor, "B T+1 E"]:
-    """In-context bigram: what followed the last symbol so far, backed by the in-context unigram.
+    """In-context bigram: the frequencies of the symbols that followed the last symbol, smoothed by the unigram.
 
-    `(count of pair + strength * unigram) / (count of last symbol + strength)`, the hierarchical Dirichlet smoothing of
-    MacKay and Peto (Natural Language Engineering 1, 1995): with nothing seen after the last symbol it is the unigram.
-
-    It is the n-gram of order 2; see [`ngram`].
+    The distribution is `(count of pair + strength * unigram) / (count of last symbol + strength)`, the hierarchical
+    Dirichlet smoothing of MacKay and Peto (Natural Language Engineering 1, 1995). If nothing has followed the last
+    symbol yet, it equals the unigram. This is [`ngram`] of order 2.
     """
     return ngram(tokens, num_symbols, 2, alpha, strength)
 
@@ -61,22 +60,22 @@ def bigram(
 def ngram(
     tokens: Int[Tensor, "B T"], num_symbols: int, order: int, alpha: float = 1.0, strength: float = 4.0
 ) -> Float[Tensor, "B T+1 E"]:
-    """In-context n-gram with interpolation: what followed the last `order - 1` symbols so far, backed by shorter ones.
+    """In-context n-gram: the frequencies after the last `order - 1` symbols, smoothed by shorter n-grams.
 
     With `distribution_1` the unigram and `c_n` the counts after the last `n - 1` symbols,
-    `distribution_n(x) = (c_n(x) + strength * distribution_{n-1}(x)) / (sum of c_n + strength)`: MacKay and Peto's
-    hierarchy of Dirichlet distributions (see [`bigram`]) carried to any order, every occurrence counted at every
+    `distribution_n(x) = (c_n(x) + strength * distribution_{n-1}(x)) / (sum of c_n + strength)`. This is MacKay and
+    Peto's hierarchy of Dirichlet distributions (see [`bigram`]) for any order; every occurrence is counted at every
     order.
 
-    Time is `O(order B T^2 E)` by matrix products, memory `O(B T (T + E))`, 5 bytes for each pair of places: earlier
-    places with the same past are found by comparing all pairs.
+    Earlier positions with the same past are found by comparing all pairs of positions. Time is `O(order B T^2 E)`, by
+    matrix products. Memory is `O(B T (T + E))`, with 5 bytes per pair of positions.
 
     Args:
         tokens (`torch.Tensor` of shape `(B, T)`): symbols.
         num_symbols (`int`): `E`.
         order (`int`): 1 is the unigram, 2 the bigram.
-        alpha (`float`, *optional*, defaults to 1.0): concentration of the unigram's prior, a symbol.
-        strength (`float`, *optional*, defaults to 4.0): occurrences that the shorter context counts for.
+        alpha (`float`, *optional*, defaults to 1.0): concentration of the unigram's prior, per symbol.
+        strength (`float`, *optional*, defaults to 4.0): weight of the shorter n-gram, in occurrences.
 
     ```python
     >>> ngram(torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1]]), 2, order=3)[0, -1].round(decimals=2).tolist()
@@ -88,9 +87,9 @@ def ngram(
     distribution = unigram(tokens, num_symbols, alpha)
     if tokens.shape[1] < 2 or order == 1:
         return distribution
-    # Counts are whole numbers, which float32 holds up to 2^24.
+    # Counts are whole numbers, which are exact in float32 up to 2^24.
     after = _one_hot(tokens, num_symbols).float()[:, 1:]
-    # same[b, t, s]: s comes before t, and the last tokens up to s are those up to t, as many as the order has.
+    # same[b, t, s]: s comes before t, and the last `length` tokens up to s equal those up to t.
     equal = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).tril_(diagonal=-1)
     same = equal
     for length in range(1, min(order, tokens.shape[1])):
@@ -104,15 +103,14 @@ def ngram(
 
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
-    """The Bayes-optimal predictor: the HMM's own filter. No predictor has a lower expected cross-entropy."""
+    """The Bayes-optimal predictor: the filter of the HMM. No predictor has a lower expected cross-entropy."""
     return inference.next_token_probs(parameters, inference.forward_filter(parameters, tokens).beliefs)
 
 
 class StationaryDistributions(NamedTuple):
-    """Of the stationary process: `symbol` (E,), the distribution of a symbol; `following` (E, E), of the one after
-    each.
+    """Distributions of the stationary process: `symbol` (E,) of a symbol, `following` (E, E) of the next one given it.
 
-    A symbol that the stationary process never shows is followed by zeros.
+    The row of a symbol that the stationary process never emits is zeros.
     """
 
     symbol: Float[Tensor, "E"]
@@ -125,18 +123,18 @@ def process_unigram(tokens: Int[Tensor, "B T"], distributions: StationaryDistrib
 
 
 def process_bigram(tokens: Int[Tensor, "B T"], distributions: StationaryDistributions) -> Float[Tensor, "B T+1 E"]:
-    """`P(next symbol | last symbol)` in the stationary process; the stationary distribution before the first."""
+    """`P(next symbol | last symbol)` in the stationary process; for the first token the stationary distribution."""
     return torch.cat([distributions.symbol.expand(tokens.shape[0], 1, -1), distributions.following[tokens]], dim=1)
 
 
 def predictors_of(
     source: "HMM | Family", device: torch.device | str | None = None, *, order: int = 2
 ) -> dict[str, Predictor]:
-    """The baselines a language model climbs on the sequences of an HMM, or of a family of them, by name.
+    """The predictors, by name, to compare a language model with on the sequences of an HMM or of a family of HMMs.
 
-    `uniform`; `unigram` and `bigram`, in context, and `3-gram` and so on up to `order`; of an HMM `process_unigram`
-    and `process_bigram`, which know the process and count nothing; `bayes`, of a family only where its distribution is
-    exact. What depends on the HMM alone is computed once, here.
+    They are `uniform`; the in-context `unigram`, `bigram`, `3-gram` and so on up to `order`; for an HMM
+    `process_unigram` and `process_bigram`, which know the process and count nothing; and `bayes`, for a family only
+    where its next-token distribution is exact. What depends on the HMM alone is computed once, here.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -169,7 +167,7 @@ def predictors_of(
 
 
 def stationary_distributions(hmm: HMM, device: torch.device | str | None = None) -> StationaryDistributions:
-    """What [`process_unigram`] and [`process_bigram`] need of an HMM, by one step of its filter."""
+    """The distributions for [`process_unigram`] and [`process_bigram`], by one step of the filter of `hmm`."""
     parameters = hmm.parameters(device=device)
     steady = torch.tensor(hmm.stationary(), device=device)
     symbols = torch.arange(hmm.num_symbols, device=device).unsqueeze(1)
@@ -178,15 +176,14 @@ def stationary_distributions(hmm: HMM, device: torch.device | str | None = None)
 
 
 class Batch(NamedTuple):
-    """Consecutive sequences, and what a predictor gives them: `tokens` (B, T) and `distributions` (B, T+1, E)."""
+    """Consecutive sequences `tokens` (B, T), and the predictor's `distributions` (B, T+1, E) for them."""
 
     tokens: Int[Tensor, "B T"]
     distributions: Float[Tensor, "B T+1 E"]
 
 
 class CrossEntropy(NamedTuple):
-    """Of a predictor at every position: the mean of `-log distribution(token)` in nats, and its standard error;
-    both `(T,)`."""
+    """The mean loss `-log distribution(token)` of a predictor at every position in nats, and its standard error."""
 
     nats: Float[np.ndarray, "T"]
     standard_error: Float[np.ndarray, "T"]
@@ -200,18 +197,18 @@ def stream(
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> Iterator[Batch]:
-    """A predictor's distributions for many sequences, a batch at a time.
+    """The distributions of a predictor for many sequences, one batch at a time.
 
     Args:
-        predictor: turns tokens `(B, T)` into distributions `(B, T+1, E)`, such as those of [`predictors_of`].
+        predictor: turns tokens `(B, T)` into distributions `(B, T+1, E)`, for example one of [`predictors_of`].
         tokens (array of shape `(N, T)`): symbols of any integer type; an array in memory or mapped from a file.
-        batch_size (`int`, *optional*): `B`; by default as many as keep the distributions within 64 MiB. What the
-            predictor needs for itself comes on top: `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
+        batch_size (`int`, *optional*): `B`; by default the maximum with which the distributions fit in 64 MiB. The
+            predictor needs more: a table `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
         device (*optional*): where the predictor computes; the CPU by default.
         progress (`bool`, *optional*, defaults to `True`): show a progress bar after two seconds.
 
     Yields:
-        [`Batch`]: in order; every sequence once.
+        [`Batch`]: in order, every sequence once.
     """
     from tqdm.auto import tqdm
 
@@ -230,16 +227,17 @@ def stream(
 
 
 def cross_entropy(predictor: Predictor, tokens: Int[Any, "N T"], **settings: Any) -> CrossEntropy:
-    """What a predictor loses at every position, over many sequences, in memory that does not grow with them.
+    """The mean loss of a predictor at every position, over many sequences, in memory that does not grow with them.
 
     Args:
         predictor, tokens, settings: those of [`stream`].
 
     Returns:
-        [`CrossEntropy`]: both infinite where a token had probability 0; the error is over sequences.
+        [`CrossEntropy`]: two arrays `(T,)`, both infinite where a token has probability 0. The standard error is over
+            sequences.
 
     Raises:
-        `InputError`: fewer than 2 sequences, which have no standard error.
+        `InputError`: there are fewer than 2 sequences, so there is no standard error.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -252,10 +250,10 @@ def cross_entropy(predictor: Predictor, tokens: Int[Any, "N T"], **settings: Any
     count, mean, squares, impossible = 0, 0.0, 0.0, 0.0
     for batch, distributions in stream(predictor, tokens, **settings):
         loss = -distributions[:, :-1].gather(-1, batch.unsqueeze(-1)).squeeze(-1).log().double()
-        # Kept apart: infinity less infinity is NaN.
+        # Infinite losses are recorded separately, because infinity minus infinity is NaN.
         impossible = torch.where(loss.isinf().any(0), torch.inf, impossible)
         loss = loss.masked_fill(loss.isinf(), 0.0)
-        # Chan's update of mean and sum of squared deviations: a plain sum of squares loses its digits.
+        # Chan's update of the mean and the sum of squared deviations; a plain sum of squares would lose digits.
         here, size = loss.mean(0), len(loss)
         change = here - mean
         squares = squares + (loss - here).square().sum(0) + change.square() * (count * size / (count + size))

@@ -1,16 +1,16 @@
-"""Markov chains in the long run."""
+"""The long-run behaviour of Markov chains: stationary distributions and mixing times."""
 
 import numpy as np
 from jaxtyping import Float
 
 
 def cesaro_limit(start: Float[np.ndarray, "H"], transition: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
-    """The long-run share of time a chain started from `start` spends in each state, which always exists.
+    """The long-run share of time that a chain started from `start` spends in each state. The limit always exists.
 
-    By squaring the transition matrix, `O(H^3)` a doubling of time, 64 doublings at most.
+    The transition matrix is squared repeatedly, at most 64 times, in `O(H^3)` per squaring.
     """
-    # The lazy chain (I + P) / 2 has the same long-run averages and no period, so its powers converge; squaring
-    # doubles the time, and rescaling the rows keeps rounding from growing with it.
+    # The lazy chain (I + P) / 2 has the same long-run averages and no period, so its powers converge. Rescaling the
+    # rows keeps rounding errors from growing with every squaring.
     power = (np.eye(len(transition)) + transition) / 2
     distribution = start @ power
     for _ in range(64):
@@ -31,11 +31,10 @@ def entropy(distributions: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "...
 def mixing_time(
     transition: Float[np.ndarray, "H H"], stationary: Float[np.ndarray, "H"], distance: float = 0.25
 ) -> float:
-    """Steps until the chain, from its worst state, is within `distance` of the stationary distribution in total
-    variation.
+    """Steps until the chain is within `distance` of its stationary distribution in total variation, from any state.
 
     `min {t : max_i |P^t(i, .) - stationary|_TV <= distance}` (Levin and Peres, Markov Chains and Mixing Times, 2017,
-    eq. 4.30); infinite for a chain with a period or with several closed classes. `O(H^3 log t)`.
+    eq. 4.30). It is infinite for a chain with a period or with several closed classes. Time is `O(H^3 log t)`.
 
     ```python
     >>> mixing_time(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5]))
@@ -49,13 +48,13 @@ def mixing_time(
 
     if not far(np.eye(len(transition))):
         return 0.0
-    powers = [transition]  # entry k holds 2^k steps
+    powers = [transition]  # entry k is the transition over 2^k steps
     while far(powers[-1]):
         if len(powers) > 50:
             return np.inf
         squared = powers[-1] @ powers[-1]
         powers.append(squared / squared.sum(axis=1, keepdims=True))
-    # The distance never grows with time, so the largest number of steps that is still too few is found bit by bit.
+    # The distance never grows with time, so a binary search finds the maximum number of steps that is still too few.
     steps, reached = 0, np.eye(len(transition))
     for exponent in reversed(range(len(powers))):
         further = reached @ powers[exponent]

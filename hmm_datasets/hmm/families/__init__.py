@@ -1,13 +1,13 @@
-"""A fresh HMM for every sequence, or for every `group` sequences: data to study learning in context.
+"""Families of HMMs: a new HMM for every sequence, or for every `group` sequences, to study learning in context.
 
-- [`PermutedSymbols`]: one HMM, its symbols renamed;
-- [`PermutedEmissions`]: one HMM, the rows of its emission table shuffled among its states;
+- [`PermutedSymbols`]: one HMM with its symbols renamed;
+- [`PermutedEmissions`]: one HMM with the rows of its emission table shuffled among its states;
 - [`RandomChains`]: chains with tables drawn from a prior, observed or hidden;
-- [`HMMMixture`]: one of finitely many HMMs, by their weights.
+- [`HMMMixture`]: one of finitely many HMMs, drawn by their weights.
 
-A family is a pure function: sequence `i` of the stream `seed` depends on `(family, seed, i)` alone, whatever the
-batch, rank or worker, as with one HMM; see `family` for the random numbers behind it. `family.save_pretrained(folder)`
-writes it; [`load_source`] reads it, or an HMM.
+As with a single HMM, sequence `i` of the stream `seed` depends on `(family, seed, i)` alone, and not on the batch,
+rank or worker. See `family` for the random numbers. `family.save_pretrained(folder)` writes a family; [`load_source`]
+reads a family or an HMM.
 """
 
 from .chains import RandomChains

@@ -1,7 +1,7 @@
 """Random Markov chains, observed or hidden: the tables of every group are drawn from a prior.
 
-Tables, and so tokens, are the same on every machine that keeps to IEEE 754 (see `dirichlet`). A table
-of 50 states takes under a millisecond; drawing 100 tokens from it, a few microseconds.
+Tables, and so tokens, are identical on every machine that follows IEEE 754 (see `dirichlet`). A table of 50 states
+takes less than a millisecond to draw, and 100 tokens from it a few microseconds.
 """
 
 from dataclasses import dataclass
@@ -38,21 +38,23 @@ from .family import (
 class RandomChains(Family):
     """Markov chains with random transition tables.
 
-    Each state shows a symbol of its own, always; of a larger alphabet the symbols in use are a uniform random subset.
-    With `emission_alpha` the chain is hidden instead, and each state emits by a random distribution over all symbols.
+    Without `emission_alpha` the chain is observed: each state always emits its own symbol, and with a larger alphabet
+    the symbols in use are a uniform random subset. With `emission_alpha` the chain is hidden: each state has a random
+    emission distribution over all symbols.
 
     Args:
-        num_states (`int` or pair of `int`): `H`; of a pair `(least, most)` each chain draws its own, uniformly.
-        alpha (`float`, *optional*): rows come from the symmetric Dirichlet distribution of this concentration a state;
-            1 is uniform over distributions, below rows are peaked, above flat.
-        group (`int`, *optional*, defaults to 1): consecutive sequences that share a chain.
-        zipf (`float`, *optional*): instead of `alpha`: the probabilities of each row are `1^-zipf, 2^-zipf, ...,
-            H^-zipf` over their sum, in a uniform random order.
-        doubly_stochastic (`bool`, *optional*, defaults to `False`): scale the table so that columns sum to one as
-            well (Sinkhorn), and the stationary distribution is uniform.
-        alphabet (`int`, *optional*): `E`, as many as the greatest number of states by default.
-        emission_alpha (`float`, *optional*): concentration a symbol of each state's Dirichlet distribution over the
-            alphabet.
+        num_states (`int` or pair of `int`): `H`. With a pair `(minimum, maximum)`, `H` is drawn uniformly for each
+            chain.
+        alpha (`float`, *optional*): concentration per state of the symmetric Dirichlet distribution of the rows. 1 is
+            uniform over distributions; rows are peaked below 1 and flat above.
+        group (`int`, *optional*, defaults to 1): number of consecutive sequences that share a chain.
+        zipf (`float`, *optional*): used instead of `alpha`. The probabilities of each row are `1^-zipf, 2^-zipf, ...,
+            H^-zipf` divided by their sum, in a uniform random order.
+        doubly_stochastic (`bool`, *optional*, defaults to `False`): scale the table so that columns sum to one too
+            (Sinkhorn), and the stationary distribution is uniform.
+        alphabet (`int`, *optional*): `E`; by default the maximum number of states.
+        emission_alpha (`float`, *optional*): concentration per symbol of the Dirichlet distribution of the emission
+            rows.
         start (`str`, *optional*, defaults to `"uniform"`): distribution of the first state, `"uniform"` or
             `"stationary"`.
 
@@ -77,17 +79,18 @@ class RandomChains(Family):
     emission_alpha: float | None = None
     start: str = "uniform"
 
-    _most: ClassVar[int] = 1 << 15  # rows and entries of a table are counted in 32 bits
+    _max_states: ClassVar[int] = 1 << 15  # rows and entries of a table are counted in 32 bits
 
     def __post_init__(self):
         self._check_group()
-        least, most = self._range
-        if not 1 <= least <= most <= self._most:
+        minimum, maximum = self._range
+        if not 1 <= minimum <= maximum <= self._max_states:
             raise InputError(
-                f"num_states is {self.num_states}; expected a number in 1 .. {self._most}, or two in order"
+                f"num_states is {self.num_states}; expected a number in 1 .. {self._max_states}, or two in increasing "
+                "order"
             )
         if (self.alpha is None) == (self.zipf is None):
-            raise InputError(f"alpha is {self.alpha}, zipf {self.zipf}; expected one of them, the other None")
+            raise InputError(f"alpha is {self.alpha}, zipf {self.zipf}; expected one of them, and None for the other")
         for name in ("alpha", "emission_alpha"):
             value = getattr(self, name)
             if value is not None and not 1e-100 <= value <= 1e100:
@@ -95,8 +98,8 @@ class RandomChains(Family):
         if self.zipf is not None and not 0 <= self.zipf <= 100:
             raise InputError(f"zipf is {self.zipf}; expected an exponent in 0 .. 100")
         if self.alphabet is None:
-            object.__setattr__(self, "alphabet", most)
-        needed = most if self.emission_alpha is None else 1
+            object.__setattr__(self, "alphabet", maximum)
+        needed = maximum if self.emission_alpha is None else 1
         if not needed <= self.alphabet <= 1 << 16:
             raise InputError(f"alphabet is {self.alphabet}; expected {needed} .. {1 << 16} symbols")
         if self.start not in ("uniform", "stationary"):
@@ -104,7 +107,7 @@ class RandomChains(Family):
 
     @property
     def has_exact_distribution(self) -> bool:
-        """Whether the chains are observed, their rows Dirichlet's and their start uniform."""
+        """Whether the chains are observed, with Dirichlet rows and a uniform start."""
         return not self._without_closed_form
 
     @property
@@ -131,7 +134,7 @@ class RandomChains(Family):
         return self._num_states(*group_number(self, seed, index))
 
     def symbols_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
-        """The symbols that the states of the chain of sequence `index` show, in increasing order."""
+        """The symbols that the states of the chain of sequence `index` emit, in increasing order."""
         if self.emission_alpha is not None:
             raise InputError("a hidden chain uses all symbols; symbols_at is for emission_alpha=None")
         number, key = group_number(self, seed, index)
@@ -143,13 +146,13 @@ class RandomChains(Family):
         return HMM(start=start[0], transition=transition, emission=emission)
 
     def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
-        # As hmm_at(...).sample would, without checking tables known to be distributions.
+        # The same as hmm_at(...).sample, without checking tables that are known to be distributions.
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
             tables = map(AliasTable.from_probabilities, self._tables(*group_number(self, seed, index)))
             sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1)
 
     def _tables(self, number: np.uint64, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Start (1, H), emission (H, E), transition (H, H).
+        # Returns start (1, H), emission (H, E) and transition (H, H).
         size = self._num_states(number, key)
         transition = np.empty((size, size))
         if self.zipf is not None:
@@ -168,11 +171,11 @@ class RandomChains(Family):
         return start[None], emission, transition
 
     def _num_states(self, number: np.uint64, key: np.uint64) -> int:
-        least, most = self._range
-        if least == most:
-            return least
+        minimum, maximum = self._range
+        if minimum == maximum:
+            return minimum
         high, low, _, _ = first_words(NUM_STATES, np.array([number]), key)[0].tolist()
-        return least + ((high << 32 | low) * (most - least + 1) >> 64)
+        return minimum + ((high << 32 | low) * (maximum - minimum + 1) >> 64)
 
     def _symbols(self, size: int, number: np.uint64, key: np.uint64) -> Int[np.ndarray, "H"]:
         if size == self.num_symbols:
@@ -180,24 +183,24 @@ class RandomChains(Family):
         return np.sort(permutation_of(SUBSET, self.num_symbols, number, key)[:size])
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, the chain unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, with unknown chain, for `t = 0 .. T`.
 
-        With `H` known each row of the table is a Pólya urn: symbol `x` of those seen so far comes with probability
-        `(alpha + times x followed last) / (H alpha + times last was followed)`, and the rest is shared evenly by the
-        symbols not seen. An unknown `H` is averaged over by its posterior weights. Of a group the optimum could use
-        the other sequences too; this distribution knows one alone. Memory is `O(B T (T + E))`; time the same for every
-        number of states possible.
+        With `H` known each row of the table is a Pólya urn. A symbol `x` that has been seen comes next with
+        probability `(alpha + times x followed the last symbol) / (H alpha + times the last symbol was followed)`; the
+        symbols not seen yet share the rest equally. With `H` unknown the distribution is the mean over `H` by
+        posterior weight. It uses one sequence only, although the other sequences of a group could improve it. Memory
+        is `O(B T (T + E))`, and time is of the same order for each possible number of states.
 
-        Exact for observed Dirichlet chains from a uniform start. Where tables are Zipf's or doubly stochastic, the
-        start stationary or the chain hidden, there is no closed form: [`~Family.oracle_next_token_probs`] is a
-        lower bound on the optimal loss, and the cross-entropy of any predictor, such as this distribution of the plain
-        Dirichlet chains, an upper one.
+        The distribution is exact for observed Dirichlet chains with a uniform start. There is no closed form for Zipf
+        or doubly stochastic tables, for a stationary start or for hidden chains. Then
+        [`~Family.oracle_next_token_probs`] gives a lower bound on the optimal loss. The cross-entropy of any predictor
+        is an upper bound, for example of this distribution of the corresponding Dirichlet chains.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
 
         Raises:
-            `InputError`: where there is no closed form.
+            `InputError`: there is no closed form.
         """
         import torch
 
@@ -206,11 +209,10 @@ class RandomChains(Family):
         if not self.has_exact_distribution:
             raise InputError(
                 f"chains with {' and '.join(self._without_closed_form)} have no next-token distribution in closed "
-                "form; "
-                "oracle_next_token_probs bounds every predictor's loss from below, that of the same chains without "
-                "it is a predictor, so from above"
+                "form; oracle_next_token_probs gives a lower bound on every predictor's loss, and next_token_probs "
+                "of the same chains without these settings gives an upper bound on the optimal loss"
             )
         values, _ = as_tokens(tokens, self.num_symbols)
-        least, most = self._range
-        distribution = posterior_mean(urns(range(least, most + 1), float(self.alpha), self.num_symbols, values))
+        minimum, maximum = self._range
+        distribution = posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
         return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()

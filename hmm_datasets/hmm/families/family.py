@@ -1,17 +1,17 @@
-"""What all families of HMMs can do, and where their random numbers come from.
+"""The base class of families of HMMs, and their random numbers.
 
-What varies from group to group (a permutation, a component, a table) comes from the same Philox4x32-10 generator as
+What varies from group to group (a permutation, a component, a table) is drawn with the same Philox4x32-10 generator as
 the tokens, keyed by the seed, and never shares a block with them. The counter of a block is
 
     (group number, low 32 bits; high 32 bits; draw; FAMILY_STREAM | purpose << 8 | part << 16)
 
-where the group number is `i // group`, `draw` counts blocks within one choice, `purpose` is one number for each kind
-of choice, and `part` counts tries of rejection sampling, or rows. Tokens have stream 0, and are those of
-sequence `i`.
+Here the group number of sequence `i` is `i // group`, `draw` counts blocks within one choice, `purpose` is a number
+for each kind of choice, and `part` counts attempts of rejection sampling, or rows. Tokens use stream 0 and the counter
+of sequence `i`.
 
-Permutations are Fisher and Yates's, inside out (Durstenfeld 1964), each choice by 16 random bits, drawn again where
-they would favour some (Lemire, ACM Trans. Model. Comput. Simul. 29, 2019): uniform, of at most `2^16` things. Tables
-are those of `dirichlet`.
+Permutations are drawn by the inside-out Fisher-Yates shuffle (Durstenfeld 1964). Each choice takes 16 random bits,
+which are drawn again where they would make some choices more likely (Lemire, ACM Trans. Model. Comput. Simul. 29,
+2019). So permutations of up to `2^16` elements are exactly uniform. Tables are drawn by `dirichlet`.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from ..format import FORMAT_VERSION
 from ..model import HMM
 from ..sampling.kernels import (
     FAMILY_STREAM,
-    MOST_SHUFFLED,
+    MAX_SHUFFLED,
     shuffle,
     shuffle_room,
 )
@@ -41,25 +41,25 @@ from ..sampling.sequences import checked_draw, fill_in_parallel, philox
 
 FAMILY_NAME = "family.json"
 
-# Purpose 1 is EMISSIONS_STREAM, of the kernels.
+# Purpose 1 is EMISSIONS_STREAM, which is defined with the kernels.
 SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
     FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8)
 )
 
-MOST_ENUMERATED = 7
-"""Things whose every permutation a distribution goes through: 5040 of them."""
+MAX_ENUMERATED = 7
+"""Maximum number of elements for which exact distributions sum over all permutations, of which there are then 5040."""
 
 
 class Family:
-    """What families have in common; made by its subclasses alone, all of them frozen dataclasses.
+    """Base class of families; its subclasses are frozen dataclasses.
 
     Attributes:
         num_symbols (`int`): `E`.
-        group (`int`): consecutive sequences that share an HMM: `i` and `j` do where `i // group == j // group`.
+        group (`int`): number of consecutive sequences that share an HMM: `i` and `j` do if `i // group == j // group`.
     """
 
     stored_name: ClassVar[str]
-    """What `family.json` calls the family: part of the format, and of the fingerprint."""
+    """Name of the family in `family.json`; part of the format and of the fingerprint."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -73,31 +73,34 @@ class Family:
 
     @property
     def has_exact_distribution(self) -> bool:
-        """Whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it refuses, and says why."""
+        """Whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it raises an error."""
         raise NotImplementedError
 
     def parts(self) -> tuple[HMM, ...]:
-        """The HMMs it is made of; none of random chains."""
+        """The HMMs that the family is made of; random chains have none."""
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """Everything but the HMMs: numbers and names, as JSON holds them."""
+        """All fields except the HMMs, as values for JSON."""
         fields = [field.name for field in dataclasses.fields(self) if field.name not in ("hmm", "hmms")]
         return {name: getattr(self, name) for name in fields}
 
     def fingerprint(self) -> str:
-        """SHA-256 of settings and HMMs (32 hexadecimal digits): equal families, equal streams."""
+        """The first 32 hexadecimal digits of the SHA-256 of settings and HMMs.
+
+        Equal fingerprints mean equal streams.
+        """
         content = [self.stored_name, self.settings(), [hmm.fingerprint() for hmm in self.parts()]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads.
 
-        `family.json`, which makes it a family's, comes last but for its digest.
+        `family.json`, which marks the folder as that of a family, is written last, before its digest only.
         """
         folder, parts = Path(folder), self.parts()
-        for place, hmm in enumerate(parts):
-            hmm.save_pretrained(folder / f"hmm-{place}")
+        for index, hmm in enumerate(parts):
+            hmm.save_pretrained(folder / f"hmm-{index}")
         write_json(
             folder / FAMILY_NAME,
             {
@@ -125,19 +128,20 @@ class Family:
         out: UInt[np.ndarray, "N L"] | None = None,
         num_threads: int | None = None,
     ) -> UInt[np.ndarray, "N L"]:
-        """Draw sequences `first .. first + num_sequences - 1` of the stream named by `seed`, each from its own HMM.
+        """Draw sequences `first, first + step, ...` of the stream given by `seed`, each from its own HMM.
 
         Args:
             num_sequences (`int`): `N`.
             length (`int`): `L`, tokens per sequence.
-            seed (`int`, *optional*, defaults to 0): which stream, in `[0, 2**64)`.
-            first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`; indices wrap there.
-            step (`int`, *optional*, defaults to 1): from one index to the next.
+            seed (`int`, *optional*, defaults to 0): which stream to draw from, in `[0, 2**64)`.
+            first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`; larger indices
+                wrap.
+            step (`int`, *optional*, defaults to 1): difference between consecutive indices.
             out (`np.ndarray` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
             num_threads (`int`, *optional*): defaults to all usable cores for large draws.
 
         Returns:
-            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that holds `E - 1`.
+            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`.
         """
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
         fill_in_parallel(lambda origin, rows: self._fill(rows, seed, origin, step), first, step, out, num_threads)
@@ -150,14 +154,14 @@ class Family:
             self.hmm_at(seed, index).sample(end - begin, length, seed, index, step=step, out=out, num_threads=1)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, the HMM unknown, for `t = 0 .. T`."""
+        """The Bayes-optimal distribution of token `t` given those before it, with unknown HMM, for `t = 0 .. T`."""
         raise NotImplementedError
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
-        """Log-likelihood (nats) of each sequence, its HMM unknown; -inf of one that no HMM of the family can emit.
+        """Log-likelihood (nats) of each sequence with unknown HMM; -inf if no HMM of the family can emit it.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
 
         Raises:
             `InputError`: the family has no exact next-token distribution.
@@ -173,7 +177,7 @@ class Family:
 
         values, _ = as_tokens(tokens, self.num_symbols)
         distribution = self.next_token_probs(values)[:, :-1]
-        # Position by position: what follows an impossible token has no distribution, and the first zero decides.
+        # After an impossible token there is no distribution, so the first zero decides.
         found = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
         impossible = (found <= 0).any(-1)
         likelihood = torch.where(impossible, -torch.inf, found.clamp(min=1e-300).log().sum(-1))
@@ -182,23 +186,24 @@ class Family:
     def oracle_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
     ) -> Float[Any, "B T+1 E"]:
-        """The distribution of token `t` given those before it and the HMM that drew the row, for `t = 0 .. T`.
+        """The distribution of token `t` given those before it and the HMM of the row, for `t = 0 .. T`.
 
-        Who knows the HMM predicts no worse on average: the cross-entropy of these distributions is a lower bound on
-        that of any predictor which sees the tokens alone.
+        A predictor that knows the HMM is on average at least as good as one that sees the tokens alone. So the
+        cross-entropy of these distributions is a lower bound for every predictor.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
-            seed (`int`, *optional*, defaults to 0): the stream they were drawn from.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
+            seed (`int`, *optional*, defaults to 0): stream that the tokens were drawn from.
             first (`int`, *optional*, defaults to 0): index of row 0.
-            step (`int`, *optional*, defaults to 1): from the index of one row to the next.
+            step (`int`, *optional*, defaults to 1): difference between the indices of consecutive rows.
         """
         import torch
 
         from ..inference import forward_backward as inference
 
         values, _ = as_tokens(tokens, self.num_symbols)
-        seed, first, step = (integer(*of, 64) for of in (("seed", seed, 0), ("first", first, 0), ("step", step, 1)))
+        asked = (("seed", seed, 0), ("first", first, 0), ("step", step, 1))
+        seed, first, step = (integer(*arguments, 64) for arguments in asked)
         batch, length = values.shape
         distribution = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
         for begin, end, index in group_runs(self.group, first, step, batch):
@@ -209,15 +214,15 @@ class Family:
 
     def _check_group(self) -> None:
         if self.group < 1:
-            raise InputError(f"group is {self.group}; expected 1 or more sequences to an HMM")
+            raise InputError(f"group is {self.group}; expected 1 or more sequences per HMM")
 
 
 def group_runs(group: int, first: int, step: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """Cut rows into runs of one group each: first row, row after the last, index of the first."""
+    """Cut rows into runs of one group each: yields first row, row after the last, and index of the first row."""
     begin = 0
     while begin < count:
         index = (first + step * begin) % (1 << 64)
-        # What is left of this group; the last one before indices wrap may be a short one.
+        # Indices left in this group. The last group before indices wrap may be shorter.
         left = min(group - index % group, (1 << 64) - index)
         end = min(begin - (-left // step), count)
         yield begin, end, index
@@ -225,15 +230,15 @@ def group_runs(group: int, first: int, step: int, count: int) -> Iterator[tuple[
 
 
 def group_number(family: Family, seed: int, index: int) -> tuple[np.uint64, np.uint64]:
-    """The number of the group that `index` is in, and the seed, as the kernels take them."""
+    """The number of the group of `index`, and the seed, both as uint64 for the kernels."""
     seed, index = integer("seed", seed, 0, 64), integer("first", index, 0, 64)
     return np.uint64(index // family.group), np.uint64(seed)
 
 
 def check_permutable(name: str, size: int) -> None:
-    """Raise `InputError` where there are more things than a permutation here can be of."""
-    if size > MOST_SHUFFLED:
-        raise InputError(f"the HMM has {size:,} {name}; expected at most {MOST_SHUFFLED:,} to permute")
+    """Raise `InputError` if there are more elements than a permutation can have here."""
+    if size > MAX_SHUFFLED:
+        raise InputError(f"the HMM has {size:,} {name}; expected at most {MAX_SHUFFLED:,} to permute")
 
 
 def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "N"]:
@@ -244,7 +249,7 @@ def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uin
 
 
 def first_words(stream: np.uint64, numbers: UInt[np.ndarray, "N"], seed: np.uint64) -> UInt[np.ndarray, "N 4"]:
-    """The first block of each number (of a group, or of a sequence) for one purpose: four words of 32 bits."""
+    """For one purpose the first block of each number (of a group or of a sequence): four words of 32 bits."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     counter = np.zeros((len(numbers), 4), dtype=np.uint64)
     counter[:, 0], counter[:, 1], counter[:, 3] = numbers & mask, numbers >> shift, stream

@@ -1,8 +1,8 @@
-"""Finite mixtures of HMMs: each sequence, or group of them, is drawn from one component.
+"""Finite mixtures of HMMs: each sequence, or group of sequences, is drawn from one component.
 
-With components that are concepts, the same symbols under different transition matrices, this is the prior of
+If the components are concepts, which have the same symbols but different transition matrices, this is the prior of
 GINC (Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR
-2022): see the example of [`HMMMixture`].
+2022). See the example of [`HMMMixture`].
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from .family import (
 
 @dataclass(frozen=True)
 class HMMMixture(Family):
-    """One of finitely many HMMs, drawn for each sequence by its weight.
+    """A mixture of finitely many HMMs: each sequence is drawn from one component, chosen by its weight.
 
     Args:
-        hmms (`tuple` of [`~hmm_datasets.hmm.model.HMM`]): the components, over the same symbols.
-        weights (`tuple` of `float`): their probabilities, in multiples of 2^-32 where drawn.
-        group (`int`, *optional*, defaults to 1): consecutive sequences of one component.
+        hmms (`tuple` of [`~hmm_datasets.hmm.model.HMM`]): the components, with the same symbols.
+        weights (`tuple` of `float`): their probabilities, which are rounded to multiples of 2^-32 for drawing.
+        group (`int`, *optional*, defaults to 1): number of consecutive sequences from one component.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -64,11 +64,13 @@ class HMMMixture(Family):
         object.__setattr__(self, "hmms", tuple(self.hmms))
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
         if len(self.hmms) == 0 or len(self.hmms) != len(self.weights):
-            raise InputError(f"{len(self.hmms)} hmms and {len(self.weights)} weights; expected as many, one or more")
-        for place, hmm in enumerate(self.hmms):
+            raise InputError(
+                f"{len(self.hmms)} hmms and {len(self.weights)} weights; expected one weight per HMM, and one or more"
+            )
+        for index, hmm in enumerate(self.hmms):
             if hmm.num_symbols != self.num_symbols:
                 raise InputError(
-                    f"hmms[{place}] has {hmm.num_symbols} symbols; expected {self.num_symbols}, as hmms[0]"
+                    f"hmms[{index}] has {hmm.num_symbols} symbols; expected {self.num_symbols}, as in hmms[0]"
                 )
         if not all(w >= 0 for w in self.weights) or not abs(sum(self.weights) - 1) <= 1e-9:
             raise InputError(f"weights sum to {sum(self.weights):.10g}; expected probabilities that sum to 1")
@@ -84,7 +86,7 @@ class HMMMixture(Family):
 
     @property
     def has_exact_distribution(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     @cached_property
@@ -92,7 +94,7 @@ class HMMMixture(Family):
         return integer_weights(np.array([self.weights]))[0].cumsum()
 
     def component_at(self, seed: int, index: int) -> int:
-        """Which of `hmms` draws sequence `index`."""
+        """Index into `hmms` of the component of sequence `index`."""
         number, key = group_number(self, seed, index)
         return int(self._components(np.array([number]), key)[0])
 
@@ -107,20 +109,20 @@ class HMMMixture(Family):
         with np.errstate(over="ignore"):
             indices = np.uint64(first) + np.uint64(step) * np.arange(len(rows), dtype=np.uint64)
         component = self._components(indices // np.uint64(self.group), np.uint64(seed))
-        for place in np.unique(component):
-            own = np.flatnonzero(component == place)
-            start, symbol, transition = self.hmms[place]._alias_tables
+        for index in np.unique(component):
+            own = np.flatnonzero(component == index)
+            start, symbol, transition = self.hmms[index]._alias_tables
             sample_tokens(start, symbol, transition, self.num_symbols, seed, first, step, rows, rows=own)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, the component unknown, for `t = 0 .. T`.
+        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
 
-        The components' own distributions, each weighted by its posterior probability given the tokens so far; zeros
-        after tokens no component can emit. Of a group the optimum could use the other sequences too; this distribution
-        knows one.
+        The component is unknown: the distribution is the mean of those of the components by their posterior
+        probabilities given the tokens so far. It is zeros after tokens that no component can emit. It uses one
+        sequence only, although the other sequences of a group could improve it.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
         """
         import torch
 

@@ -1,7 +1,7 @@
-"""Exact next-token distributions where a permutation is unknown: the mean over all of them by their posterior weights.
+"""Exact next-token distributions for an unknown permutation: the mean over all permutations by posterior weight.
 
-One filter for each of the `n!` permutations, side by side, so given for `n` up to 7 alone (5040 permutations): time
-`O(n! B T H^2)`; memory, beyond the result, for some million numbers whatever the batch.
+One filter runs for each of the `n!` permutations, so `n` is at most 7 (5040 permutations). Time is `O(n! B T H^2)`.
+Beyond the result, memory is for a few million numbers, whatever the batch size.
 """
 
 import itertools
@@ -17,9 +17,9 @@ from ...errors import InputError
 from ..checks import as_tokens
 from ..inference.forward_backward import next_token_probs
 from ..model import HMM
-from .family import MOST_ENUMERATED
+from .family import MAX_ENUMERATED
 
-_NUMBERS = 1 << 22  # beliefs and distributions held at once
+_NUMBERS = 1 << 22  # in the beliefs and distributions computed at once
 
 
 def permuted_symbol_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
@@ -27,7 +27,7 @@ def permuted_symbol_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+
 
     def distribution(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
         parameters = hmm.parameters(device=values.device)
-        plain_PBT = origins[:, values]  # the tokens as the base emitted them
+        plain_PBT = origins[:, values]  # the symbols of the base HMM before the permutation
         columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
 
         def advance(belief_PBH: Tensor, t: int) -> Tensor:
@@ -53,7 +53,7 @@ def permuted_emission_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B 
             return (belief_PBH * likelihood_BH[:, rows].transpose(0, 1)) @ parameters.transition
 
         def symbols(belief_PBH: Tensor) -> Tensor:
-            # The belief over the rows of the base, each held by one state.
+            # The belief over the emission rows of the base, each of which belongs to one state.
             return next_token_probs(parameters, belief_PBH.gather(2, origins_PBH))
 
         return _mean_distribution(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
@@ -69,14 +69,14 @@ def _over_all_permutations(
     tokens: Any,
     distribution: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]],
 ) -> Float[Any, "B T+1 E"]:
-    if size > MOST_ENUMERATED:
+    if size > MAX_ENUMERATED:
         raise InputError(
             f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected "
-            f"{MOST_ENUMERATED} {what} or fewer. oracle_next_token_probs bounds every predictor's loss from below"
+            f"{MAX_ENUMERATED} {what} or fewer. oracle_next_token_probs gives a lower bound on every predictor's loss"
         )
     values, _ = as_tokens(tokens, hmm.num_symbols)
     permutations = torch.tensor(list(itertools.permutations(range(size))), device=values.device)
-    # As many rows at a time as there is room for.
+    # As many rows at a time as `_NUMBERS` allows.
     numbers = len(permutations) * (hmm.num_states + hmm.num_symbols + values.shape[1])
     result = torch.cat([distribution(part, permutations) for part in values.split(max(1, _NUMBERS // numbers))])
     return result if isinstance(tokens, Tensor) else result.numpy()
@@ -88,8 +88,8 @@ def _mean_distribution(
     log_weight_PB = belief_PBH.new_zeros(belief_PBH.shape[:2])
     distributions = []
     for t in range(length + 1):
-        # Where no permutation allows the tokens the best is -inf, and -inf - -inf is NaN: those distributions are
-        # zeros.
+        # If no permutation allows the tokens, the maximum is -inf, and -inf - -inf would be NaN. The clamp makes those
+        # distributions zero.
         weight_PB = (log_weight_PB - log_weight_PB.max(dim=0).values.clamp(min=-1e300)).exp()
         total_B = weight_PB.sum(dim=0)
         weight_PB = weight_PB / torch.where(total_B > 0, total_B, 1.0)

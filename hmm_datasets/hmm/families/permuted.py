@@ -1,4 +1,4 @@
-"""Families of one HMM permuted anew for every group: its symbols renamed, or its emission rows shuffled."""
+"""Families of one HMM with a new permutation for every group, of its symbols or of its emission rows."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from ..model import HMM
 from ..sampling.kernels import EMISSIONS_STREAM, rename_symbols
 from ..sampling.sequences import sample_tokens
 from .family import (
-    MOST_ENUMERATED,
+    MAX_ENUMERATED,
     SYMBOLS,
     Family,
     check_permutable,
@@ -24,12 +24,12 @@ from .family import (
 class PermutedSymbols(Family):
     """One HMM whose symbols are renamed by a uniform random permutation.
 
-    The tokens of sequence `i` are those of `hmm` itself, each mapped by the permutation: the distribution is that of
-    `hmm_at(seed, i)`, though that HMM's own `sample` draws others. Costs `E / 8` Philox blocks a group beyond those of
-    its tokens.
+    The tokens of sequence `i` are those of `hmm`, each mapped by the permutation. Their distribution is that of
+    `hmm_at(seed, i)`, although `sample` of that HMM draws other tokens. A permutation costs `E / 8` Philox blocks per
+    group.
 
     Args:
-        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base.
+        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base HMM.
         group (`int`, *optional*, defaults to 1): consecutive sequences that share a permutation.
 
     ```python
@@ -56,13 +56,13 @@ class PermutedSymbols(Family):
         return self.hmm.num_symbols
 
     def parts(self) -> tuple[HMM]:
-        """The base."""
+        """The base HMM."""
         return (self.hmm,)
 
     @property
     def has_exact_distribution(self) -> bool:
-        """Whether there are few enough permutations to go through all."""
-        return self.num_symbols <= MOST_ENUMERATED
+        """Whether there are few enough permutations to sum over all of them."""
+        return self.num_symbols <= MAX_ENUMERATED
 
     def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "E"]:
         """The permutation of sequence `index`: symbol `x` of the base becomes `permutation[x]`."""
@@ -87,17 +87,17 @@ class PermutedSymbols(Family):
         rename_symbols(SYMBOLS, *numbers, rows)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, the permutation unknown, for `t = 0 ..
-        T`.
+        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
 
-        The mean over all `E!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
-        group the optimum could use the other sequences too; this distribution knows one alone.
+        The permutation is unknown: the distribution is the mean over all `E!` permutations by their posterior weights.
+        It is zeros after tokens that no permutation allows. It uses one sequence only, although the other sequences of
+        a group could improve it.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
 
         Raises:
-            `InputError`: for more than 7 symbols; [`~Family.oracle_next_token_probs`] is a lower bound then.
+            `InputError`: there are more than 7 symbols; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
         from .permutation_averages import permuted_symbol_probs
 
@@ -108,11 +108,11 @@ class PermutedSymbols(Family):
 class PermutedEmissions(Family):
     """One HMM whose rows of the emission table are shuffled among its states by a uniform random permutation.
 
-    The hidden chain stays as it is, and so does the set of distributions a state can have; which state has which is
-    new. Costs `H / 8` Philox blocks and `H` swaps a group beyond the work of its tokens.
+    The hidden chain stays the same, and so does the set of emission distributions; the permutation decides which state
+    has which. It costs `H / 8` Philox blocks and `H` swaps per group.
 
     Args:
-        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base, state-emitting.
+        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base HMM, state-emitting.
         group (`int`, *optional*, defaults to 1): consecutive sequences that share a permutation.
 
     ```python
@@ -142,16 +142,16 @@ class PermutedEmissions(Family):
         return self.hmm.num_symbols
 
     def parts(self) -> tuple[HMM]:
-        """The base."""
+        """The base HMM."""
         return (self.hmm,)
 
     @property
     def has_exact_distribution(self) -> bool:
-        """Whether there are few enough permutations to go through all."""
-        return self.hmm.num_states <= MOST_ENUMERATED
+        """Whether there are few enough permutations to sum over all of them."""
+        return self.hmm.num_states <= MAX_ENUMERATED
 
     def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
-        """The permutation of sequence `index`: state `i` emits by row `permutation[i]` of the base."""
+        """The permutation of sequence `index`: state `i` has emission row `permutation[i]` of the base."""
         return permutation_of(EMISSIONS_STREAM, self.hmm.num_states, *group_number(self, seed, index))
 
     def hmm_at(self, seed: int, index: int) -> HMM:
@@ -164,17 +164,17 @@ class PermutedEmissions(Family):
         sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, self.group)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, the permutation unknown, for `t = 0 ..
-        T`.
+        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
 
-        The mean over all `H!` permutations by their posterior weights; zeros after tokens no permutation allows. Of a
-        group the optimum could use the other sequences too; this distribution knows one alone.
+        The permutation is unknown: the distribution is the mean over all `H!` permutations by their posterior weights.
+        It is zeros after tokens that no permutation allows. It uses one sequence only, although the other sequences of
+        a group could improve it.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols; a tensor gives a tensor, anything else NumPy.
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
 
         Raises:
-            `InputError`: for more than 7 states; [`~Family.oracle_next_token_probs`] is a lower bound then.
+            `InputError`: there are more than 7 states; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
         from .permutation_averages import permuted_emission_probs
 

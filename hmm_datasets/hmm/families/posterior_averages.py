@@ -1,5 +1,4 @@
-"""Means of next-token distributions by the posterior weights of the hypotheses behind them, one hypothesis at a
-time."""
+"""Next-token distributions averaged over hypotheses by their posterior probabilities, one hypothesis at a time."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,14 +17,16 @@ Hypothesis = tuple[Float[Tensor, "B T+1"], Float[Tensor, "B T+1 E"]]
 def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]:
     """The distribution of token `t` given those before it; zeros after tokens that no hypothesis allows.
 
-    Memory is that of two hypotheses, however many there are: sums are kept over the greatest weight so far.
+    Memory is that of two hypotheses, however many there are, because running sums are kept, relative to the maximum
+    weight so far.
     """
     best = total = distribution = None
     for log_weight, own in hypotheses:
         if best is None:
             best, total, distribution = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
         highest = torch.maximum(best, log_weight)
-        # Where all are impossible so far `highest` is -inf, and -inf - -inf is NaN: those weights are zeros.
+        # If all hypotheses so far are impossible, `highest` is -inf, and -inf - -inf would be NaN. The clamp makes
+        # their weights zero.
         old, new = ((log - highest.clamp(min=-1e300)).exp() for log in (best, log_weight))
         total = total * old + new
         distribution = distribution * old.unsqueeze(-1) + own * new.unsqueeze(-1)
@@ -34,7 +35,7 @@ def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]
 
 
 def components(hmms: Iterable[HMM], weights: Iterable[float], tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
-    """The components of a mixture, by their filters."""
+    """The components of a mixture as hypotheses, by their filters."""
     for hmm, weight in zip(hmms, weights, strict=True):
         parameters = hmm.parameters(device=tokens.device)
         filtered = inference.forward_filter(parameters, tokens)
@@ -43,17 +44,17 @@ def components(hmms: Iterable[HMM], weights: Iterable[float], tokens: Int[Tensor
 
 
 def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
-    """Observed chains of each number of states in `sizes`, with Dirichlet rows and a random subset of the symbols.
+    """Observed chains with Dirichlet rows and a random subset of the symbols: a hypothesis per size in `sizes`.
 
-    With `H` states and `k` distinct symbols seen, each of those comes with probability `(alpha + times it followed
-    the last token) / (H alpha + times the last token was followed)`, a Pólya urn; the rest of the probability is
-    shared by the symbols not seen, which are all alike.
+    Given `H` states, a symbol that has been seen comes next with probability `(alpha + times it followed the last
+    token) / (H alpha + times the last token was followed)`, as in a Pólya urn. The rest of the probability is shared
+    equally by the symbols not seen yet.
     """
     shown = one_hot(tokens, num_symbols).to(torch.float64)
     seen = pad(shown, (0, 0, 1, 0)).cummax(dim=1).values
     followed = torch.zeros_like(seen)
     if tokens.shape[1] > 0:
-        # earlier[b, t, s]: token s is the same as token t and comes before it, so it is followed by token s + 1.
+        # earlier[b, t, s]: token s equals token t and comes before it, so that token s + 1 counts as following it.
         earlier = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
         followed[:, 1:] = earlier[:, :, :-1] @ shown[:, 1:]
     times = followed.sum(-1, keepdim=True)

@@ -1,7 +1,6 @@
-"""A family's folder: `family.json` with its settings, and a folder for each HMM it is made of.
+"""The folder of a family: `family.json` with its settings, and a folder for each of its HMMs.
 
-[`load_source`] reads such a folder or an HMM's, so that whatever takes the name of an HMM to draw from takes that of a
-family.
+[`load_source`] reads such a folder or that of an HMM, so that a family can be named wherever an HMM can.
 """
 
 import dataclasses
@@ -29,11 +28,11 @@ def load_source(
 
     Args:
         name_or_path (`str` or path): a folder that `save_pretrained` of either wrote, or a name on the Hub.
-        revision (`str`, *optional*): of the Hub's repository.
-        repo_type (`str`, *optional*, defaults to `"model"`): of the Hub's repository, or `"dataset"`.
+        revision (`str`, *optional*): revision of the repository on the Hub.
+        repo_type (`str`, *optional*, defaults to `"model"`): type of the repository, `"model"` or `"dataset"`.
 
     Raises:
-        `InputError`: no such folder, another format, or tables that are not those the settings speak of.
+        `InputError`: there is no such folder, its format is another, or its tables do not match its settings.
 
     ```python
     >>> import tempfile
@@ -57,11 +56,11 @@ def load_source(
     if kind is None or config.get("format_version") != FORMAT_VERSION:
         found = (config.get("family"), config.get("format_version")) if isinstance(config, dict) else config
         raise InputError(f"{path}: {found}; expected one of {', '.join(_KINDS)} and format_version {FORMAT_VERSION}")
-    parts = [HMM.from_pretrained(folder / f"hmm-{place}") for place in range(config["num_hmms"])]
+    parts = [HMM.from_pretrained(folder / f"hmm-{index}") for index in range(config["num_hmms"])]
     family = _make(kind, parts, config["settings"], path)
     if family.fingerprint() != config.get("fingerprint"):
         raise InputError(
-            f"{path}: its HMMs and settings have fingerprint {family.fingerprint()}, it expects "
+            f"{path}: HMMs and settings have fingerprint {family.fingerprint()}, the file expects "
             f"{config.get('fingerprint')}; copy the whole folder again"
         )
     return family

@@ -1,1 +1,1 @@
-"""Learning an HMM by Baum-Welch: full batch or stochastic, resumable, on one process or many."""
+"""Fitting an HMM by Baum-Welch: full batch or stochastic, resumable, on one process or many."""

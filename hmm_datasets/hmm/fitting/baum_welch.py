@@ -1,16 +1,17 @@
-"""The two halves of a Baum-Welch step: expected counts summed over batches, and the tables they give.
+"""The two halves of a Baum-Welch step: expected counts summed over batches, and new tables from the counts.
 
-The counts of a batch come from [`expected_counts`]; here batches go to threads and ranks.
-A batch is computed whole by one thread, with one thread inside its matrix products, and every rank adds the counts
-of all batches in float64 in the order of the batches. So the sum does not depend on the number of threads or
-processes, to the last bit, where these run on processors of one kind. On a CPU this is also the fastest way at these
-sizes: nothing waits for another thread between two steps in time.
+The counts of a batch come from [`expected_counts`]; this module distributes batches over threads and ranks. One thread
+computes a batch, with single-threaded matrix products, and every rank adds the counts of all batches in float64 in
+the order of the batches. So the sum is bit-identical for any number of threads or processes, on processors of one
+kind. At these sizes this is also the fastest way on a CPU, because no thread waits for another between two steps in
+time.
 
-Communication is one gather of `H + H^2 + HE` numbers per batch, against `6 H^2` operations per token: nothing.
+Communication is one gather of `H + H^2 + HE` numbers per batch, which is negligible beside `6 H^2` operations per
+token.
 
-The tables are the mode of each row under a Dirichlet distribution of concentration `1 + pseudocount` (Baum, Petrie,
-Soules and Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and Lee, IEEE Trans. Speech
-Audio Process. 2, 1994), so that a step never lowers log-likelihood plus [`log_prior`] but by rounding.
+The new tables are the mode of each row under a Dirichlet distribution of concentration `1 + pseudocount` (Baum,
+Petrie, Soules and Weiss, Ann. Math. Stat. 41, 1970; Rabiner 1989, eqs. 40a-c; MAP form: Gauvain and Lee, IEEE Trans.
+Speech Audio Process. 2, 1994). So a step never lowers the log-likelihood plus [`log_prior`], except by rounding.
 """
 
 import itertools
@@ -30,15 +31,14 @@ from ...errors import InputError
 from ..inference import forward_backward as inference
 from ..model import HMM
 
-# Beliefs of one step should stay in a core's cache; a GPU wants rows by the thousand. Bytes of the (T, B, H) table.
-_CACHED_ENTRIES = 1 << 16
-_FEWEST_ROWS, _MOST_ROWS = 64, 512  # fewer make products slow, more do not make them faster
-_TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
+_CACHED_ENTRIES = 1 << 16  # of the beliefs of one step, which should stay in the cache of a core
+_MIN_ROWS, _MAX_ROWS = 64, 512  # fewer make products slow, more do not make them faster
+_TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}  # of the (T, B, H) table; a GPU needs thousands of rows
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Checked tokens, with the number of those that count."""
+    """Checked tokens, and the number of tokens in each row."""
 
     tokens: Int[Tensor, "N L"]
     lengths: Int[Tensor, "N"] | None = None
@@ -73,19 +73,19 @@ class Statistics:
         return {"start": self.start, "transition": self.transition, "emission": self.emission}
 
     def move_towards(self, counts: "Statistics", step_size: float, num_sequences: int) -> None:
-        """Online EM: `S <- S + step_size (S' - S)`, with S' the counts scaled up to `num_sequences`."""
+        """Online EM: `S <- S + step_size (S' - S)`, where S' is the counts scaled up to `num_sequences`."""
         for name, table in self.tables().items():
             table += step_size * (counts.tables()[name] * (num_sequences / counts.num_sequences) - table)
 
 
 class Workers:
-    """Threads of this process, and the processes of this launch, that work through batches.
+    """The threads of this process and the ranks of this launch, which share batches.
 
     Args:
-        device: where the work is done; on the CPU by as many threads as `torch.get_num_threads()` says.
+        device: where to compute; on the CPU with `torch.get_num_threads()` threads.
 
     Raises:
-        `InputError`: there is no such device.
+        `InputError`: the device cannot be used.
     """
 
     def __init__(self, device: torch.device | str | None):
@@ -101,7 +101,7 @@ class Workers:
         self._threads = torch.get_num_threads()
         count = self._threads if self.device.type == "cpu" else 1
         self._ahead = count + 1
-        # One thread inside each product: two would wait for each other at every step in time.
+        # Products are single-threaded, since two threads would wait for each other at every step in time.
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
         return self
 
@@ -110,7 +110,8 @@ class Workers:
         torch.set_num_threads(self._threads)
 
     def alone(self, function: Callable[[], Any]) -> Any:
-        """`function()` in one of the threads: its products have one thread inside, whatever the machine has."""
+        """`function()` in one of the threads, with single-threaded products, so that results do not depend on the
+        machine's number of cores."""
         return self._pool.submit(function).result()
 
     def in_order(
@@ -137,22 +138,22 @@ class Workers:
 
 
 def batch_rows(shape: tuple[int, int], num_states: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Sequences a batch by default: what a core's cache holds of one step, or a GPU's memory of a table `(T, B, H)`.
+    """Sequences per batch by default: the beliefs of one step fit the cache of a core, and `(T, B, H)` fits memory.
 
-    Few sequences make four batches for threads to share. It does not depend on how many threads or processes there
-    are, so neither do the results.
+    A small data set is cut into four batches for threads to share. The number does not depend on how many threads or
+    processes there are, and so neither do the results.
     """
     num_rows, length = shape
     memory = _TABLE_BYTES.get(device.type, _TABLE_BYTES["cuda"])
     fitting = memory // (max(length, 1) * num_states * dtype.itemsize)
     if device.type == "cpu":
-        shared = max(_CACHED_ENTRIES // num_states, _FEWEST_ROWS), max(num_rows // 4, _FEWEST_ROWS)
-        fitting = min(fitting, _MOST_ROWS, *shared)
+        shared = max(_CACHED_ENTRIES // num_states, _MIN_ROWS), max(num_rows // 4, _MIN_ROWS)
+        fitting = min(fitting, _MAX_ROWS, *shared)
     return max(1, fitting)
 
 
 def even_batches(rows: Int[np.ndarray, "N"], batch_size: int) -> list[Int[np.ndarray, "B"]]:
-    """The rows in as few batches as hold at most `batch_size`, all of one size but for one row."""
+    """Split the rows into as few batches of at most `batch_size` as possible, whose sizes differ by at most one."""
     return np.array_split(rows, max(1, math.ceil(len(rows) / batch_size)))
 
 
@@ -168,14 +169,15 @@ def sum_counts(
 
     Args:
         hmm ([`HMM`]): a state-emitting HMM.
-        data ([`Sequences`]): where the rows are.
-        batches (sequence of arrays): rows of each batch.
-        workers ([`Workers`]): who computes.
+        data ([`Sequences`]): the sequences.
+        batches (sequence of arrays): indices of the rows of each batch.
+        workers ([`Workers`]): threads and ranks that compute.
         dtype (`torch.dtype`): type of the recursions.
-        after_batch (callable, *optional*): told the log-likelihood so far and the batch just added.
+        after_batch (callable, *optional*): called with the log-likelihood so far and the batch just added.
 
     Raises:
-        `InputError`: a sequence has probability 0, or a count is not finite; it names batch and sequence or table.
+        `InputError`: a sequence has probability 0, or a count is not finite; the message names the batch, and the
+            sequence or the table.
     """
     parameters = hmm.parameters(dtype, workers.device)
 
@@ -183,9 +185,9 @@ def sum_counts(
         counts = inference.expected_counts(parameters, *data.rows(batch, workers.device))
         scores = counts.log_likelihood
         impossible = (~torch.isfinite(scores)).to(torch.float64)
-        # Where the first impossible row of the batch is, or -1.
-        place = torch.where(impossible.any(), impossible.argmax(), -1)
-        parts = (scores.sum(), place, counts.start, counts.transition, counts.emission)
+        # Index of the first impossible row of the batch, or -1.
+        index = torch.where(impossible.any(), impossible.argmax(), -1)
+        parts = (scores.sum(), index, counts.start, counts.transition, counts.emission)
         return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
 
     total = Statistics.zeros(hmm.num_states, hmm.num_symbols)
@@ -197,19 +199,23 @@ def sum_counts(
 
 
 def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, rows: Int[np.ndarray, "B"]) -> None:
-    """Add what a batch sent (log-likelihood, place of an impossible row or -1, the tables) to `total`, if finite."""
-    (score, place), tables = vector[:2], vector[2:]
-    if place >= 0:
+    """Add the result of a batch to `total`: log-likelihood, index of an impossible row or -1, and the tables.
+
+    Raises:
+        `InputError`: a row is impossible, or a count is not finite.
+    """
+    (score, index), tables = vector[:2], vector[2:]
+    if index >= 0:
         raise InputError(
-            f"batch {number}, sequence {rows[int(place)]}: the HMM gives it probability 0; fit with pseudocount > 0, "
+            f"batch {number}, sequence {rows[int(index)]}: the HMM gives it probability 0; fit with pseudocount > 0, "
             "or start from an HMM that can emit it"
         )
     parts = np.split(tables, np.cumsum([table.size for table in total.tables().values()])[:-1])
     for (name, table), part in zip(total.tables().items(), parts, strict=True):
         if not np.isfinite(part).all():
             raise InputError(
-                f"batch {number}: the expected counts of {name} are not finite; the tables were left as they were, "
-                "go on from the last checkpoint with dtype float64"
+                f"batch {number}: the expected counts of {name} are not finite, and the tables were not changed; "
+                "resume from the last checkpoint with dtype float64"
             )
         table += part.reshape(table.shape)
     total.log_likelihood += float(score)
@@ -219,7 +225,7 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
 def mean_log_likelihood(
     hmm: HMM, data: Sequences, batches: Sequence[Int[np.ndarray, "B"]], workers: Workers, dtype: torch.dtype
 ) -> float:
-    """Nats a token of `data` under `hmm`; -inf where a sequence is impossible."""
+    """Log-likelihood of `data` under `hmm` in nats per token; -inf if a sequence is impossible."""
     parameters = hmm.parameters(dtype, workers.device)
 
     def score(batch: Int[np.ndarray, "B"]) -> Tensor:
@@ -230,18 +236,18 @@ def mean_log_likelihood(
 
 
 def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float]) -> HMM:
-    """The HMM whose rows are the expected counts plus pseudocounts, rescaled."""
+    """The HMM whose rows are the expected counts plus pseudocounts, normalized."""
     tables = {}
     for name, table in counts.tables().items():
         table = table + pseudocounts[name]
         totals = table.sum(-1, keepdims=True)
-        # A state nothing visits has no counts; without a prior its row stays what it was.
+        # A state that is never visited has no counts; without a prior its row stays the same.
         tables[name] = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), getattr(previous, name))
     return HMM(**tables, vocabulary=previous.vocabulary)
 
 
 def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
-    """Logarithm of the Dirichlet distributions' density at the tables of `hmm`, but for a constant; -inf at a zero."""
+    """Log-density of the Dirichlet prior at the tables of `hmm`, up to a constant; -inf if a probability is zero."""
     with np.errstate(divide="ignore"):
         return float(
             sum(pseudocounts[name] * np.log(table).sum() for name, table in hmm.tables().items() if pseudocounts[name])

@@ -1,22 +1,23 @@
-"""Learning an HMM by Baum-Welch: full batch or stochastic, with Dirichlet priors, on one process or many, resumable.
+"""Fitting an HMM by Baum-Welch: full batch or stochastic, with Dirichlet priors, on one process or many, resumable.
 
-Full batch, an epoch is one step of EM and never lowers the log-posterior that the history carries. With
-`update_every=k` the tables are updated after every `k` batches of a fresh order of the sequences, by online EM
-(Cappé and Moulines, J. R. Stat. Soc. B 71, 2009): with `c_t` the expected counts of the batches under the tables
-`θ_t`, scaled up to all sequences,
+In full batch an epoch is one step of EM, and never lowers the log-posterior, which is part of the history. With
+`update_every=k` the sequences are shuffled in every epoch and the tables are updated after every `k` batches, by
+online EM (Cappé and Moulines, J. R. Stat. Soc. B 71, 2009). With `c_t` the expected counts of the batches under the
+tables `θ_t`, scaled up to all sequences,
 
     S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = (t + step_offset)^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
 
-`t = 1, 2, ...`, and the first update takes its counts whole. With an exponent in (1/2, 1] the sum of the `γ_t` has no
-bound and that of their squares has one, which the convergence of stochastic approximation asks for (Robbins and Monro
+for `t = 1, 2, ...`, except that the first update has step size 1. With an exponent in (1/2, 1] the sum of the `γ_t` is
+infinite and that of their squares finite, as the convergence of stochastic approximation requires (Robbins and Monro
 1951).
 
-The recursions run in float32 unless asked otherwise: beliefs are rescaled at every step, so rounding does not build up
-(the log-likelihood after 60 epochs at 50 states, and after 30 at 200, was that of float64 to 1e-9), and float32 is
-twice as fast. Take float64 for tables with probabilities below 1e-30, which can arise with pseudocount 0.
+The recursions run in float32 by default, which is twice as fast as float64. Beliefs are rescaled at every step, so
+rounding errors do not accumulate: the log-likelihood agreed with that of float64 to 1e-9 after 60 epochs at 50 states,
+and after 30 epochs at 200. Use float64 for tables with probabilities below 1e-30, which can arise with pseudocount 0.
 
-An epoch costs `6 N L H^2` operations in matrix products; memory is `O(B L H)` for each batch in work. How batches are
-shared among threads and processes, and why the result does not depend on it: `hmm_datasets.hmm.fitting.baum_welch`.
+An epoch costs `6 N L H^2` operations in matrix products, and memory is `O(B L H)` for each batch being processed.
+`hmm_datasets.hmm.fitting.baum_welch` describes how batches are shared among threads and processes, and why the result
+does not depend on it.
 """
 
 import contextlib
@@ -79,18 +80,19 @@ def fit_hmm(
 ) -> FitResult:
     """Fit an HMM to sequences by Baum-Welch.
 
-    Call it on every rank of a launched program with the same arguments: each takes its share and all return the same.
+    In a program launched on several processes, call it on every rank with the same arguments. Each rank processes its
+    share of the batches, and all return the same result.
 
     Args:
         tokens (array of shape `(N, L)`): symbols.
-        settings ([`FitSettings`]): how.
-        num_symbols (`int`, *optional*): `E`; one more than the largest token by default.
-        lengths (array of shape `(N,)`, *optional*): tokens that count in each row.
+        settings ([`FitSettings`]): settings of the fit.
+        num_symbols (`int`, *optional*): `E`; by default one more than the largest token.
+        lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
         initial ([`HMM`], *optional*): first guess, instead of `settings.init`.
         vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
-        checkpoint_dir (path, *optional*): where `epoch-N/` checkpoints and `history.jsonl` go. If checkpoints of the
-            same settings and data are there, the fit goes on from the newest.
+        checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
+            checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
         progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
 
@@ -98,8 +100,8 @@ def fit_hmm(
         [`FitResult`].
 
     Raises:
-        `InputError`: no tokens, tokens outside the alphabet, a checkpoint of another fit, a sequence that the HMM
-            cannot emit (with `pseudocount=0`), or counts that are not finite; it names the batch.
+        `InputError`: there are no tokens, a token is outside the alphabet, the checkpoint is of another fit, the HMM
+            cannot emit a sequence (with `pseudocount=0`), or expected counts are not finite.
 
     ```python
     >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), progress=False)
@@ -158,7 +160,7 @@ class _Fit:
             )
 
     def go_on_or_start(self) -> FitState:
-        """The newest checkpoint; else the first guess, or the best of several after a short run of each."""
+        """The newest checkpoint; without one the first guess, or the best of several after a short run of each."""
         newest = None if self.folder is None else newest_checkpoint(self.folder)
         if newest is not None:
             state = load_state(newest, self.identity)
@@ -174,7 +176,7 @@ class _Fit:
         return chosen_restart(states)
 
     def run(self, state: FitState, until: int, title: str, save_every: int | None = None) -> None:
-        """Epoch after epoch, until `until` of them are done or one gains too little; a checkpoint now and then."""
+        """Run epochs until `until` are done or the fit has finished; save a checkpoint every `save_every` epochs."""
         with self._progress_bar(title, (until - state.epoch) * self.data.num_tokens) as bar:
             while state.epoch < until and not state.finished(self.settings):
                 row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
@@ -297,7 +299,7 @@ class _Fit:
         )
 
     def _write_history(self, rows: list[dict]) -> None:
-        # Rows of epochs after the checkpoint are about to be written again.
+        # Removes rows of epochs after the checkpoint, which will be computed again.
         if self.writes:
             write_jsonl(self.folder / HISTORY_NAME, rows)
 
@@ -314,7 +316,9 @@ def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> Non
             f"{num_symbols} symbols"
         )
     if settings.num_restarts > 1:
-        raise InputError(f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give one")
+        raise InputError(
+            f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give only one of them"
+        )
 
 
 def _count_symbols(tokens: Any) -> int:
@@ -322,4 +326,4 @@ def _count_symbols(tokens: Any) -> int:
         values = tokens if torch.is_tensor(tokens) else np.asarray(tokens)
         return max(1, int(values.max()) + 1) if np.prod(values.shape) > 0 else 1
     except (TypeError, ValueError, OverflowError):
-        return 1  # not integers: `as_tokens` says so
+        return 1  # these are not integers, which `as_tokens` reports

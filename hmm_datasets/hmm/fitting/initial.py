@@ -1,19 +1,19 @@
-"""First guesses for Baum-Welch: random tables, or tables counted along a clustering of the contexts of tokens.
+"""First guesses for Baum-Welch: random tables, or tables counted after clustering the contexts of tokens.
 
-[`guess_from_contexts`] gives every token a state before any EM, by clustering, and counts. It is the first round of
-segmental k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with the clusters taken from bigram contexts:
+[`guess_from_contexts`] assigns a state to every token by clustering, and counts. It is the first round of segmental
+k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with clusters of bigram contexts:
 
-1. The kind of a token is the pair (symbol before it, symbol): what the recent past says about the state.
-2. The point of a kind is the square root of the distribution of the symbol that follows it, so that Euclidean
-distances are
-   Hellinger's, beside the symbol itself as a unit vector; beyond 64 symbols each half is projected onto 64 random
-   directions (Johnson and Lindenstrauss 1984), which keeps distances within some 20%.
-3. k-means with the kinds' counts as weights, seeded by k-means++ (Arthur and Vassilvitskii, SODA 2007), 20 rounds of
-   Lloyd's.
-4. A token's state is its kind's cluster. Starts, moves and symbols are counted along the data, and each row is mixed
-   with a random one, a tenth of it, which keeps every probability positive and states apart.
+1. The kind of a token is the pair of the symbol before it and its own symbol.
+2. The point of a kind has two halves. One is the square root of the distribution of the next symbol, whose Euclidean
+   distances are Hellinger distances. The other is the own symbol as a unit vector. With more than 64 symbols each half
+   is projected onto 64 random directions (Johnson and Lindenstrauss 1984), which changes distances by about 20%.
+3. The points are clustered by k-means, weighted by the counts of the kinds: k-means++ (Arthur and Vassilvitskii, SODA
+   2007), then 20 rounds of Lloyd's algorithm.
+4. The state of a token is the cluster of its kind. First states, moves and symbols are counted along the data. Each
+   row is mixed with a random one that has a weight of a tenth, so that every probability is positive and no two states
+   are equal.
 
-Time is `O(N L)` for the counts and `O(K H D)` a round, `K <= E^2` kinds, `D <= 128` dimensions.
+Time is `O(N L)` for the counts and `O(K H D)` per round, with `K <= E^2` kinds and `D <= 128` dimensions.
 """
 
 from typing import Any
@@ -28,13 +28,13 @@ from ..model import HMM
 _DIRECTIONS = 64
 _ROUNDS = 20
 _RANDOM_SHARE = 0.1
-_CHUNK = 1 << 14  # kinds whose distances to all centres are held at once
+_CHUNK = 1 << 14  # kinds whose distances to all centres are computed at once
 
 
 def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary: Any = None) -> HMM:
-    """A first guess: rows drawn uniformly from the simplex (Dirichlet distributions of concentration 1).
+    """A first guess with rows drawn uniformly from the simplex (Dirichlet distributions of concentration 1).
 
-    Flatter guesses leave the states alike, and Baum-Welch spends its steps on a plateau.
+    With flatter rows the states would be almost equal, and Baum-Welch would start on a plateau.
     """
     generator = np.random.default_rng(seed)
 
@@ -58,24 +58,24 @@ def guess_from_contexts(
     *,
     seed: int = 0,
 ) -> HMM:
-    """A first guess from k-means of the contexts of tokens; the module's docstring says how.
+    """A first guess from k-means of the contexts of tokens; the docstring of the module gives the algorithm.
 
     Args:
         tokens (`torch.Tensor` of shape `(N, L)`): symbols.
-        lengths (`torch.Tensor` of shape `(N,)`, *optional*): tokens that count in each row.
+        lengths (`torch.Tensor` of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         num_states (`int`): `H`.
         num_symbols (`int`): `E`.
-        seed (`int`, *optional*, defaults to 0): of the projection, the seeding and the random share.
+        seed (`int`, *optional*, defaults to 0): seed of the projection, of k-means++ and of the random rows.
 
     Returns:
-        [`HMM`]: all probabilities positive.
+        [`HMM`]: an HMM whose probabilities are all positive.
     """
     generator = np.random.default_rng(seed)
     symbols = tokens.cpu().numpy()
     live = np.ones(symbols.shape, dtype=bool)
     if lengths is not None:
         live = np.arange(symbols.shape[1]) < lengths.cpu().numpy()[:, None]
-    before = np.full_like(symbols, num_symbols)  # nothing is before a first token
+    before = np.full_like(symbols, num_symbols)  # the first token of a row has no symbol before it
     before[:, 1:] = symbols[:, :-1]
     kinds, kind_of_live, counts = np.unique(
         before[live] * num_symbols + symbols[live], return_inverse=True, return_counts=True
@@ -108,7 +108,7 @@ def guess_from_contexts(
 
 
 def _directions(num_symbols: int, generator: np.random.Generator) -> Float[np.ndarray, "E D"]:
-    """A vector of length about 1 for each symbol: unit vectors, or random ones where there are many symbols."""
+    """A vector of length about 1 for each symbol: a unit vector, or a random vector if there are many symbols."""
     if num_symbols <= _DIRECTIONS:
         return np.eye(num_symbols)
     return generator.standard_normal((num_symbols, _DIRECTIONS)) / np.sqrt(_DIRECTIONS)
@@ -117,19 +117,19 @@ def _directions(num_symbols: int, generator: np.random.Generator) -> Float[np.nd
 def _successors(
     kind: Int[np.ndarray, "M"], following: Int[np.ndarray, "M"], num_kinds: int, num_symbols: int, generator
 ) -> Float[np.ndarray, "K D"]:
-    """The square root of the distribution of what follows each kind, along the directions of the symbols."""
+    """The square root of the distribution of the symbol after each kind, projected onto the symbols' directions."""
     pairs, counts = np.unique(kind * num_symbols + following, return_counts=True)
     kind, following = np.divmod(pairs, num_symbols)
     root = np.sqrt(counts / np.bincount(kind, counts, num_kinds)[kind])
     directions = _directions(num_symbols, generator)
-    # A column at a time: all pairs times all directions would not fit.
+    # One column at a time, since the table of all pairs and all directions would not fit in memory.
     return np.stack([np.bincount(kind, root * column[following], num_kinds) for column in directions.T], axis=1)
 
 
 def _k_means(
     points: Float[Tensor, "K D"], weights: Int[Tensor, "K"], num_clusters: int, generator: np.random.Generator
 ) -> Int[np.ndarray, "K"]:
-    """The cluster of every point, by weighted k-means++ and Lloyd's rounds."""
+    """The cluster of every point, by weighted k-means++ and Lloyd's algorithm."""
     weights = weights.double()
     distance = torch.full_like(weights, torch.inf)
     chosen: list[int] = []

@@ -1,12 +1,12 @@
-"""An epoch of Baum-Welch by pomegranate (1.x), behind the settings and the result of `fit_hmm`.
+"""An epoch of Baum-Welch by pomegranate (1.x), with the settings and the result of `fit_hmm`.
 
-An epoch is pomegranate's `summarize` over batches and one `from_summaries`, the two halves its own `fit` is made of.
-It computes in float32, holds tables `(B, T, H, H)`, and learns end probabilities beside the three tables: a row of
-transitions and its end sum to one, and the length of a sequence has a distribution. The model keeps its ends from
-epoch to epoch; the HMM made of it leaves them out and rescales the rows
-([`~hmm_datasets.hmm.convert.from_pomegranate`] with `ends="drop"`). So `train_log_likelihood` of the history is
-pomegranate's own, ends included, but for the first row, whose model has none; on held-out data and in the result it is
-that of the HMM.
+An epoch calls pomegranate's `summarize` on each batch and then `from_summaries`, as pomegranate's own `fit` does. It
+computes in float32 and needs tables `(B, T, H, H)`. Beside the three tables it learns end probabilities, which give
+the length of a sequence a distribution: a row of transitions and its end sum to one. The pomegranate model keeps its
+ends from epoch to epoch. The HMM made from it leaves them out and rescales the rows
+([`~hmm_datasets.hmm.convert.from_pomegranate`] with `ends="drop"`). So `train_log_likelihood` in the history is that
+of pomegranate and includes the ends, except in the first row, where the model has none. On held-out data and in the
+result the log-likelihood is that of the HMM.
 """
 
 import os
@@ -23,23 +23,23 @@ from .baum_welch import Sequences, even_batches
 from .settings import FitSettings
 from .state import FitState
 
-_TABLE_BYTES = 1 << 28  # of one table (B, T, H, H) in float32; pomegranate holds a few
+_TABLE_BYTES = 1 << 28  # of one table (B, T, H, H) in float32; pomegranate keeps a few of them
 
 
 def check_pomegranate(settings: FitSettings, checkpoint_dir: str | os.PathLike | None, num_ranks: int) -> None:
-    """Refuse what pomegranate cannot do.
+    """Check that pomegranate supports the settings.
 
     Raises:
-        `InputError`: the first such setting, by name.
+        `InputError`: a setting is not supported; the message names the first one.
     """
     priors = [name for name in ("start", "transition") if settings.pseudocounts[name] > 0]
     if priors:
         name, value = f"{priors[0]}_pseudocount", settings.pseudocounts[priors[0]]
-        raise InputError(f"{name} is {value}, but pomegranate has a prior on emissions alone; set {name} to 0")
+        raise InputError(f"{name} is {value}, but pomegranate has a prior on emissions only; set {name} to 0")
     refused = (
         ("update_every", settings.update_every, "has no stochastic EM"),
         ("dtype", settings.dtype if settings.dtype == "float64" else None, "computes in float32"),
-        ("checkpoint_dir", checkpoint_dir, "cannot go on with a stopped fit here"),
+        ("checkpoint_dir", checkpoint_dir, "cannot resume a fit here"),
         ("the number of processes", num_ranks if num_ranks > 1 else None, "fits on one"),
     )
     for name, value, reason in refused:
@@ -57,7 +57,7 @@ def pomegranate_epoch(
     """One step of EM; returns the HMM after it, and pomegranate's log-likelihood (nats, all tokens) before it.
 
     Raises:
-        `InputError`: a sequence of one token, an impossible one, or a table that is no longer finite.
+        `InputError`: a sequence has only one token, a sequence is impossible, or a table is no longer finite.
     """
     if state.model is None:
         state.model = to_pomegranate(state.hmm).to(device)
@@ -66,7 +66,7 @@ def pomegranate_epoch(
     total = 0.0
     for number, (rows, length) in enumerate(_batches(data, settings)):
         if length == 1:
-            raise InputError(f"sequence {rows[0]} is of 1 token, and pomegranate fits 2 or more; use backend torch")
+            raise InputError(f"sequence {rows[0]} has 1 token, but pomegranate needs 2 or more; use backend torch")
         tokens = data.tokens[torch.from_numpy(rows), :length].unsqueeze(-1).to(device)
         scores = state.model.summarize(tokens)
         if not torch.isfinite(scores).all():
@@ -86,7 +86,7 @@ def pomegranate_epoch(
 
 
 def _batches(data: Sequences, settings: FitSettings) -> Iterator[tuple[Int[np.ndarray, "B"], int]]:
-    """Rows of one length, and that length."""
+    """Batches of rows of equal length, and their length."""
     lengths = np.full(len(data.tokens), data.tokens.shape[1]) if data.lengths is None else data.lengths.numpy()
     for length in np.unique(lengths[lengths > 0]).tolist():
         size = settings.batch_size or max(1, _TABLE_BYTES // (4 * length * settings.num_states**2))

@@ -1,4 +1,4 @@
-"""Settings of a fit, in a module of their own that imports nothing slow: the command line makes its flags of them."""
+"""Settings of a fit. The module imports nothing slow, because the command line makes its flags from these settings."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ def _setting(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How to fit an HMM; each field's `help` says what it is, and recipes and the command line show the same.
+    """Settings of [`fit_hmm`]. The `help` text of each field describes it; recipes and the command line show the same.
 
     Raises:
-        `InputError`: a value out of its range, or settings that contradict each other.
+        `InputError`: a value is out of its range, or settings contradict each other.
 
     ```python
     >>> FitSettings(num_states=50, emission_pseudocount=0.1).pseudocounts
@@ -49,19 +49,19 @@ class FitSettings:
     batch_size: int | None = _setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
     dtype: str = _setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
     init: str = _setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = _setting(1, "Number of initial tables tried; the most likely after restart_epochs is kept.")
-    restart_epochs: int = _setting(5, "Epochs that each of num_restarts initial tables is fitted for.")
+    num_restarts: int = _setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
+    restart_epochs: int = _setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
     seed: int = _setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
     save_every: int = _setting(10, "Epochs between checkpoints.")
     backend: str = _setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     def __post_init__(self):
-        least = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
-        least |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
-        for name, bound in least.items():
+        minima = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
+        minima |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
+        for name, minimum in minima.items():
             value = getattr(self, name)
-            if value is not None and value < bound:
-                raise InputError(f"{name} is {value}; expected {bound} or more")
+            if value is not None and value < minimum:
+                raise InputError(f"{name} is {value}; expected {minimum} or more")
         for name in ("tolerance", "step_offset", *(f"{kind}pseudocount" for kind in ("", *_TABLES))):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -69,7 +69,7 @@ class FitSettings:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
-        # At 1/2 or less the noise of the batches does not die out, above 1 the steps end before the optimum.
+        # At 1/2 or less the noise of the batches does not die out. Above 1 the steps become too small to converge.
         if not 0.5 < self.step_exponent <= 1:
             raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")
 

@@ -1,8 +1,8 @@
-"""Where a fit stands: in memory, on disk, and when it is over.
+"""The state of a fit, its checkpoints on disk, and the rule that ends it.
 
-A checkpoint is a folder `epoch-N/` that appears whole or not at all: the HMM, the best one so far, the statistics that
-stochastic EM carries from update to update, the history, and what was fitted to what. It holds all that the rest of
-the fit depends on, so a resumed fit is the undisturbed one to the last bit.
+A checkpoint is a folder `epoch-N/` that is written atomically. It has the HMM, the best one so far, the statistics
+that stochastic EM keeps from update to update, the history, and the identity of settings and data. That is everything
+the rest of the fit depends on, so a resumed fit is bit-identical to an uninterrupted one.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from .settings import FitSettings
 HISTORY_NAME = "history.jsonl"
 _STATISTICS_NAME = "statistics.safetensors"
 
-# What may differ between the runs of one fit: how long it goes on, and how it is cut up.
+# Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
 
 
@@ -32,14 +32,14 @@ class FitState:
     """The current HMM, the best on held-out data, and a row for every epoch so far.
 
     Attributes:
-        hmm ([`HMM`]): the tables now.
-        restart (`int`): which first guess it grew from.
+        hmm ([`HMM`]): the current tables.
+        restart (`int`): index of the first guess that the fit started from.
         best ([`HMM`]), best_epoch (`int`), best_score (`float`): the best on held-out data, nats per token.
         epoch (`int`): epochs done.
-        updates (`int`): times the tables were updated.
-        statistics ([`Statistics`] or `None`): of stochastic EM, once there are any.
-        model (`Any`): what the pomegranate backend keeps from epoch to epoch; not saved.
-        history (list of `dict`): rows, those of the other first guesses before them.
+        updates (`int`): number of updates of the tables.
+        statistics ([`Statistics`] or `None`): statistics of stochastic EM, after its first update.
+        model (`Any`): the model that the pomegranate backend keeps from epoch to epoch; not saved.
+        history (list of `dict`): a row per epoch; for several first guesses, the rows of all of them.
     """
 
     hmm: HMM
@@ -54,17 +54,17 @@ class FitState:
     history: list[dict] = field(default_factory=list)
 
     def observe(self, row: dict) -> None:
-        """Take the row of the epoch about to end, and keep the HMM it began with if that is the best yet."""
+        """Add the row of the epoch about to end, and keep the HMM it started with if that is the best so far."""
         self.history.append(row)
         if row.get("test_log_likelihood", -math.inf) > self.best_score:
             self.best, self.best_epoch, self.best_score = self.hmm, self.epoch, row["test_log_likelihood"]
 
     def rows(self) -> list[dict]:
-        """The rows of this first guess."""
+        """The rows of the history that belong to this first guess."""
         return [row for row in self.history if row["restart"] == self.restart]
 
     def finished(self, settings: FitSettings) -> bool:
-        """Whether an epoch gained too little, or held-out data gained nothing for too long."""
+        """Whether the last epoch gained less than the tolerance, or held-out data has not improved for too long."""
         rows = self.rows()
         if len(rows) < 2:
             return False
@@ -75,17 +75,18 @@ class FitState:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What `fit_hmm` found.
+    """The result of `fit_hmm`.
 
     Attributes:
-        hmm ([`HMM`]): the fitted model, the best on held-out data where there was some.
-        epoch (`int`): the epochs it has behind it.
+        hmm ([`HMM`]): the fitted model; if there is held-out data, the best on it.
+        epoch (`int`): number of epochs after which `hmm` was reached.
         train_log_likelihood (`float`): nats per token on the training data under `hmm`.
         test_log_likelihood (`float` or `None`): the same on held-out data.
-        history (list of `dict`): a row per epoch, as in `history.jsonl`: `epoch`, counted from 0; `restart` and `seed`
-            of the first guess; `train_log_likelihood`, and `log_posterior` (nats, all tokens) where an epoch is one
-            update, of the HMM the epoch began with (with `update_every`, of the HMMs of the moment);
-            `test_log_likelihood` of the HMM it began with; `updates` so far; `tokens_per_second`.
+        history (list of `dict`): a row per epoch, as in `history.jsonl`. It has `epoch`, counted from 0; `restart` and
+            `seed` of the first guess; `train_log_likelihood` of the HMM that the epoch started with (with
+            `update_every`, of the changing HMM); `log_posterior` (nats, all tokens) of the same HMM, without
+            `update_every`; `test_log_likelihood` of the HMM that the epoch started with; `updates` so far; and
+            `tokens_per_second`.
     """
 
     hmm: HMM
@@ -103,11 +104,11 @@ def identity_of(
     held_out: Sequences | None,
     initial: HMM | None,
 ) -> dict[str, dict[str, Any]]:
-    """What a checkpoint must agree on with the fit that goes on from it."""
+    """The settings and data that must be the same for a fit to resume from a checkpoint."""
     free = _FREE | {"batch_size"}
     chosen = {name: value for name, value in vars(settings).items() if name not in free}
     if settings.update_every is not None:
-        chosen["batch_size"] = batch_size  # where every update sees a few batches, their size matters
+        chosen["batch_size"] = batch_size  # the batch size decides which sequences an update sees
     return {
         "settings": chosen,
         "data": {
@@ -120,7 +121,7 @@ def identity_of(
 
 
 def save_state(folder: Path, state: FitState, identity: Identity) -> None:
-    """Write a checkpoint, whole or not at all."""
+    """Write a checkpoint atomically."""
     from safetensors.numpy import save_file
 
     with atomic_folder(folder) as temporary:
@@ -144,10 +145,10 @@ def save_state(folder: Path, state: FitState, identity: Identity) -> None:
 
 
 def load_state(folder: Path, identity: Identity) -> FitState:
-    """Read a checkpoint back.
+    """Read a checkpoint.
 
     Raises:
-        `InputError`: it is of another fit, or not whole.
+        `InputError`: the checkpoint is of another fit, or incomplete.
     """
     from safetensors.numpy import load_file
 
@@ -168,13 +169,16 @@ def load_state(folder: Path, identity: Identity) -> FitState:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The `epoch-N` of the greatest N."""
+    """The checkpoint `epoch-N` with the largest N, if there is one."""
     epochs = [int(path.name.removeprefix("epoch-")) for path in folder.glob("epoch-*") if path.is_dir()]
     return folder / f"epoch-{max(epochs)}" if epochs else None
 
 
 def chosen_restart(states: Sequence[FitState]) -> FitState:
-    """The state whose last row is likeliest, on held-out data where there is some; it takes over all rows."""
+    """The state whose last row has the highest log-likelihood, on held-out data if there is some.
+
+    Its history becomes the rows of all states.
+    """
 
     def score(state: FitState) -> float:
         row = state.rows()[-1]

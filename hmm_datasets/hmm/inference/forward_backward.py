@@ -1,20 +1,21 @@
 """Exact inference in hidden Markov models: filter, smoother, expected counts.
 
 The forward and backward recursions are Rabiner's (Proceedings of the IEEE 77, 1989, section III), scaled at every
-step: the filter keeps a normalized belief and the logarithm of each normalizer, so no length underflows and no
-logarithm of a sum is taken. What is lost is a state whose belief falls below the smallest number of the type (5e-324
-in float64, 1e-45 in float32) and which later tokens would have brought back. Where symbols sit on states no belief
-falls below the least transition probability, so only chains with parts that hardly ever meet can lose one; the
-likelihood found is then that of the parts still alive, a lower bound. Viterbi, in logarithms, has no such limit.
+step. The filter keeps a normalized belief and the logarithm of each normalizer, so sequences of any length do not
+underflow, and no logarithm of a sum is taken. A state is lost if its belief falls below the smallest number of the
+type (5e-324 in float64, 1e-45 in float32), even if later tokens would have made it probable again. In a state-emitting
+HMM no belief falls below the minimum transition probability. So a state can be lost only in a chain whose parts have
+almost no transitions between them. The likelihood computed is then that of the remaining states, a lower bound.
+Viterbi works with logarithms and has no such limit.
 
-Both kinds of HMM share one recursion. With `T^(x)[i, j] = P(emit x, go to j | in i)`, a state-emitting HMM has
-`T^(x)[i, j] = emission[i, x] transition[i, j]`, an edge-emitting one keeps the `E` matrices `T^(x)` themselves. Time
-is `O(B T H^2)` by matrix products over the batch; memory is that of the result and `O(B H)` of work, never
-`(B, T, H, H)`. An edge-emitting step gathers `T^(x)` for a few rows at a time, in 64 MiB.
+Both kinds of HMM share one recursion over the matrices `T^(x)[i, j] = P(emit x, go to j | in i)`. In a state-emitting
+HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores the `E` matrices `T^(x)`. Time is
+`O(B T H^2)`, by matrix products over the batch. Memory is that of the result plus `O(B H)`, never `(B, T, H, H)`. For
+an edge-emitting HMM, a step gathers `T^(x)` for a few rows at a time, in 64 MiB.
 
-Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) marks where ragged sequences end; what lies
-beyond is ignored. A sequence the HMM cannot emit has log-likelihood -inf, and distributions of zeros after the token
-that made it impossible.
+Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) gives the lengths of ragged sequences;
+tokens beyond them are ignored. A sequence that the HMM cannot emit has log-likelihood -inf, and its distributions are
+zeros after the first impossible token.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from . import fused_counts
 
-_WORK_BYTES = 1 << 26  # for the matrices gathered at one step
+_WORK_BYTES = 1 << 26  # of the matrices gathered at one step
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Parameters:
         start (`torch.Tensor` of shape `(H,)`): distribution of the first state.
         transition (`torch.Tensor` of shape `(H, H)`): `P(next j | in i)`.
         emission (`torch.Tensor` of shape `(H, E)`): `P(emit x | in i)`.
-        edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, of an edge-emitting HMM.
+        edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, if edge-emitting.
     """
 
     start: Float[Tensor, "H"]
@@ -47,7 +48,7 @@ class Parameters:
     edges: Float[Tensor, "E H H"] | None = None
 
     def advance(self, weight_BH: Tensor, symbol_B: Tensor) -> Tensor:
-        """`weight @ T^(symbol)`: emit each row's symbol and move on."""
+        """`weight @ T^(symbol)` for each row: one step forward in time."""
         if self.edges is None:
             return (weight_BH * self.emission.T[symbol_B]) @ self.transition
         return self._by_rows(
@@ -55,7 +56,7 @@ class Parameters:
         )
 
     def retreat(self, value_BH: Tensor, symbol_B: Tensor) -> Tensor:
-        """`T^(symbol) @ value`: the step back in time."""
+        """`T^(symbol) @ value` for each row: one step back in time."""
         if self.edges is None:
             return self.emission.T[symbol_B] * (value_BH @ self.transition.T)
         return self._by_rows(lambda row, edges: torch.bmm(edges, row.unsqueeze(2)).squeeze(2), value_BH, symbol_B)
@@ -69,7 +70,7 @@ class Parameters:
 
 
 class Filtered(NamedTuple):
-    """What the forward pass knows.
+    """The result of the forward pass.
 
     Attributes:
         beliefs (`torch.Tensor` of shape `(B, T+1, H)`): `P(state before token t | tokens before t)`.
@@ -81,17 +82,17 @@ class Filtered(NamedTuple):
 
 
 class ExpectedCounts(NamedTuple):
-    """How often each thing is expected to have happened, given the tokens; summed over the batch.
+    """Expected counts given the tokens, summed over the batch.
 
     Attributes:
-        start (`torch.Tensor` of shape `(H,)`): sequences whose first state is `i`.
-        transition (`torch.Tensor` of shape `(H, H)`): moves from `i` to `j`. A state-emitting HMM moves between the
-            states that emit, so `T - 1` times; an edge-emitting one at every token.
-        emission (`torch.Tensor` of shape `(H, E)`): symbols `x` emitted in `i`.
-        log_likelihood (`torch.Tensor` of shape `(B,)`, float64): `log P(tokens)` of each row in nats. A row of -inf
+        start (`torch.Tensor` of shape `(H,)`): number of sequences whose first state is `i`.
+        transition (`torch.Tensor` of shape `(H, H)`): number of moves from `i` to `j`. A state-emitting HMM moves
+            `T - 1` times, between the states that emit; an edge-emitting one moves at every token.
+        emission (`torch.Tensor` of shape `(H, E)`): number of times that state `i` emits `x`.
+        log_likelihood (`torch.Tensor` of shape `(B,)`, float64): `log P(tokens)` of each row in nats. A row with -inf
             is impossible and adds nothing to the counts.
-        edges (`torch.Tensor` of shape `(E, H, H)` or `None`): of an edge-emitting HMM, moves from `i` to `j` that emit
-            `x`; `transition` and `emission` are its sums.
+        edges (`torch.Tensor` of shape `(E, H, H)` or `None`): for an edge-emitting HMM, number of moves from `i` to
+            `j` that emit `x`; `transition` and `emission` are its sums.
     """
 
     start: Float[Tensor, "H"]
@@ -112,7 +113,7 @@ def forward_filter(
     Args:
         hmm ([`Parameters`]): the tables.
         tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
-        lengths (`torch.Tensor` of shape `(B,)`, *optional*): tokens that count in each row.
+        lengths (`torch.Tensor` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
         initial (`torch.Tensor` of shape `(B, H)`, *optional*): beliefs to start from instead of `start`.
 
     Returns:
@@ -135,7 +136,7 @@ def filter_steps(
     lengths: Int[Tensor, "B"] | None,
     belief_BH: Float[Tensor, "B H"],
 ) -> Iterator[tuple[Float[Tensor, "B H"], Float[Tensor, "B"]]]:
-    """[`forward_filter`] place by place, in memory `(B, H)`: yields the belief after each token, and its log-scale."""
+    """[`forward_filter`] step by step, in memory `(B, H)`: yields the belief after each token, and its log-scale."""
     for t, symbol_B in enumerate(tokens.T):
         weight_BH = hmm.advance(belief_BH, symbol_B)
         scale_B = weight_BH.sum(-1)
@@ -170,18 +171,19 @@ def backward_values(
     filtered: Filtered,
     lengths: Int[Tensor, "B"] | None = None,
 ) -> Float[Tensor, "B T+1 H"]:
-    """Rabiner's scaled backward variable: entry `t` is `P(tokens from t on | state at t)` over its distribution given
-    the past.
+    """Rabiner's scaled backward variable.
 
-    Scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`; 0 in states that
-    the past rules out.
+    Entry `t` is `P(tokens from t on | state at t) / P(tokens from t on | tokens before t)`.
+    It is scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`. It is 0 in
+    states that the past rules out.
     """
     batch, length = tokens.shape
     value_BH = hmm.start.new_ones(batch, hmm.start.shape[0])
     values = value_BH.new_empty(batch, length + 1, value_BH.shape[1])
     values[:, length] = value_BH
     scale = filtered.log_scale.exp()
-    # A state of belief p has a value of at most 1 / p. In one ruled out it has no bound, and infinity times 0 is NaN.
+    # In a state of belief p the value is at most 1 / p. In an impossible state it has no bound, and could become
+    # infinity times 0, which is NaN.
     possible = filtered.beliefs >= torch.finfo(value_BH.dtype).tiny
     for t in reversed(range(length)):
         previous_BH = hmm.retreat(value_BH, tokens[:, t]) / _divisor(scale[:, t])
@@ -198,11 +200,11 @@ def posteriors(
     filtered = forward_filter(hmm, tokens, lengths)
     values = backward_values(hmm, tokens, filtered, lengths)
     gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])
-    # The sums are 1 but for roundings of the scales, which pile up with the length.
+    # The sums are 1 up to rounding of the scales, which accumulates with the length.
     gamma /= _divisor(gamma.sum(-1))
     if lengths is not None:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        gamma *= (places < lengths.unsqueeze(-1)).unsqueeze(-1)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        gamma *= (positions < lengths.unsqueeze(-1)).unsqueeze(-1)
     return gamma
 
 
@@ -211,21 +213,21 @@ def expected_counts(
 ) -> ExpectedCounts:
     """The sufficient statistics of Baum-Welch (Rabiner 1989, eqs. 38 and 40), summed over the batch.
 
-    Each step is three products of `(B, H)` and `(H, H)` and some passes over `(B, H)`; one table `(T, B, H)` is kept,
-    and rows that have ended cost nothing. Few states on a CPU go to [`fused_counts`].
-    Of an edge-emitting HMM two tables `(B, T, H)` are kept.
+    Each step is three products of `(B, H)` and `(H, H)` and some passes over `(B, H)`. One table `(T, B, H)` is kept
+    in memory, or two for an edge-emitting HMM. Rows that have ended cost nothing. HMMs with few states on a CPU use
+    [`fused_counts`].
 
     Args:
         hmm ([`Parameters`]): the tables; their type is that of the computation and of the counts.
         tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
-        lengths (`torch.Tensor` of shape `(B,)`, *optional*): tokens that count in each row.
+        lengths (`torch.Tensor` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
 
     Returns:
         [`ExpectedCounts`].
     """
     if hmm.edges is not None:
         return _expected_edge_counts(hmm, tokens, lengths)
-    if tokens.device.type == "cpu" and len(hmm.start) <= fused_counts.MOST_STATES:
+    if tokens.device.type == "cpu" and len(hmm.start) <= fused_counts.MAX_STATES:
         tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
         ends = None if lengths is None else lengths.numpy()
         *sums, scores = fused_counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
@@ -234,50 +236,51 @@ def expected_counts(
         )
     batch, length = tokens.shape
     order = None if lengths is None else lengths.argsort(descending=True, stable=True)
-    # Longest rows first: those still going at place t are the first `going[t]`.
-    going = [batch] * length if order is None else _going(lengths, length)
+    # Longest rows first: the rows with a token at position t are the first `num_live[t]`.
+    num_live = [batch] * length if order is None else _num_live(lengths, length)
     symbols_TB = (tokens if order is None else tokens[order]).T.contiguous()
-    filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, going)
-    sums = _smooth_by_time(hmm, symbols_TB, going, filtered_TBH, scale_TB)
+    filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, num_live)
+    sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB)
     scores = scale_TB.double().log_().sum(0)
     return ExpectedCounts(*sums, scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores))
 
 
-def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, going: list[int]) -> tuple[Tensor, Tensor]:
-    # P(state at t | tokens up to and with t), and P(token t | tokens before it).
+def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, num_live: list[int]) -> tuple[Tensor, Tensor]:
+    # P(state at t | tokens up to and including t), and P(token t | tokens before it).
     length, batch = symbols_TB.shape
     emission_EH = hmm.emission.T.contiguous()
     filtered_TBH = hmm.start.new_empty(length, batch, hmm.start.shape[0])
     scale_TB = hmm.start.new_ones(length, batch)
     work_BH = hmm.start.expand(batch, -1).clone()
     limits = torch.finfo(scale_TB.dtype)
-    least = limits.tiny * limits.eps  # an impossible token has scale 0: zeros over this are zeros, not NaN
-    for rows, current_BH, symbol_B, scale_B in zip(going, filtered_TBH, symbols_TB, scale_TB, strict=True):
+    smallest = limits.tiny * limits.eps  # an impossible token has scale 0; 0 divided by this is 0, not NaN
+    for rows, current_BH, symbol_B, scale_B in zip(num_live, filtered_TBH, symbols_TB, scale_TB, strict=True):
         current_BH, scale_B = current_BH[:rows], scale_B[:rows]
         torch.index_select(emission_EH, 0, symbol_B[:rows], out=current_BH)
         current_BH *= work_BH[:rows]
         torch.sum(current_BH, 1, out=scale_B)
-        current_BH /= scale_B.clamp(min=least).unsqueeze(1)
+        current_BH /= scale_B.clamp(min=smallest).unsqueeze(1)
         torch.mm(current_BH, hmm.transition, out=work_BH[:rows])
     return filtered_TBH, scale_TB
 
 
 def _smooth_by_time(
-    hmm: Parameters, symbols_TB: Tensor, going: list[int], filtered_TBH: Tensor, scale_TB: Tensor
+    hmm: Parameters, symbols_TB: Tensor, num_live: list[int], filtered_TBH: Tensor, scale_TB: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     # With value(i) = P(tokens after t | state i at t) / P(tokens after t | tokens up to t), the posterior is
     # filtered * value, and the flow i -> j is filtered(i) transition(i, j) arriving(j), where
-    # arriving = emission * value / scale, all three of the next place. Overwrites filtered_TBH with the posterior.
+    # arriving = emission * value / scale at position t + 1. Overwrites filtered_TBH with the posterior.
     length, batch = symbols_TB.shape
     emission_EH, to_previous = hmm.emission.T.contiguous(), hmm.transition.T.contiguous()
-    most = torch.finfo(scale_TB.dtype).max  # the least numbers have no inverse, and infinity times 0 is NaN
-    inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=most), 0).unsqueeze(2)
+    # The inverse of the smallest numbers overflows, and infinity times 0 is NaN.
+    largest = torch.finfo(scale_TB.dtype).max
+    inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=largest), 0).unsqueeze(2)
     flow_HH = torch.zeros_like(hmm.transition)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
     value_BH = torch.ones_like(arriving_BH)
     bound = _bound(hmm)
     for t in reversed(range(length)):
-        rows = going[t]
+        rows = num_live[t]
         value = value_BH[:rows]
         filtered_TBH[t, :rows].mul_(value)
         if t > 0:
@@ -285,24 +288,24 @@ def _smooth_by_time(
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
             flow_HH.addmm_(filtered_TBH[t - 1, :rows].T, arriving)
             torch.mm(arriving, to_previous, out=value)
-    start = filtered_TBH[0, : going[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
-    return start, flow_HH.mul_(hmm.transition), _sum_by_symbol(filtered_TBH, symbols_TB, going, len(emission_EH))
+    start = filtered_TBH[0, : num_live[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
+    return start, flow_HH.mul_(hmm.transition), _sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
 
 
-def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, going: list[int], num_symbols: int) -> Tensor:
-    # (H, E): the weights of the places where each symbol is, added in the order of the places, on a GPU too, where
-    # index_add_ would add them in any order.
-    live, states = sum(going), weight_TBH.shape[2]
+def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], num_symbols: int) -> Tensor:
+    # (H, E): for each symbol the sum of the weights where it occurs. The order of addition is fixed on a GPU too,
+    # where index_add_ would add in any order.
+    live, states = sum(num_live), weight_TBH.shape[2]
     if live == 0:
         return weight_TBH.new_zeros(states, num_symbols)
     if live < symbols_TB.numel():
-        ends = torch.tensor(going, device=symbols_TB.device).unsqueeze(1)
+        ends = torch.tensor(num_live, device=symbols_TB.device).unsqueeze(1)
         ended = torch.arange(symbols_TB.shape[1], device=symbols_TB.device) >= ends
         symbols_TB = symbols_TB.masked_fill(ended, num_symbols)
-    symbols, places = symbols_TB.flatten().sort(stable=True)
+    symbols, indices = symbols_TB.flatten().sort(stable=True)
     firsts = torch.searchsorted(symbols, torch.arange(num_symbols, device=symbols.device))
-    places = places[:live]
-    return torch.nn.functional.embedding_bag(places, weight_TBH.view(-1, states), firsts, mode="sum").T.contiguous()
+    indices = indices[:live]
+    return torch.nn.functional.embedding_bag(indices, weight_TBH.view(-1, states), firsts, mode="sum").T.contiguous()
 
 
 def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
@@ -314,25 +317,25 @@ def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | Non
     live = live & (filtered.log_scale > -torch.inf)
     edges = torch.zeros_like(hmm.edges)
     for symbol, moves in enumerate(hmm.edges):
-        rows, places = ((tokens == symbol) & live).nonzero(as_tuple=True)
-        arriving = values[rows, places + 1] / filtered.log_scale[rows, places].exp().unsqueeze(1)
-        edges[symbol] = filtered.beliefs[rows, places].T @ arriving.clamp_(max=_bound(hmm)) * moves
+        rows, positions = ((tokens == symbol) & live).nonzero(as_tuple=True)
+        arriving = values[rows, positions + 1] / filtered.log_scale[rows, positions].exp().unsqueeze(1)
+        edges[symbol] = filtered.beliefs[rows, positions].T @ arriving.clamp_(max=_bound(hmm)) * moves
     start = (filtered.beliefs[:, 0] * values[:, 0]).sum(0)
     scores = filtered.log_scale.double().sum(1)
     return ExpectedCounts(start, edges.sum(0), edges.sum(2).T.contiguous(), scores, edges)
 
 
-def _going(lengths: Tensor, length: int) -> list[int]:
-    # How many rows have more than t tokens, for every position t.
+def _num_live(lengths: Tensor, length: int) -> list[int]:
+    # The number of rows with more than t tokens, for every position t.
     return (len(lengths) - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
 
 
 def _bound(hmm: Parameters) -> float:
-    # A state of probability p has a backward value of at most 1 / p. In one the past rules out it has no bound, adds
-    # nothing whatever it is, and infinity times 0 is NaN.
+    # In a state of probability p the backward value is at most 1 / p. In an impossible state it has no bound. There it
+    # is multiplied by 0, and infinity times 0 would be NaN.
     return 1e290 if hmm.start.dtype == torch.float64 else 1e30
 
 
 def _divisor(scale_B: Tensor) -> Tensor:
-    # An impossible token has scale 0, and infinity makes zeros of its row rather than NaN.
+    # An impossible token has scale 0. Dividing by infinity makes its row zeros rather than NaN.
     return torch.where(scale_B > 0, scale_B, torch.inf).unsqueeze(-1)

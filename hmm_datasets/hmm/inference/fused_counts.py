@@ -1,10 +1,10 @@
 """Expected counts of small HMMs on a CPU, in one compiled loop over the sequences.
 
-The recursions are those of [`expected_counts`]. With few states a step in time is too
-little work for a call into torch, and threads that make such calls wait for each other's turn with Python's lock. Here
-four sequences go through all their steps at once, so that each row of a table that is loaded serves four, and nothing
-is locked; states are padded to a multiple of eight with ones that are never visited, so that no vector is cut. With
-many states the blocked products of a BLAS win: see `MOST_STATES`.
+The recursions are those of [`expected_counts`]. With few states, one step in time is too little work for a call into
+torch, and threads that make such calls wait for Python's global lock. Here four sequences go through all their steps
+together without the lock, so that each table row that is loaded serves four sequences. States are padded to a multiple
+of eight with states that are never visited, so that vector instructions are always full. With many states the blocked
+products of a BLAS are faster: see `MAX_STATES`.
 
 Sums over many sequences are float64. Time is `6 H^2` operations per token; memory `O(T H)`.
 """
@@ -13,9 +13,10 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-MOST_STATES = 64
-"""With more, torch is quicker: of one thread's float32 rates on a Zen 3, this had 0.8 of torch's at 50 states and 0.6
-from 100 on; but two threads doubled this one's, and added nothing to torch's at 50 states."""
+MAX_STATES = 64
+"""With more states, torch is faster. Measured in float32 on a Zen 3: on one thread this loop had 0.8 of torch's
+throughput at 50 states, and 0.6 from 100 on. A second thread doubled the throughput of this loop, but added nothing to
+torch's at 50 states."""
 
 _LANES = 4
 _FLUSH = 16  # groups of lanes whose counts are summed in the type of the recursions
@@ -29,16 +30,18 @@ def fused_counts(
     lengths: Int[np.ndarray, "B"] | None,
     bound: float,
 ) -> tuple[Float[np.ndarray, "H"], Float[np.ndarray, "H H"], Float[np.ndarray, "H E"], Float[np.ndarray, "B"]]:
-    """Expected counts of starts, moves and emissions, summed over sequences, and each one's log-likelihood in nats.
+    """Expected counts of first states, moves and emissions, summed over sequences; and log-likelihoods in nats.
 
     Args:
-        start, transition, emission (`np.ndarray`): the tables, float32 or float64: the type of the recursions.
+        start, transition, emission (`np.ndarray`): the tables, float32 or float64, which is the type of the
+            recursions.
         tokens (`np.ndarray` of shape `(B, T)`, int64): symbols in `[0, E)`.
-        lengths (`np.ndarray` of shape `(B,)`, *optional*): tokens that count in each row.
-        bound (`float`): the most that a backward value over a scale may be.
+        lengths (`np.ndarray` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
+        bound (`float`): maximum of a backward value divided by a scale.
 
     Returns:
-        Float64 arrays `(H,)`, `(H, H)`, `(H, E)` and `(B,)`; a sequence that is impossible adds nothing, and has -inf.
+        Float64 arrays `(H,)`, `(H, H)`, `(H, E)` and `(B,)`. An impossible sequence has log-likelihood -inf and adds
+        nothing to the counts.
     """
     states, symbols = emission.shape
     pad = -states % 8
@@ -57,13 +60,13 @@ def fused_counts(
     return start_H[:states], (flow_HH * transition)[:states, :states], emitted_EH[:, :states].T, scores
 
 
-# Products and sums may be fused and partly reordered: to the same bits on processors of one kind, not of any.
+# Products and sums may be fused and partly reordered, so results are bit-identical only on processors of one kind.
 _compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
 
 
 @_compiled
 def _count(
-    start, transition, to_previous, emission, tokens, lengths, least, most, bound, starts, flow, emitted, scores
+    start, transition, to_previous, emission, tokens, lengths, smallest, largest, bound, starts, flow, emitted, scores
 ):
     states = len(start)
     filtered = np.empty((tokens.shape[1], _LANES, states), start.dtype)
@@ -76,7 +79,7 @@ def _count(
         for r in range(_LANES):
             end[r] = lengths[first + r] if first + r < len(tokens) else 0
         rows = tokens[first : first + _LANES]
-        _filter(start, transition, emission, rows, end, least, filtered, scale, work)
+        _filter(start, transition, emission, rows, end, smallest, filtered, scale, work)
         for r in range(len(rows)):
             for t in range(end[r]):
                 scores[first + r] += np.log(np.float64(scale[t, r]))
@@ -85,7 +88,7 @@ def _count(
             for r in range(_LANES):
                 if t < end[r]:
                     symbol = rows[r, t]
-                    inverse = min(1 / scale[t, r], most) if scale[t, r] > 0 else 0 * most
+                    inverse = min(1 / scale[t, r], largest) if scale[t, r] > 0 else 0 * largest
                     for j in range(states):
                         filtered[t, r, j] *= value[r, j]
                         shown[symbol, j] += filtered[t, r, j]
@@ -109,8 +112,9 @@ def _count(
 
 
 @_compiled
-def _filter(start, transition, emission, rows, end, least, filtered, scale, work):
-    # P(state at t | tokens up to and with t) and P(token t | tokens before it); zeros and ones beyond a row's end.
+def _filter(start, transition, emission, rows, end, smallest, filtered, scale, work):
+    # P(state at t | tokens up to and including t) and P(token t | tokens before it); zeros and ones beyond a row's
+    # end.
     for r in range(_LANES):
         work[r] = start
     for t in range(end.max()):
@@ -120,8 +124,8 @@ def _filter(start, transition, emission, rows, end, least, filtered, scale, work
                 for j in range(len(start)):
                     filtered[t, r, j] = emission[symbol, j] * work[r, j]
                 scale[t, r] = _sum(filtered[t, r])
-                # An impossible token has scale 0: zeros over this are zeros, not NaN.
-                divisor = max(scale[t, r], least)
+                # An impossible token has scale 0; 0 divided by the smallest number is 0, not NaN.
+                divisor = max(scale[t, r], smallest)
                 for j in range(len(start)):
                     filtered[t, r, j] /= divisor
             else:

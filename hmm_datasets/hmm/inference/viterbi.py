@@ -1,12 +1,12 @@
 """The most probable paths of states: Viterbi's algorithm, and the `k` best.
 
-Max-plus recursion in logarithms (Viterbi, IEEE Trans. Inf. Theory 13, 1967), which cannot underflow; scores are kept
-near 0, so that they lose no digits as the sequence grows. Every state keeps the scores of the `k` best ways to arrive
-in it (the parallel list Viterbi algorithm of Seshadri and Sundberg, IEEE Trans. Commun. 42, 1994), and the way back is
-found from the scores alone, so that the `k` best paths are exact.
+The max-plus recursion (Viterbi, IEEE Trans. Inf. Theory 13, 1967) runs in logarithms and cannot underflow. Scores are
+kept near 0, so that they do not lose digits as the sequence grows. Every state keeps the scores of the `k` best ways
+to reach it (the parallel list Viterbi algorithm of Seshadri and Sundberg, IEEE Trans. Commun. 42, 1994). Paths are
+traced back from the scores alone, so that the `k` best paths are exact.
 
-Time is `O(B T H (H + k^2))`, but for sorting. Memory is `O(B T k H)` for the scores and a few MiB of work, or one
-row's `(H, H)` sums if they are more: rows are taken a few at a time, never `(B, H, H)`.
+Time is `O(B T H (H + k^2))` besides sorting. Memory is `O(B T k H)` for the scores, plus a few MiB, or the `(H, H)`
+sums of one row if they are larger. Rows are processed a few at a time, never as `(B, H, H)`.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .forward_backward import Parameters
 
-_CACHE_BYTES = 1 << 22  # sums of one step on a CPU: more than the caches hold ran ten times slower a row
+_CACHE_BYTES = 1 << 22  # of the sums of one step on a CPU: more than fits the caches was ten times slower per row
 _WORK_BYTES = 1 << 28
 
 
@@ -41,11 +41,11 @@ def viterbi(hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B
     Args:
         hmm ([`~hmm_datasets.hmm.inference.forward_backward.Parameters`]): the tables.
         tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
-        lengths (`torch.Tensor` of shape `(B,)`, *optional*): tokens that count in each row.
+        lengths (`torch.Tensor` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
 
     Returns:
-        [`Path`]: of paths that tie, the one whose last differing state is lower. State 0 beyond the length, and
-            throughout, with -inf as log-probability, where the sequence is impossible.
+        [`Path`]: the best path. Of two paths that tie it is the one whose last differing state is lower. Beyond the
+            length of a row the state is 0. An impossible sequence has state 0 throughout and log-probability -inf.
     """
     best = viterbi_k_best(hmm, tokens, 1, lengths)
     return Path(best.states[:, 0], best.log_probability[:, 0])
@@ -57,11 +57,11 @@ def viterbi_k_best(
     """The `k` paths of greatest joint probability, all different, best first.
 
     Args:
-        k (`int`): how many, 1 or more. The other arguments are those of [`viterbi`].
+        k (`int`): number of paths, 1 or more. The other arguments are those of [`viterbi`].
 
     Returns:
-        [`Paths`]: ties as of [`viterbi`]. Where fewer than `k` paths are possible, the rest have log-probability -inf
-            and state 0 throughout.
+        [`Paths`]: ties are broken as in [`viterbi`]. Where fewer than `k` paths are possible, the rest have
+            log-probability -inf and state 0 throughout.
     """
     if lengths is None:
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
@@ -74,7 +74,7 @@ def viterbi_k_best(
 class _Logarithms(NamedTuple):
     start_H: Tensor
     emission_EH: Tensor
-    moves_XJI: Tensor  # log P(i -> j) at [0, j, i]; where symbols are on edges log P(emit x, i -> j) at [x, j, i]
+    moves_XJI: Tensor  # log P(i -> j) at [0, j, i]; if edge-emitting, log P(emit x, i -> j) at [x, j, i]
     on_edges: bool
 
     @classmethod
@@ -83,7 +83,7 @@ class _Logarithms(NamedTuple):
         return cls(hmm.start.log(), hmm.emission.T.log(), moves.log_(), hmm.edges is not None)
 
     def leave(self, arrival_BHk: Tensor, symbol_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores on leaving each state, but for the move, and what was taken off all of a row."""
+        """Scores with the emission of each state but without the move, and the offset subtracted from each row."""
         # Near 0 the best scores keep their last digits, however long the sequence.
         offset_B = arrival_BHk.amax(dim=(1, 2))
         offset_B = torch.where(offset_B > -torch.inf, offset_B, 0.0)
@@ -113,21 +113,21 @@ def _best_paths(logs: _Logarithms, tokens: Tensor, length_B: Tensor, k: int) -> 
         offset_B += taken_B
         if logs.on_edges:
             ready_BHk = ready_BHk + logs.emission_EH[symbol_B].unsqueeze(2)
-    score_Bn, place_Bn = ready_BHk.flatten(1).sort(dim=1, descending=True, stable=True)
+    score_Bn, index_Bn = ready_BHk.flatten(1).sort(dim=1, descending=True, stable=True)
     score_Bk = score_Bn[:, :k] + offset_B.unsqueeze(1)
-    # Of no tokens there is one path, which is certain.
+    # A sequence of no tokens has one path, of probability 1.
     none = torch.where(torch.arange(k, device=tokens.device) == 0, 0.0, -torch.inf).to(score_Bk)
     score_Bk = torch.where((length_B == 0).unsqueeze(1), none, score_Bk)
-    states_BkT = _trace_back(logs, tokens, length_B, arrivals_TBHk, place_Bn[:, :k])
+    states_BkT = _trace_back(logs, tokens, length_B, arrivals_TBHk, index_Bn[:, :k])
     return states_BkT.masked_fill_((score_Bk == -torch.inf).unsqueeze(2), 0), score_Bk.to(logs.start_H.dtype)
 
 
 def _arrive(logs: _Logarithms, ready_BHk: Tensor, symbol_B: Tensor, out: Tensor) -> None:
-    # The k best scores over all states left and their ranks, for every state entered.
+    # For every state entered, the k best scores over all states left and their ranks.
     states, k = ready_BHk.shape[1:]
     work = _CACHE_BYTES if ready_BHk.device.type == "cpu" else _WORK_BYTES
     count = max(1, work // (ready_BHk.element_size() * states * max(states, k * k)))
-    # Made once: blocks of this size come fresh from the system each time, which costs more than the sums.
+    # Allocated once: the system would zero a block of this size on every allocation, which costs more than the sums.
     first_BJI = ready_BHk.new_empty(min(count, len(ready_BHk)), states, states)
     for ready, symbols, best in zip(ready_BHk.split(count), symbol_B.split(count), out.split(count), strict=True):
         moves = logs.moves_XJI[symbols] if logs.on_edges else logs.moves_XJI
@@ -135,7 +135,8 @@ def _arrive(logs: _Logarithms, ready_BHk: Tensor, symbol_B: Tensor, out: Tensor)
         if k == 1:
             torch.amax(first, dim=2, keepdim=True, out=best)
             continue
-        # The k best ways come through the k states with the best first ways: any other has k better ones before it.
+        # The k best ways come through the k states whose best ways are best: a way through any other state has at
+        # least k better ones.
         through = first.topk(min(k, states), dim=2).indices
         lists = ready.gather(1, through.flatten(1).unsqueeze(2).expand(-1, -1, k)).unflatten(1, through.shape[1:])
         sums = lists + moves.expand(len(ready), -1, -1).gather(2, through).unsqueeze(3)
@@ -145,23 +146,23 @@ def _arrive(logs: _Logarithms, ready_BHk: Tensor, symbol_B: Tensor, out: Tensor)
 def _trace_back(
     logs: _Logarithms, tokens: Tensor, length_B: Tensor, arrivals_TBHk: Tensor, final_Bk: Tensor
 ) -> Tensor:
-    # A place is state * k + rank.
+    # An index is state * k + rank.
     (batch, length), k = tokens.shape, final_Bk.shape[1]
     states_BkT = tokens.new_zeros(batch, k, length)
-    place_Bk = final_Bk
+    index_Bk = final_Bk
     for t in reversed(range(length)):
         if t + 1 < length:
-            state_Bk, rank_Bk = place_Bk // k, place_Bk % k
+            state_Bk, rank_Bk = index_Bk // k, index_Bk % k
             ranked_Bkk = arrivals_TBHk[t + 1].gather(1, state_Bk.unsqueeze(2).expand(-1, -1, k))
             reached_Bk1 = ranked_Bkk.gather(2, rank_Bk.unsqueeze(2))
-            # The same sums as on the way there, bit for bit: of those equal to the score reached, the one whose turn
-            # it is, after those of the ranks above.
+            # These sums are bit-identical to those of the forward pass, so the predecessor is found by equality. Where
+            # several sums equal the score, better ranks with the same score have taken the first of them.
             ready_BHk, _ = logs.leave(arrivals_TBHk[t], tokens[:, t])
             moves_BkI = logs.moves_XJI[logs.which(tokens[:, t]).unsqueeze(1), state_Bk]
             equal = (ready_BHk.unsqueeze(1) + moves_BkI.unsqueeze(3)).flatten(2) == reached_Bk1
             above = torch.arange(k, device=tokens.device) < rank_Bk.unsqueeze(2)
-            turn_Bk1 = ((ranked_Bkk == reached_Bk1) & above).sum(2, keepdim=True)
-            came_Bk = (equal & (equal.cumsum(2) == turn_Bk1 + 1)).int().argmax(2)
-            place_Bk = torch.where((t + 1 < length_B).unsqueeze(1), came_Bk, final_Bk)
-        states_BkT[:, :, t] = torch.where((t < length_B).unsqueeze(1), place_Bk // k, 0)
+            taken_Bk1 = ((ranked_Bkk == reached_Bk1) & above).sum(2, keepdim=True)
+            came_Bk = (equal & (equal.cumsum(2) == taken_Bk1 + 1)).int().argmax(2)
+            index_Bk = torch.where((t + 1 < length_B).unsqueeze(1), came_Bk, final_Bk)
+        states_BkT[:, :, t] = torch.where((t < length_B).unsqueeze(1), index_Bk // k, 0)
     return states_BkT

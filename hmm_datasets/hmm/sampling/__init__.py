@@ -1,1 +1,1 @@
-"""Drawing from an HMM: alias tables, counter-based random numbers, kernels for CPUs and GPUs."""
+"""Sampling from an HMM: alias tables, counter-based random numbers, and kernels for CPUs and GPUs."""

@@ -1,12 +1,12 @@
-"""The sampler of `hmm_datasets.hmm.sampling.sequences` on a CUDA device, as a Triton kernel: the same bits.
+"""The sampler of `hmm_datasets.hmm.sampling.sequences` on a CUDA device, as a Triton kernel with identical results.
 
-A lane draws one sequence, token after token; Philox is Triton's own, of the same ten rounds, and what follows it is
-integer arithmetic and look-ups, which no device rounds. The alias tables lie in the device's memory, where the second
-level cache holds those of some hundred states (8 bytes a category, rounded up to a power of two). A token costs one
+A lane draws one sequence, token after token. Philox is that of Triton, with the same ten rounds. Everything else is
+integer arithmetic and look-ups, so that no device rounds differently. The alias tables are in device memory; those of
+some hundred states fit the second-level cache (8 bytes per category, padded to a power of two). A token costs one
 Philox block, four gathers and one store.
 
-Triton comes with the CUDA builds of torch. With `TRITON_INTERPRET=1` in the environment before the first import the
-same kernel runs on the CPU, some thousand tokens per second: that is how it is tested where there is no GPU.
+Triton comes with the CUDA builds of torch. With `TRITON_INTERPRET=1` in the environment before the first import, the
+same kernel runs on the CPU at about a thousand tokens per second. The tests use this where there is no GPU.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ START = tl.constexpr(int(_START))
 _LANES = 128
 
 DeviceTable = tuple[Tensor, Tensor, int]
-"""An alias table on a device: threshold `(R, 2**bits)` and alias, uint32, and `bits`."""
+"""An alias table on a device: `threshold` and `alias`, both uint32 of shape `(R, 2**bits)`, and `bits`."""
 
 
 def device_table(table: "AliasTable", device: torch.device) -> DeviceTable:
@@ -45,7 +45,7 @@ def sample_tokens(
     step: int,
     out: UInt[Tensor, "N L"],
 ) -> None:
-    """As [`sample_tokens`], into a contiguous tensor on the device of the tables."""
+    """The same as `sample_tokens` of `sequences`, but into a contiguous tensor on the device of the tables."""
     if not out.is_contiguous():
         raise InputError(f"out has strides {out.stride()}; expected a contiguous tensor on a CUDA device")
     num_sequences, length = out.shape
@@ -63,8 +63,8 @@ def sample_tokens(
 def _pick(threshold, alias, row, bits, high, low):
     # A row of one column (bits = 0) would shift 32 bits out of 32, which the hardware leaves undefined.
     column = (high.to(tl.uint64) >> (32 - bits).to(tl.uint64)).to(tl.int64)
-    place = (row << bits) + column
-    return tl.where(low < tl.load(threshold + place), column, tl.load(alias + place).to(tl.int64))
+    index = (row << bits) + column
+    return tl.where(low < tl.load(threshold + index), column, tl.load(alias + index).to(tl.int64))
 
 
 @triton.jit(do_not_specialize=["s_bits", "e_bits", "t_bits", "num_symbols", "seed", "first", "step", "length"])
@@ -93,14 +93,14 @@ def _draw_sequences(
     index = first.to(tl.uint64) + step.to(tl.uint64) * n.to(tl.uint64)
     i0 = index.to(tl.uint32)
     i1 = (index >> 32).to(tl.uint32)
-    zero = tl.zeros([lanes], tl.uint32)  # TOKENS_STREAM, too
+    zero = tl.zeros([lanes], tl.uint32)  # also the value of TOKENS_STREAM
     w0, w1, w2, w3 = tl.philox(seed, i0, i1, zero + START, zero, 10)
     state = _pick(s_thr, s_alias, tl.zeros([lanes], tl.int64), s_bits, w0, w1)
     target = out + n * length
-    place = zero
+    position = zero
     for t in range(length):
-        w0, w1, w2, w3 = tl.philox(seed, i0, i1, place, zero, 10)
-        place += 1
+        w0, w1, w2, w3 = tl.philox(seed, i0, i1, position, zero, 10)
+        position += 1
         drawn = _pick(e_thr, e_alias, state, e_bits, w0, w1)
         if on_edges:
             tl.store(target + t, (drawn % num_symbols).to(out.dtype.element_ty), mask=exists)

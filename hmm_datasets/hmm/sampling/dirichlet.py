@@ -1,23 +1,24 @@
-"""Random distributions and tables of distributions, the same to the last bit on every machine.
+"""Random distributions and tables of distributions, bit-identical on every machine.
 
-A Dirichlet row is a vector of independent Gamma variates over its sum. The variates are by rejection from a cubed
-normal deviate (Marsaglia and Tsang, ACM Trans. Math. Software 26, 2000), the normals by Marsaglia's polar method;
-three attempts in four succeed, and each takes up to two blocks of 128 random bits: some 0.2 microseconds an entry.
-A Zipf row has the probabilities `1^-s, 2^-s, ..., n^-s` over their sum (Zipf 1949), in an order that is uniform and
-the row's own.
+A Dirichlet row is a vector of independent Gamma variates divided by its sum. Gamma variates are drawn by rejection
+from a cubed normal deviate (Marsaglia and Tsang, ACM Trans. Math. Software 26, 2000), and normal deviates by
+Marsaglia's polar method. Three attempts in four succeed, and each takes up to two blocks of 128 random bits, about 0.2
+microseconds per entry. A Zipf row has the probabilities `1^-s, 2^-s, ..., n^-s` divided by their sum (Zipf 1949), in a
+uniform random order drawn for each row.
 
 A doubly stochastic table is Sinkhorn's limit of a positive one (Ann. Math. Statist. 35, 1964): rows and columns are
-brought to sum one by turns, a thousand times at most; of very peaked tables, where that is not enough, the rest is
-made up in proportion. The stationary distribution is by the elimination of Grassmann, Taksar and Heyman (Operations
-Research 33, 1985), which subtracts nothing, so that no entry loses digits; `O(n^3)`.
+alternately scaled to sum to one, at most a thousand times. For very peaked tables that is not enough, and what is
+missing is then added in proportion. The stationary distribution is computed by the elimination of Grassmann, Taksar
+and Heyman (Operations Research 33, 1985) in `O(n^3)`. It has no subtractions, so that no entry loses digits.
 
-Additions, products, quotients and square roots of float64, in an order that is written out, are all there is: IEEE 754
-fixes their results to the last bit, and numba neither reorders nor fuses them. Logarithms and exponentials, which
-every mathematical library rounds in its own way, are built from them here. What is not guaranteed: processors or
-compilers that do not keep to that standard.
+The code uses only additions, products, quotients and square roots of float64, in a fixed order. IEEE 754 defines their
+results to the last bit, and numba neither reorders nor fuses them. Logarithms and exponentials are built from these
+operations here, because mathematical libraries round them differently. Processors or compilers that do not follow
+IEEE 754 may give other results.
 
-Random words are Philox blocks of counter `(number, draw, stream | attempt << 16)`; see `families.family` for the
-streams. What is taken from `kernels` is fixed by the format, so numba's cache, which would not notice, is safe.
+Random words are Philox blocks with counter `(number, draw, stream | attempt << 16)`; see `families.family` for the
+streams. numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the functions
+imported from there.
 """
 
 import math
@@ -32,12 +33,11 @@ MAX_ROUNDS = 1000  # of Sinkhorn's iteration
 
 @numba.njit(cache=True, nogil=True)
 def fill_dirichlet_rows(alpha, number, stream, seed, out):
-    """Fill `out` (R, n) with distributions from the symmetric Dirichlet distribution of concentration `alpha` a
-    category.
+    """Fill `out` (R, n) with rows from the symmetric Dirichlet distribution of concentration `alpha` per category.
 
-    Rows sum to one up to rounding, and no entry is zero. `R n` is below `2**31`.
+    Rows sum to one up to rounding, and no entry is zero. `R n` must be below `2**31`.
     """
-    # Logarithms, since for small alpha the variates themselves underflow. Below 1, Gamma(alpha) is
+    # Logarithms, because the variates themselves underflow for small alpha. Below 1, Gamma(alpha) is
     # Gamma(alpha + 1) times U^(1 / alpha) (section 6 of the paper).
     shape = alpha + 1 if alpha < 1 else alpha
     d = shape - 1 / 3
@@ -45,13 +45,13 @@ def fill_dirichlet_rows(alpha, number, stream, seed, out):
     log_d = log(d)
     for r in range(out.shape[0]):
         row = out[r]
-        most = -np.inf
+        largest = -np.inf
         for x in range(len(row)):
             value = log_gamma_variate(d, c, log_d, np.uint64(2 * (r * len(row) + x)), number, stream, seed, alpha)
             row[x] = value
-            most = max(most, value)
+            largest = max(largest, value)
         for x in range(len(row)):
-            row[x] = exp(row[x] - most)
+            row[x] = exp(row[x] - largest)
         divide_by_sum(row)
 
 
@@ -84,7 +84,7 @@ def log_gamma_variate(d, c, log_d, draw, number, stream, seed, alpha):
 def fill_zipf_rows(exponent, number, stream, seed, out):
     """Fill `out` (R, n) with rows of probabilities proportional to `rank^-exponent`, each in a random order.
 
-    Row `r` is ordered by the permutation of stream `stream | r << 16`; `R` is at most `2**16`.
+    The order of row `r` is the permutation of stream `stream | r << 16`; `R` is at most `2**16`.
     """
     size = out.shape[1]
     distribution = np.empty(size)
@@ -115,9 +115,10 @@ def make_doubly_stochastic(table):
             break
         for r in range(size):
             for x in range(size):
-                table[r, x] = max(table[r, x] / total[x], 1e-300)  # never subnormal: not every program keeps those
-    # What is left is mended as by Altschuler, Weed and Rigollet (NIPS 2017, algorithm 2): sums above one are scaled
-    # down to it, and what is then missing is spread in proportion to what row and column lack.
+                # Never subnormal, because some programs flush subnormal numbers to zero.
+                table[r, x] = max(table[r, x] / total[x], 1e-300)
+    # The remaining error is removed as in Altschuler, Weed and Rigollet (NIPS 2017, algorithm 2): rows and columns
+    # with sums above one are scaled down, and what is then missing is added in proportion to what row and column lack.
     for r in range(size):
         scale_down(table[r])
     for x in range(size):
@@ -159,7 +160,7 @@ def stationary_distribution(transition):
     rest = transition.copy()
     size = len(rest)
     for last in range(size - 1, 0, -1):
-        # The chain watched only while it is in states below `last`: ways through `last` are added to the direct ones.
+        # Remove state `last` from the chain: paths through it are added to the direct transitions.
         leaving = 0.0
         for x in range(last):
             leaving += rest[last, x]
@@ -172,7 +173,7 @@ def stationary_distribution(transition):
     for last in range(1, size):
         for r in range(last):
             distribution[last] += distribution[r] * rest[r, last]
-        # Of nearly closed chains the entries grow beyond all bounds, unless brought back every time.
+        # Without this, entries could overflow for chains with states that are almost never left.
         divide_by_sum(distribution[: last + 1])
     return distribution
 
@@ -188,14 +189,14 @@ def divide_by_sum(distribution):
 
 @numba.njit(cache=True, nogil=True)
 def uniform(high, low):
-    # Two words make a uniform number of 53 bits, never 0.
+    # A uniform number of 53 bits from two words, never 0.
     return (np.float64((high << np.uint64(21)) ^ (low >> np.uint64(11))) + 0.5) * 2.0**-53
 
 
 @numba.njit(cache=True, nogil=True)
 def log(x):
     """The natural logarithm of a positive number."""
-    # log(m 2^e) = e log 2 + 2 artanh((m - 1) / (m + 1)), m in [1/sqrt 2, sqrt 2): eleven terms reach 2^-53.
+    # log(m 2^e) = e log 2 + 2 artanh((m - 1) / (m + 1)), m in [1/sqrt 2, sqrt 2). Eleven terms are exact to 2^-53.
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa, exponent = 2 * mantissa, exponent - 1
@@ -210,8 +211,8 @@ def log(x):
 @numba.njit(cache=True, nogil=True)
 def exp(x):
     """The exponential of a number that is 0 or less."""
-    # exp(k log 2 + r) = 2^k exp(r), |r| <= log(2) / 2: fourteen terms reach 2^-53. Clipped above where numbers become
-    # subnormal, which not every program keeps; so no probability is zero.
+    # exp(k log 2 + r) = 2^k exp(r), |r| <= log(2) / 2. Fourteen terms are exact to 2^-53. x is clipped before the
+    # result would be subnormal, because some programs flush subnormal numbers to zero; so no probability is zero.
     x = max(x, -700.0)
     k = math.floor(x * 1.4426950408889634 + 0.5)
     r = x - k * 0.6931471805599453

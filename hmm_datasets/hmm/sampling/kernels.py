@@ -1,12 +1,13 @@
 """The loops over tokens, compiled by numba: random blocks, alias tables and draws from them, permutations.
 
-All stand in one file, since numba's cache on disk looks at the file that a kernel stands in, and not at those whose
-functions it took in: a change to any of them recompiles them all. See `sampling` and `families` for what they compute.
+All kernels are in one file because of numba's cache on disk. It recompiles a kernel when the file of the kernel
+changes, but not when another file changes whose functions are compiled into it. The algorithms are described in
+`sampling.sequences` and `families.family`.
 
-Sequences are drawn side by side, so that the look-ups of one wait for memory while others go on, and so that the
-random blocks of a step fill the processor's vector unit (LLVM sees to it for a plain loop over lanes, and only then).
-On two cores of a Zen 3 this was three times as fast as one sequence after another. Where there are fewer sequences
-than lanes, the lanes left take the blocks of the next places.
+Sequences are drawn 16 at a time, one per lane, so that the memory look-ups of several sequences overlap, and so that
+the random blocks of a step use the vector unit of the processor. LLVM vectorizes only a plain loop over lanes. On two
+cores of a Zen 3 this was three times as fast as drawing one sequence after another. Where there are fewer sequences
+than lanes, the remaining lanes compute the blocks of the next positions.
 """
 
 import numba
@@ -19,16 +20,16 @@ FAMILY_STREAM = np.uint64(1)
 """Philox stream of the choices of `families` (permutations, components, tables, lengths)."""
 
 EMISSIONS_STREAM = FAMILY_STREAM | np.uint64(1 << 8)
-"""Philox stream of the permutations of emission rows, which are drawn along with the tokens."""
+"""Philox stream of the permutations of emission rows, which are drawn together with the tokens."""
 
-START = np.uint64(0xFFFFFFFF)  # the place of the start state's block, after every possible token
+START = np.uint64(0xFFFFFFFF)  # position of the block of the start state, after every possible token
 
-LANES = 16  # drawn side by side; with 8 LLVM unrolls the loop instead of vectorizing it
+LANES = 16  # sequences drawn together; with 8 LLVM unrolls the loop instead of vectorizing it
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def philox_block(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10 on uint64 registers that hold 32-bit words; returns four 32-bit words."""
+    """Philox4x32-10 of 32-bit words in uint64 registers; returns four 32-bit words."""
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     for _ in range(10):
@@ -52,8 +53,8 @@ def fill_blocks(counter, key, out):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def pick(entries, bits, high, low):
-    # `high` chooses the column by its top bits, `low` decides between the column's two categories. Both come with one
-    # load, and the choice between them is no branch, which the processor could not foresee.
+    # The top bits of `high` choose the column, and `low` decides between the two categories of the column. One load
+    # reads both categories, and the decision compiles to no branch, since the processor could not predict it.
     column = high >> np.uint64(32 - bits)
     entry = entries[column]
     return column if low < (entry & np.uint64(0xFFFFFFFF)) else entry >> np.uint64(32)
@@ -63,8 +64,8 @@ def pick(entries, bits, high, low):
 def draw_sequences(
     start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, out
 ):
-    # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`. What is None is known when
-    # compiled: each kind of HMM, permuted or not, has a kernel of its own.
+    # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`. numba compiles a separate
+    # kernel for each combination of arguments that are None.
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     k0 = seed & mask
@@ -75,7 +76,8 @@ def draw_sequences(
     state, row = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     count = out.shape[0] if rows is None else len(rows)
     if group is not None:
-        # Room for a permutation a lane, in a ring: lanes of one group share one, also with the last of those before.
+        # A ring buffer with one permutation per lane. Sequences of one group share a permutation, even with the last
+        # group of the lanes before.
         size = symbol.shape[0]
         permuted = np.empty(LANES * size, np.uint32)
         room = shuffle_room(size)
@@ -84,16 +86,16 @@ def draw_sequences(
         current = np.uint64(0)
     for n in range(0, count, LANES):
         lanes = min(LANES, count - n)
-        places = LANES // lanes
+        ahead_per_lane = LANES // lanes
         for lane in range(lanes):
             row[lane] = n + lane if rows is None else rows[n + lane]
         for i in range(LANES):
-            index = first + step * row[min(i // places, lanes - 1)]
+            index = first + step * row[min(i // ahead_per_lane, lanes - 1)]
             low[i] = index & mask
             high[i] = index >> shift
-            ahead[i] = i % places
+            ahead[i] = i % ahead_per_lane
         for lane in range(lanes):
-            i = lane * places
+            i = lane * ahead_per_lane
             a, b, _, _ = philox_block(low[i], high[i], START, TOKENS_STREAM, k0, k1)
             state[lane] = pick(start, s_bits, a, b)
             if group is not None:
@@ -103,15 +105,17 @@ def draw_sequences(
                     shuffle(permuted[newest * size : (newest + 1) * size], room, number, EMISSIONS_STREAM, seed)
                     current = number
                 row_start[lane] = newest * size
-        for t in range(0, out.shape[1], places):
+        for t in range(0, out.shape[1], ahead_per_lane):
             for i in range(LANES):
-                # Masked where masked already: so LLVM knows them for 32 bits, and multiplies four at once.
-                place = (np.uint64(t) + ahead[i]) & mask
-                w0[i], w1[i], w2[i], w3[i] = philox_block(low[i] & mask, high[i] & mask, place, TOKENS_STREAM, k0, k1)
-            for j in range(min(places, out.shape[1] - t)):
-                # Unsigned indices, since numba looks whether signed ones count from the end.
+                # The repeated masks tell LLVM that these are 32-bit numbers, so that it multiplies four at once.
+                position = (np.uint64(t) + ahead[i]) & mask
+                w0[i], w1[i], w2[i], w3[i] = philox_block(
+                    low[i] & mask, high[i] & mask, position, TOKENS_STREAM, k0, k1
+                )
+            for j in range(min(ahead_per_lane, out.shape[1] - t)):
+                # Unsigned indices, since numba checks whether signed ones are negative.
                 for lane in range(np.uint64(lanes)):
-                    i = lane * np.uint64(places) + np.uint64(j)
+                    i = lane * np.uint64(ahead_per_lane) + np.uint64(j)
                     here = state[lane]
                     emits = here if group is None else permuted[row_start[lane] + here]
                     drawn = pick(symbol[emits], e_bits, w0[i], w1[i])
@@ -123,8 +127,8 @@ def draw_sequences(
                         state[lane] = pick(transition[here], t_bits, w2[i], w3[i])
 
 
-MOST_SHUFFLED = 1 << 16
-"""Things that a permutation can be of: 16 bits choose among them."""
+MAX_SHUFFLED = 1 << 16
+"""Maximum number of elements of a permutation, because 16 random bits choose among them."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -134,7 +138,8 @@ def shuffle_room(size):
 
 @numba.njit(cache=True, nogil=True)
 def shuffle(permutation, room, number, stream, seed):
-    # Fisher and Yates's, inside out. All numbers are drawn first, to `room`, in a loop that vectorizes.
+    # Fisher and Yates's shuffle, inside out. All random numbers are drawn first, into `room`, in a loop that
+    # vectorizes.
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(0xFFFF)
     bits = np.uint64(16)
@@ -143,7 +148,7 @@ def shuffle(permutation, room, number, stream, seed):
     blocks = len(room) // 8
     for block in range(blocks):
         w0, w1, w2, w3 = philox_block(n0, n1, np.uint64(block) & mask, stream & mask, k0, k1)
-        # Half a word chooses among `x + 1` ways by the high half of their product (Lemire, ACM TOMACS 29, 2019).
+        # Half a word chooses among `x + 1` elements by the high half of their product (Lemire, ACM TOMACS 29, 2019).
         room[block] = (w0 & half) * np.uint64(block + 1)
         room[block + blocks] = (w0 >> bits) * np.uint64(block + blocks + 1)
         room[block + 2 * blocks] = (w1 & half) * np.uint64(block + 2 * blocks + 1)
@@ -154,7 +159,8 @@ def shuffle(permutation, room, number, stream, seed):
         room[block + 7 * blocks] = (w3 >> bits) * np.uint64(block + 7 * blocks + 1)
     for x in range(np.uint32(len(permutation))):
         product = room[x]
-        # Products whose low half is below 2^16 mod (x + 1) are too many for equal chances; few need the division.
+        # Products whose low half is below 2^16 mod (x + 1) are drawn again, so that all choices are equally likely.
+        # The first comparison avoids the division in most cases.
         if (product & np.uint32(0xFFFF)) <= x and (product & np.uint32(0xFFFF)) < 65536 % (x + 1):
             chosen = redraw(x, n0, n1, stream, k0, k1)
         else:
@@ -169,7 +175,7 @@ def redraw(x, n0, n1, stream, k0, k1):
     attempt = np.uint64(0)
     while True:
         attempt += np.uint64(1)
-        # Places from 2^16 on are no block's above.
+        # The first draw in `shuffle` never uses draw numbers of 2^16 or more.
         word, _, _, _ = philox_block(n0, n1, np.uint64(x) + (attempt << np.uint64(16)), stream, k0, k1)
         product = (word & np.uint64(0xFFFF)) * ways
         if (product & np.uint64(0xFFFF)) >= np.uint64(65536) % ways:
@@ -192,7 +198,7 @@ def rename_symbols(stream, num_symbols, group, seed, first, step, out):
 
 @numba.njit(cache=True, nogil=True)
 def share_rest(weights, order):
-    # What each row lacks to 2^32 goes to its positive entries evenly, and what that leaves to the first in `order`.
+    # What each row lacks to 2^32 is shared evenly by its positive entries; the remainder goes to the first in `order`.
     for r in range(weights.shape[0]):
         rest, support = np.int64(1 << 32), 0
         for x in range(weights.shape[1]):
@@ -201,14 +207,14 @@ def share_rest(weights, order):
         support = max(support, 1)
         share = rest // support
         extra = rest - share * support
-        for place in range(support):
-            weights[r, order[r, place]] += share + (1 if place < extra else 0)
+        for rank in range(support):
+            weights[r, order[r, rank]] += share + (1 if rank < extra else 0)
 
 
 @numba.njit(cache=True, nogil=True)
 def fill_alias_rows(weights, bits, threshold, alias):
-    # Vose's construction. A column holds 2^32 units and there are 2^bits of them, so weights are scaled by their
-    # number: exact integers.
+    # Vose's construction. Each of the 2^bits columns has 2^32 units. Weights are multiplied by the number of columns,
+    # so that all numbers stay exact integers.
     one = np.int64(1 << 32)
     columns = threshold.shape[1]
     scaled = np.empty(columns, np.int64)
@@ -233,5 +239,5 @@ def fill_alias_rows(weights, bits, threshold, alias):
                 num_large -= 1
                 small[num_small] = high
                 num_small += 1
-        # The total is exact, so `large` never runs dry first. What remains in it is exactly full: threshold 0 and
-        # itself as alias, the same category always.
+        # The total is exact, so `large` is never empty first. The columns that remain in it are exactly full: with
+        # threshold 0 and themselves as alias they always give their own category.

@@ -2,14 +2,15 @@
 
 Random numbers come from Philox4x32-10, a counter-based generator (Salmon, Moraes, Dror and Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011, table 2), which passes BigCrush in all the ways of keying and counting tried
-there. The key is the seed; the counter of token `t` of sequence `i` is `(i, t, stream)`: under one key the generator
-is a bijection of counters, so no two tokens share a block, sequences never overlap, and any token's randomness is had
-without the ones before it. One block of 128 bits serves one token: 64 bits for the symbol, 64 for the next state.
+there. The key is the seed; the counter of token `t` of sequence `i` is `(i, t, stream)`. Under one key the generator
+is a bijection of counters, so no two tokens share a block, sequences never overlap, and the random bits of any token
+are computed without those before it. One block of 128 bits serves one token: 64 bits for the symbol, 64 for the next
+state.
 
-Categories are drawn from alias tables (Walker 1977; construction of Vose 1991) held in integers: probabilities are
-rounded to multiples of 2^-32 so that each row sums to one exactly, hence no rounding mode or vector unit can change
-a draw. A probability of zero stays zero. One token costs one Philox block and two table look-ups, whatever the number
-of states; a row of `n` categories takes 8 bytes times the next power of two, and as much again once drawn from.
+Categories are drawn from alias tables of integers (Walker 1977; construction of Vose 1991). Probabilities are rounded
+to multiples of 2^-32 so that each row sums to exactly one, and no rounding mode or vector unit can change a draw. A
+probability of zero stays zero. One token costs one Philox block and two table look-ups, whatever the number of states.
+A row of `n` categories takes 8 bytes times the next power of two, and twice that after the first draw.
 """
 
 import os
@@ -40,7 +41,7 @@ class AliasTable:
         threshold (`np.ndarray` of shape `(R, 2**bits)`, uint32): a column keeps its own category when the low 32 bits
             of the draw lie below it.
         alias (`np.ndarray` of shape `(R, 2**bits)`, uint32): the category taken otherwise.
-        bits (`int`): the high bits of the draw that choose the column.
+        bits (`int`): number of high bits of the draw that choose the column.
     """
 
     threshold: UInt[np.ndarray, "R C"]
@@ -59,15 +60,15 @@ class AliasTable:
 
     @cached_property
     def entries(self) -> UInt[np.ndarray, "R C"]:
-        """`alias` in the high half and `threshold` in the low half of a uint64: one load from memory a draw."""
+        """`alias` in the high half and `threshold` in the low half of a uint64, so that a draw needs one load."""
         return self.alias.astype(np.uint64) << np.uint64(32) | self.threshold
 
 
 def integer_weights(probabilities: Float[np.ndarray, "R n"]) -> UInt[np.ndarray, "R n"]:
-    """Round each row to integers that sum to 2^32: round down, then give the rest to the largest entries.
+    """Scale each row to integers that sum to 2^32: round down, then share the rest among the positive entries.
 
-    Every operation is exact in float64 or in integers, so the result is the same on every machine. An entry moves by
-    less than `(n + 1) 2^-32`, a zero stays zero.
+    Every operation is exact in float64 or in integers, so the result is the same on every machine. A probability
+    changes by less than `(n + 1) 2^-32`, and zero stays zero.
     """
     weights = np.floor(np.asarray(probabilities, dtype=np.float64) * 2.0**32).astype(np.int64)
     share_rest(weights, np.argsort(-weights, axis=1, kind="stable"))
@@ -96,12 +97,12 @@ def sample_tokens(
         transition ([`AliasTable`], *optional*): `H` distributions over the next state.
         num_symbols (`int`): `E`.
         seed (`int`): the key, in `[0, 2**64)`.
-        first, step (`int`): index of the first sequence, and from one to the next; taken modulo `2**64`.
+        first, step (`int`): index of the first sequence, and difference to the next; taken modulo `2**64`.
         out (`np.ndarray` of shape `(N, L)`): uint8, uint16 or uint32, written in place.
         num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
-        group (`int`, *optional*): shuffle the rows of `symbol` among the states, anew for every `group` sequences
-            (see [`~hmm_datasets.hmm.families.PermutedEmissions`]).
-        rows (`np.ndarray` of shape `(M,)`, *optional*): fill these rows alone, in one thread.
+        group (`int`, *optional*): shuffle the rows of `symbol` among the states, with another permutation for every
+            `group` sequences (see [`~hmm_datasets.hmm.families.PermutedEmissions`]).
+        rows (`np.ndarray` of shape `(M,)`, *optional*): fill only these rows, in one thread.
     """
     tables = [start.entries[0], start.bits, symbol.entries, symbol.bits]
     tables += [None, None] if transition is None else [transition.entries, transition.bits]
@@ -116,12 +117,12 @@ def sample_tokens(
 def fill_in_parallel(
     fill: Callable[[int, np.ndarray], None], first: int, step: int, out: np.ndarray, num_threads: int | None = None
 ) -> None:
-    """Call `fill(index of the first row, rows)` on parts of `out`, each in a thread of its own.
+    """Call `fill(index of the first row, rows)` on parts of `out`, each in its own thread.
 
     Args:
-        fill (`Callable`): writes its rows in place; kernels that release the GIL run side by side.
-        first, step (`int`): index of row 0, and from one row to the next; taken modulo `2**64`.
-        out (`np.ndarray` of shape `(N, L)`): what is cut by rows.
+        fill (`Callable`): writes its rows in place; kernels that release the GIL run in parallel.
+        first, step (`int`): index of row 0, and difference to the next row; taken modulo `2**64`.
+        out (`np.ndarray` of shape `(N, L)`): the array whose rows are filled.
         num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
     """
     if num_threads is None:
@@ -135,7 +136,7 @@ def fill_in_parallel(
     if num_threads == 1:
         run(0)
         return
-    # Python threads over a kernel without the GIL: numba's own pools do not survive the fork of a DataLoader worker.
+    # Python threads, because numba's own thread pools do not survive the fork of a DataLoader worker.
     with ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(run, range(num_threads)))
 
@@ -149,15 +150,15 @@ def checked_draw(
     step: Any = 1,
     out: UInt[Any, "N L"] | None = None,
 ) -> tuple[int, int, int, UInt[Any, "N L"]]:
-    """Check what was asked of a sampler; return `seed`, `first` and `step` as Python's integers, and `out`.
+    """Check the arguments of `sample`; return `seed`, `first` and `step` as Python integers, and `out`.
 
     Raises:
-        `InputError`: naming the argument out of range, or what `out` must be.
+        `InputError`: an argument is out of range, or `out` has another type, shape or device.
     """
-    # Python's integers, since NumPy's wrap or refuse where sums pass 2**63.
+    # Python integers, since sums of NumPy's overflow beyond 2**63.
     num_sequences, length, seed, first, step = (
-        integer(name, value, least, exponent)
-        for name, value, least, exponent in (
+        integer(name, value, minimum, exponent)
+        for name, value, minimum, exponent in (
             ("num_sequences", num_sequences, 0, 63),
             ("length", length, 0, 32),
             ("seed", seed, 0, 64),
@@ -182,12 +183,12 @@ def checked_draw(
 
 
 def _usable_cores() -> int:
-    # Of this process, where the system tells (Linux): a container may have fewer than the machine.
+    # On Linux the cores that this process may use: a container may have fewer than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def smallest_unsigned(num_values: int) -> np.dtype:
-    """The smallest unsigned integer type that holds `0 .. num_values - 1`.
+    """The smallest unsigned integer type that can store `0 .. num_values - 1`.
 
     ```python
     >>> smallest_unsigned(256), smallest_unsigned(257)

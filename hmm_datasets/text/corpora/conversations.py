@@ -1,22 +1,22 @@
-"""Formats of conversations and preferences: which columns a data set names, and how they become messages.
+"""Formats of conversations and preferences: the columns of a data set, and the messages they are converted to.
 
-| format | columns | becomes |
+| format | columns | content |
 |---|---|---|
-| messages | `messages` | as it is: `{role, content}`, or strings that are the user's and the assistant's in turn |
+| messages | `messages` | `{role, content}`, or strings by user and assistant in turn |
 | ShareGPT | `conversations` | `{from, value}` (human, gpt, system, tool and others, see `ROLE_NAMES`); else as above |
-| Alpaca | `instruction`, `output`, perhaps `input` | the input follows the instruction after a blank line |
-| prompt and completion | `prompt`, `completion` | strings are the user's and the assistant's; lists are messages |
-| question and answer | `question`, `answer` | the user's and the assistant's |
-| preferences | `chosen`, `rejected`, perhaps one of the prompts above | TRL's conversational form |
+| Alpaca | `instruction`, `output`, optionally `input` | the input follows the instruction after a blank line |
+| prompt and completion | `prompt`, `completion` | strings by user and assistant, or lists of messages |
+| question and answer | `question`, `answer` | strings by user and assistant |
+| preferences | `chosen`, `rejected`, optionally one of the prompts above | converted to TRL's conversational format |
 
-Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, which TRL's DPOTrainer takes. Where both
-answers are lists that begin with the same messages, these are the prompt (TRL: an implicit prompt); answers that are
-strings without a prompt share what they both begin with.
+Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, as TRL's DPOTrainer expects. If both
+answers are lists that begin with the same messages, these messages are the prompt (an implicit prompt in TRL). If both
+are strings and there is no prompt, their common beginning is the prompt.
 
-A message keeps its role and its text alone. Text in parts (`[{"type": "text", "text": ...}]`) is joined. Calls of
-tools (`tool_calls`) become text behind the assistant's words, `<tool_call>`, a JSON object with `name` and
-`arguments`, and `</tool_call>`, each on a line of its own, as Hermes and Qwen write them. Declarations
-of tools (a column `tools`) are not read: where a model has to see them, write them into the system message.
+Only the role and the text of a message are kept. Text in parts (`[{"type": "text", "text": ...}]`) is joined. Tool
+calls (`tool_calls`) become text after the assistant's words: `<tool_call>`, a JSON object with `name` and `arguments`,
+and `</tool_call>`, each on its own line, as Hermes and Qwen write them. Declarations of tools (a column `tools`) are
+not read; if a model should see them, write them into the system message.
 """
 
 import json
@@ -32,7 +32,7 @@ Kind = Literal["text", "conversations", "preferences"]
 Messages = list[dict[str, str]]
 
 ROLES = ("system", "user", "assistant", "tool")
-"""The roles of messages, as this package and its chat template call them."""
+"""Names of the roles of messages in this package and its chat template."""
 
 ROLE_NAMES = {role: role for role in ROLES} | {
     **dict.fromkeys(("human",), "user"),
@@ -40,7 +40,7 @@ ROLE_NAMES = {role: role for role in ROLES} | {
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
     "developer": "system",
 }
-"""What data sets call the roles."""
+"""Names of roles in data sets, and the role that each stands for."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Format:
     """How the rows of a data set are read.
 
     Attributes:
-        name (`str`): what it is called.
-        kind (`str`): what its rows become: `"text"`, `"conversations"` or `"preferences"`.
-        columns (`tuple[str, ...]`): columns that a data set has to have.
-        read (callable): takes a row and the opening words of an error; returns the row as its kind has it.
-        optional (`tuple[str, ...]`): columns that are read where they are.
-        remark (`str`): how columns become one message.
-        holds (callable): whether the first row is of this format, where the names of columns do not tell.
+        name (`str`): name of the format.
+        kind (`str`): kind of the rows: `"text"`, `"conversations"` or `"preferences"`.
+        columns (`tuple[str, ...]`): required columns.
+        read (callable): takes a row and the opening words of an error; returns the converted row.
+        optional (`tuple[str, ...]`): columns that are read if they exist.
+        remark (`str`): how columns are joined to one message.
+        holds (callable): whether the first row has this format, for formats with the same columns.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Format:
     holds: Callable[[Mapping[str, Any]], bool] = bool
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a data set with this first row is of this format."""
+        """Whether a data set with this first row has this format."""
         return set(self.columns) <= set(row) and self.holds(row)
 
     def describe(self, row: Mapping[str, Any]) -> str:
@@ -81,13 +81,13 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
 
     Args:
         messages (list):
-            Dictionaries with `role` and `content`, or `from` and `value`; or strings, which are the user's and the
-            assistant's in turn.
+            Dictionaries with `role` and `content`, or with `from` and `value`; or strings by user and assistant in
+            turn.
         where (`str`, *optional*):
             Opening words of an error.
 
     Raises:
-        `InputError`: where the list is empty, a role is unknown, or a content is no text.
+        `InputError`: the list is empty, a role is unknown, or a content is not text.
 
     ```python
     >>> normalize_messages(["Hello", "Hi"])
@@ -104,25 +104,28 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
 
 
 def recognize(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
-    """The first format of `FORMATS` that fits a data set's first row and is of this kind, if one is asked for."""
+    """The first format of `FORMATS` that fits the first row of a data set and has the given kind, if any."""
     return next((one for one in FORMATS if kind in (None, one.kind) and one.fits(row)), None)
 
 
 def column_format(column: str, kind: Kind) -> Format:
-    """The format of a data set whose text, or whose list of messages, stands in one column."""
+    """The format of a data set with its text, or its list of messages, in one column."""
     name, read = ("text", _read_text) if kind == "text" else ("messages", _read_messages)
     return Format(name, kind, (column,), partial(read, column))
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """All that a row says, as one string; two rows are the same document where it has the same words."""
+    """The whole text of a row as one string. Two rows are the same document if these strings have the same words."""
     if "text" in document:
         return document["text"]
     return "\n".join(f"{message['role']}: {message['content']}" for message in _all_messages(document))
 
 
 def as_prompt(document: Mapping[str, Any]) -> str:
-    """What decides the split of a row: all it says, or of a preference its prompt, so that no prompt is in both."""
+    """The text that decides the split of a row: its whole text, or for a preference the prompt alone.
+
+    So no prompt of preferences occurs in both splits.
+    """
     return as_text({"messages": document["prompt"]} if "prompt" in document else document)
 
 
@@ -152,25 +155,25 @@ def _message(message: Any, where: str) -> dict[str, str]:
     if not calls:
         return {"role": role, "content": check_text(_joined_parts(content, where), where)}
     if role != "assistant" or not isinstance(calls, list | tuple):
-        raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, of an assistant")
+        raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, and role assistant")
     words = [] if content in (None, "", []) else [_joined_parts(content, where)]
     return {"role": role, "content": check_text("\n".join(words + [_call(call, where) for call in calls]), where)}
 
 
 def _joined_parts(content: Any, where: str) -> Any:
-    """Content in parts as one string; any other content as it is."""
+    """Content in parts as one string; other content is returned unchanged."""
     if not isinstance(content, list | tuple) or not all(isinstance(part, Mapping) for part in content):
         return content
     for part in content:
         if part.get("type") != "text":
-            raise InputError(f"{where}: a part of type {part.get('type')!r}, expected text alone; drop the row")
+            raise InputError(f"{where}: a part of type {part.get('type')!r}, expected only text; drop the row")
     return "".join(check_text(part.get("text"), where) for part in content)
 
 
 def _call(call: Any, where: str) -> str:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise InputError(f"{where}: a call of a tool needs a name and arguments, found {shorten(call)}")
+        raise InputError(f"{where}: a tool call needs a name and arguments, found {shorten(call)}")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
         try:
@@ -190,7 +193,7 @@ def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str,
 
 
 def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Two columns: what is asked, and what is answered."""
+    """Read a conversation from a column with the question and a column with the answer."""
     return {"messages": [*_asked(ask, row, where), *_side(row[answer], "assistant", f"{where}: {answer}")]}
 
 
@@ -210,7 +213,7 @@ def _asked(column: str, row: Mapping[str, Any], where: str) -> Messages:
 
 
 def _side(value: Any, role: str, where: str) -> Messages:
-    """A string as a message of `role`; a list of messages as they are."""
+    """A string becomes a message of `role`; a list of messages is only normalized."""
     if isinstance(value, str):
         return [{"role": role, "content": check_text(value, where)}]
     if not isinstance(value, list | tuple) or not value:
@@ -227,7 +230,7 @@ def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dic
     if ask is not None and chosen[: len(prompt)] == rejected[: len(prompt)] == prompt:
         prompt = []  # the answers repeat it
     if not prompt or (isinstance(row[ask], str) and not isinstance(row["chosen"], str)):
-        # The last message of either side is its answer, even where both give the same.
+        # The last message of either side is its answer, even if both are equal.
         shared = _num_alike(chosen[:-1], rejected[:-1])
         prompt = chosen[:shared] or prompt
         chosen, rejected = chosen[shared:], rejected[shared:]
@@ -237,10 +240,13 @@ def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dic
 
 
 def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
-    """Answers that begin alike; the space before the difference belongs to the answers, as in TRL."""
+    """A preference from two strings: their common beginning is the prompt.
+
+    A space before the first difference belongs to the answers, as in TRL.
+    """
     prompt = chosen[: _num_alike(check_text(chosen, where), check_text(rejected, where))].removesuffix(" ")
     if not prompt.strip() or chosen == rejected:
-        raise InputError(f"{where}: no prompt, and chosen and rejected do not begin alike and then differ")
+        raise InputError(f"{where}: no prompt, and chosen and rejected do not have a common beginning and then differ")
     sides = {"prompt": ("user", prompt), "chosen": ("assistant", chosen), "rejected": ("assistant", rejected)}
     return {
         name: [{"role": role, "content": text if name == "prompt" else text[len(prompt) :]}]
@@ -249,7 +255,7 @@ def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
 
 
 def _num_alike(one: Sequence, other: Sequence) -> int:
-    """How many first items two sequences share."""
+    """The length of the common beginning of two sequences."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -300,4 +306,4 @@ FORMATS = (
     Format("question and answer", "conversations", ("question", "answer"), _read_question),
     column_format("text", "text"),
 )
-"""Formats in the order in which they are tried."""
+"""All formats, in the order in which they are tried."""

@@ -1,8 +1,8 @@
-"""Which documents of a corpus are kept: by their length, by other columns, and each only once.
+"""Filters of documents: by length, by other columns, and removal of duplicates.
 
-A document is told from another by the BLAKE2b digest (RFC 7693), 8 bytes of it, of its words. That is a fixed function
-of the words, whatever the white space between them, so it also decides what is held out. Among `n` distinct documents
-two share a digest with probability `n**2 / 2**65`: 0.003 among a hundred million.
+Documents are identified by the first 8 bytes of the BLAKE2b digest (RFC 7693) of their words. The digest depends on
+the words alone and not on the white space between them, so it also decides which documents are held out. The
+probability that two of `n` distinct documents share a digest is `n**2 / 2**65`, or 0.0003 among a hundred million.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from .local_files import shorten
 
 @dataclass(frozen=True)
 class DocumentFilter:
-    """What a document has to be, to be kept.
+    """Conditions that a document must meet to be kept.
 
     Attributes:
-        min_characters (`int`), max_characters (`int`, *optional*): bounds on its length, both included; of a
-            conversation, that of all its messages together.
-        equal (mapping of `str` to a value): columns that have to hold this value, such as `{"language": "en"}`.
-        at_least (mapping of `str` to `float`): columns that have to hold this number or more, such as `{"score": 3}`;
-            no number is none.
-        unique (`bool`): whether a document that was there before is left out; see [`FirstSeen`] for the memory.
+        min_characters (`int`), max_characters (`int`, *optional*): bounds on its length, both inclusive. The length of
+            a conversation is that of all its messages together.
+        equal (mapping of `str` to a value): required values of columns, for example `{"language": "en"}`.
+        at_least (mapping of `str` to `float`): minimum values of columns, for example `{"score": 3}`. A row where such
+            a column is empty is dropped.
+        unique (`bool`): whether to drop repeated documents; see [`FirstSeen`] for the memory.
 
     ```python
     >>> kept = DocumentFilter(min_characters=3, at_least={"score": 3})
@@ -43,14 +43,15 @@ class DocumentFilter:
     def __post_init__(self):
         if self.min_characters < 0 or (self.max_characters is not None and self.max_characters < self.min_characters):
             raise InputError(
-                f"min_characters={self.min_characters}, max_characters={self.max_characters}: expected a span of 0 up"
+                f"min_characters={self.min_characters}, max_characters={self.max_characters}: expected "
+                "0 <= min_characters <= max_characters"
             )
         for name in ("equal", "at_least"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InputError(f"{name}={getattr(self, name)!r}: expected column names and values, {{'score': 3}}")
 
     def keeps_row(self, row: Mapping[str, Any], where: str) -> bool:
-        """Whether the other columns of a row are as asked; raises [`InputError`], with `where`, if one is missing."""
+        """Whether the columns of a row meet the conditions; raises [`InputError`], with `where`, if one is missing."""
         if not self.equal and not self.at_least:
             return True
         for column in (*self.equal, *self.at_least):
@@ -66,9 +67,9 @@ class DocumentFilter:
 
 
 class FirstSeen:
-    """Says of each text whether its words were not there before: `filter(FirstSeen(), sentences)`.
+    """A predicate that is true for a text whose words are new: `filter(FirstSeen(), sentences)`.
 
-    Memory is about 100 bytes a distinct text, whatever its length: 1 GB for ten million.
+    Memory is about 100 bytes per distinct text, whatever its length: 1 GB for ten million.
 
     ```python
     >>> list(filter(FirstSeen(), ["A cat.", "A  cat.", "A dog."]))
@@ -99,9 +100,9 @@ def document_digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
 
 
-def _reaches(found: Any, least: float, where: str) -> bool:
+def _reaches(found: Any, minimum: float, where: str) -> bool:
     if found is None:
         return False
     if not isinstance(found, int | float):
         raise InputError(f"{where}: expected a number to filter by, found {shorten(found)}")
-    return found >= least
+    return found >= minimum

@@ -1,10 +1,10 @@
-"""Corpora by name: where each is, what its columns are called, and one way to read them all.
+"""Loading of corpora: named ones, local files, and data sets on the Hub.
 
-Whatever the source (a Hub data set, a file, a sample inside this package), a row is a text (`text`, a string), a
-conversation (`messages`, a list of `{role, content}`) or a preference (`prompt`, `chosen` and `rejected`, each such a
-list); `conversations` has the formats they are read from. Files have no splits of their own, so their documents are
-divided as `splits` says: by a hash of their words. Streams hold one document at a time; a `.json` file is read whole.
-To `skip` some documents of a stream is to read and hash them: they are neither encoded nor copied.
+For every source a row is a text (`text`, a string), a conversation (`messages`, a list of `{role, content}`) or a
+preference (`prompt`, `chosen` and `rejected`, each such a list). The module `conversations` lists the formats they are
+read from. Files have no splits, so their documents are split by a hash of their words (see `splits`). A stream has one
+document in memory at a time, except that a `.json` file is read as a whole. Skipped documents of a stream are read and
+hashed, but neither encoded nor copied.
 """
 
 import os
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 _TEST_FRACTION = 0.1
 
 _CHECKED_BYTES = 1 << 26
-"""A file that is no larger is read whole before work starts."""
+"""Maximum size of a file whose rows are all checked before work starts."""
 
 _recognized: set[str] = set()
-"""What was said of formats in this process, so that nothing is said again for every split."""
+"""Messages about recognized formats that this process has printed, so that none is repeated for every split."""
 
 
 def load_corpus(
@@ -59,44 +59,43 @@ def load_corpus(
     max_documents: int | None = None,
     filters: DocumentFilter | None = None,
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    """Read a corpus of texts, conversations or preferences. Documents without a character are left out.
+    """Read a corpus of texts, conversations or preferences. Empty documents are left out.
 
     Args:
         name_or_path (`str` or `os.PathLike`):
-            A name in `CORPORA`; a `.txt` (documents parted by `<|endoftext|>`, or one), `.jsonl`, `.json` or
+            A name in `CORPORA`; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.json` or
             `.parquet` file, the first three also as `.gz`; a folder that `datasets` can load; or an id on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
-            `"train"` or `"test"`; of a data set on the Hub or a folder also any split it names itself.
+            `"train"` or `"test"`; for a folder or a data set on the Hub also the name of any of its splits.
         streaming (`bool`, *optional*, defaults to `True`):
-            Return an `IterableDataset`; otherwise a `Dataset`, which of a file is held in memory, of the Hub
-            downloaded first. A download that broke off goes on with the files that are not yet whole.
+            Return an `IterableDataset`. Otherwise return a `Dataset`: a file is read into memory, a data set on the
+            Hub is downloaded first. An interrupted download continues with the files that are not complete.
         config (`str`, *optional*):
-            Configuration of a Hub data set, in place of the preset's.
+            Configuration of a data set on the Hub, instead of that of the preset.
         kind (`str`, *optional*):
-            `"text"`, `"conversations"` or `"preferences"`: what is wanted, where a data set has the columns of
-            several; another kind is refused.
+            `"text"`, `"conversations"` or `"preferences"`. Chooses the format if the columns fit several; a corpus of
+            another kind is refused.
         text_column (`str`, *optional*), messages_column (`str`, *optional*):
-            The column to read. By default the preset's, else the columns tell the format, see
-            [`~hmm_datasets.text.corpora.conversations`], and one line on stderr says which of them was recognized.
+            The column to read. By default it is that of the preset. Without a preset the format is recognized by the
+            columns, see [`~hmm_datasets.text.corpora.conversations`], and printed in one line on stderr.
         test_fraction (`float`, *optional*):
-            Share of the documents, by their hash, that is `"test"`: 0.1 by default of files and bundled samples, the
-            preset's (`Corpus.test_fraction`) of those without a test split. Other Hub data sets and folders keep
-            their own splits unless this is given; then it divides their train split. The Hub's own splits may
-            share documents; those by hash never do.
+            Share of the documents that is `"test"`, chosen by hash. It is 0.1 by default for files and bundled
+            samples, and `Corpus.test_fraction` for named corpora without a test split. Other data sets on the Hub and
+            folders keep their own splits by default; if it is given, their train split is split by it. Splits of the
+            Hub may share documents; splits by hash never do.
         max_documents (`int`, *optional*):
-            Read no more than the first so many rows of the source; they are counted before any is filtered, and
-            before they are divided into train and test.
+            Maximum number of rows of the source to read, counted before rows are filtered or split.
         filters ([`~hmm_datasets.text.corpora.filters.DocumentFilter`], *optional*):
-            Which documents to keep, by length, by other columns, each once; all by default.
+            Conditions on length and columns, and removal of duplicates; by default all documents are kept.
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
-        of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them;
-        a corpus that is computed (`story-questions`) keeps its other columns.
+        of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them.
+        A computed corpus (`story-questions`) keeps its other columns.
 
     Raises:
-        `InputError`: for an unknown name, a missing file, column or split, another kind than asked for, a row that
-            does not fit, no documents.
+        `InputError`: the name is unknown; a file, column or split is missing; the corpus is of another kind; a row
+            cannot be read; or there are no documents.
 
     ```python
     >>> stories = load_corpus("tinystories-sample", split="test")
@@ -129,22 +128,23 @@ def read_splits(
     test_fraction: float | None = None,
     max_documents: int | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read both splits of a corpus in one pass, where they are divided by hash or by position.
+    """Read both splits of a corpus in one pass, if it is split by hash or by position.
 
     Args:
         name_or_path (`str` or `os.PathLike`), kind (`str`), test_fraction (`float`), max_documents (`int`):
-            See [`load_corpus`], which reads the same documents split by split.
+            See [`load_corpus`], which reads the same documents one split at a time.
 
     Returns:
         Iterator of `tuple[str, dict]`: `"train"` or `"test"`, and the document, in the order of the source.
 
     Raises:
-        `InputError`: as [`load_corpus`]; and for a corpus with splits of its own and no `test_fraction`.
+        `InputError`: for the reasons of [`load_corpus`], or because the corpus has its own splits and no
+            `test_fraction` is given.
     """
     source = _source(os.fspath(name_or_path), kind, test_fraction)
     if not source.test_fraction:
-        raise InputError(f"{source.corpus.name}: is not divided by hash; pass test_fraction= above 0 and below 1")
-    if source.corpus.compute is not None:  # what is held out is not told in train, so that each split is computed
+        raise InputError(f"{source.corpus.name}: is not split by hash; pass test_fraction= above 0 and below 1")
+    if source.corpus.compute is not None:  # each split is computed separately, with its own facts
         return (
             (split, document)
             for split in ("test", "train")
@@ -164,17 +164,17 @@ def check_splits(
     max_documents: int | None = None,
     check: Callable[[dict[str, Any]], object] | None = None,
 ) -> None:
-    """Look at a corpus before work starts: every row of a file of at most 64 MiB, else the first rows of both splits.
+    """Check a corpus before work starts: all rows of a file of at most 64 MiB, else the first rows of both splits.
 
     Args:
         name_or_path, kind, test_fraction, max_documents:
             See [`read_splits`].
         check (callable, *optional*):
-            Called with every document that is looked at; raises [`InputError`] if it cannot be used.
+            Called with every document that is read; raises [`InputError`] if it cannot be used.
 
     Raises:
-        `InputError`: as [`read_splits`]; for a row that cannot be used, by its number from 1; for a split without
-            documents.
+        `InputError`: for the reasons of [`read_splits`]; or because a row cannot be used (the message gives its
+            number, counted from 1), or a split has no documents.
     """
     name = os.fspath(name_or_path)
     file = Path(CORPORA[name].path if name in CORPORA and CORPORA[name].bundled else name)
@@ -199,7 +199,7 @@ def check_splits(
 
 @dataclass(frozen=True)
 class _Source:
-    """A corpus, whether it is a file, the kind that is asked for, and how much of it is held out by hash."""
+    """A corpus, whether it is a local file, the requested kind, and the share that is held out by hash."""
 
     corpus: Corpus
     local: bool
@@ -221,7 +221,7 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
 
 @dataclass(frozen=True)
 class _Selection:
-    """Which documents of a source are wanted; `test_fraction` is None where the source has splits of its own."""
+    """The requested documents of a source; `test_fraction` is None if the source has its own splits."""
 
     split: str
     test_fraction: float | None
@@ -229,15 +229,15 @@ class _Selection:
     max_documents: int | None
 
     def is_long_enough(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row holds anything, and no more or less than asked for."""
+        """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
         length = num_characters(document)
         return bool(as_text(document)) and self.filters.keeps_length(length)
 
     def __call__(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row is wanted: what can be said without those before."""
+        """Whether a normalized row is selected, apart from the removal of duplicates."""
         if not self.is_long_enough(document):
             return False
-        if not self.test_fraction:  # no need to read the words: a third of the time of reading a file
+        if not self.test_fraction:  # without hashing, which takes a third of the time of reading a file
             return self.test_fraction is None or self.split == "train"
         return held_out(as_prompt(document), self.test_fraction) == (self.split == "test")
 
@@ -248,7 +248,7 @@ def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _format(source: _Source, row: dict[str, Any]) -> Format:
-    """The format of a corpus with this first row; says so in one line where its columns alone tell it."""
+    """The format of a corpus with this first row; printed in one line if it was recognized by the columns."""
     corpus, kind = source.corpus, source.kind
     found = f"found {', '.join(row)}"
     if corpus.column is not None:
@@ -276,7 +276,8 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
 
 
 def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: str) -> InputError:
-    return InputError(f"{corpus.name}: holds {found} ({', '.join(columns)}), expected {wanted}; name another corpus")
+    names = ", ".join(columns)
+    return InputError(f"{corpus.name}: contains {found} ({names}), expected {wanted}; name another corpus")
 
 
 def _features(kind: str) -> "datasets.Features":
@@ -301,7 +302,7 @@ def _load_file(
         )
     first = next(read_rows(Path(corpus.path)), None)
     if first is None:
-        raise InputError(f"{corpus.name}: holds no documents")
+        raise InputError(f"{corpus.name}: contains no documents")
     settings = {"corpus": corpus, "format": _format(source, first[1]), "selection": selection}
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
@@ -346,7 +347,7 @@ def _keyed_computed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, 
 
 
 def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
-    """The rows of a split, which `test_fraction` has already told from the other."""
+    """The rows of a split, which the corpus has computed with `test_fraction`."""
     rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
     rows = islice(rows, selection.max_documents)
     kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
@@ -378,7 +379,7 @@ def _normalized(corpus: Corpus, format: Format, selection: _Selection) -> Iterat
 
 
 def _check_remote(name: str) -> None:
-    """Refuse what is neither a folder nor the form of a Hub id, or names a file that is not there."""
+    """Raise an error unless `name` is a folder or has the form of an id on the Hub."""
     if Path(name).is_dir():
         return
     known = f"known corpora: {', '.join(CORPORA)}"
@@ -396,7 +397,7 @@ def _load_hub(
     corpus = source.corpus
     split, divided = selection.split, selection.test_fraction is not None
     if divided and split not in ("train", "test"):
-        raise InputError(f"{corpus.name}: split={split!r}, but test_fraction divides it into 'train' and 'test' only")
+        raise InputError(f"{corpus.name}: split={split!r}, but test_fraction gives only the splits 'train' and 'test'")
     part = corpus.train_split if split == "train" or divided else split
     part = corpus.test_split if part == "test" else part
     try:
@@ -406,14 +407,14 @@ def _load_hub(
         else:
             data = datasets.load_dataset(corpus.path, corpus.config, split=part, streaming=streaming)
         first = next(iter(data), None)
-    except Exception as error:  # its clients raise the errors of several HTTP libraries
+    except Exception as error:  # `datasets` raises errors of several HTTP libraries
         reason = f"{type(error).__name__}: {error}"
-        advice = "; pass test_fraction= to train and test alike to hold one out by hash" if part == "test" else ""
+        advice = "; pass test_fraction= for both train and test to split by hash" if part == "test" else ""
         raise InputError(
             f"{corpus.name}: split {part!r} of {corpus.path} cannot be loaded ({reason}){advice}"
         ) from error
     if first is None:
-        raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} holds no documents")
+        raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} contains no documents")
     form = _format(source, first)
     _normalize_row(first, 0, name=corpus.name, format=form, filters=selection.filters)
     if selection.max_documents is not None:
@@ -428,7 +429,7 @@ def _load_hub(
     data = data.filter(selection)
     if not selection.filters.unique:
         return data
-    if streaming:  # a generator, so that every pass begins with nothing seen
+    if streaming:  # a generator, so that every pass starts with an empty set of documents seen
         settings = {"documents": data}
         return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
     new = FirstSeen()
@@ -440,5 +441,5 @@ def _normalize_row(
 ) -> dict[str, Any]:
     where = f"{name}: row {index}"
     if not filters.keeps_row(row, where):
-        return {name: "" if name == "text" else [] for name in _features(format.kind)}  # which no selection wants
+        return {name: "" if name == "text" else [] for name in _features(format.kind)}  # an empty row is dropped
     return format.read(row, where)

@@ -1,4 +1,4 @@
-"""Rows of local files: text, JSON Lines, JSON and Parquet, one row in memory at a time (of `.json`, all)."""
+"""Rows of local files: text, JSON Lines, JSON and Parquet. One row is in memory at a time; of `.json`, all rows."""
 
 import contextlib
 import gzip
@@ -13,24 +13,24 @@ from ...errors import InputError
 SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
-"""What parts the documents of a `.txt` file."""
+"""Separator of the documents in a `.txt` file."""
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of a file with its place, for errors.
+    """Yield each row of a file together with its location, for error messages.
+
+    A row of JSON that is a list, not an object, is a conversation: the list becomes the column `messages`.
 
     Args:
         path (`Path`):
-            A `.txt` (documents parted by `<|endoftext|>`, or one), `.jsonl`, `.json` or `.parquet` file, the first
-            three also as `.gz`.
+            A `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.json` or `.parquet` file; the
+            first three also as `.gz`.
 
     Returns:
         Iterator of `tuple[str, dict]`: `path:line` or `path: row number`, and the columns.
 
     Raises:
-        `InputError`: for another kind of file, and for one that cannot be read, with the line where it breaks off.
-
-    A row of JSON that is a list, not an object, is a conversation: it is the column `messages`.
+        `InputError`: the file has another suffix, or it cannot be read; the message gives the line of the failure.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = suffixes[-1:] == [".gz"]
@@ -45,27 +45,29 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from readers[suffix[0]](path, file)
         else:
             raise InputError(
-                f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or .gz after one but the last"
+                f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}; all but the last also with .gz"
             )
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}, {error.reason}"
-        place = f"{path}:{_breaking_line(opened, path)}"
-        raise InputError(f"{place}: cannot be read as UTF-8 text ({byte}); convert it, by iconv say") from None
+        location = f"{path}:{_breaking_line(opened, path)}"
+        raise InputError(
+            f"{location}: cannot be read as UTF-8 text ({byte}); convert the file, for example with iconv"
+        ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        place = f"{path}:{_breaking_line(opened, path)}"
-        raise InputError(f"{place}: cannot be read as gzip ({error}); copy or download it again") from None
+        location = f"{path}:{_breaking_line(opened, path)}"
+        raise InputError(f"{location}: cannot be read as gzip ({error}); copy or download it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 def shorten(value: Any) -> str:
-    """What a value is, in at most 60 characters."""
+    """The representation of a value in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def normalize_text(text: Any, where: str = "text") -> str:
-    """Return `text` without the white space around it; raise [`InputError`] if it is no string.
+    """Return `text` without the white space around it; raise [`InputError`] if it is not a string.
 
     ```python
     >>> normalize_text(" Once upon a time. ")
@@ -77,18 +79,20 @@ def normalize_text(text: Any, where: str = "text") -> str:
 
 
 def check_text(text: Any, where: str) -> str:
-    """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can hold."""
+    """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can encode."""
     if not isinstance(text, str):
         raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: half a surrogate pair at character {error.start}, which is no text") from None
+        raise InputError(
+            f"{where}: half a surrogate pair at character {error.start}, which is not valid text; drop the row"
+        ) from None
     return text
 
 
 def _breaking_line(opened, path: Path) -> int:
-    """The line at which a file that failed as text fails as bytes, counted from 1: a second reading."""
+    """The line, counted from 1, at which a file cannot be decoded; it is read again to find out."""
     number = 1
     with contextlib.suppress(UnicodeDecodeError, EOFError, OSError, zlib.error), opened(path, "rb") as file:
         for line in file:
@@ -124,7 +128,9 @@ def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]
     try:
         rows = json.load(file)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); rows one per line are .jsonl") from None
+        raise InputError(
+            f"{path}:{error.lineno}: not JSON ({error.msg}); name a file with one row per line .jsonl"
+        ) from None
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected a list of rows, found {shorten(rows)}")
     for number, row in enumerate(rows):

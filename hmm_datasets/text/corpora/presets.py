@@ -1,4 +1,4 @@
-"""Corpora that have a name: where each is, under what terms, how large, what its columns are called."""
+"""Named corpora: their sources, licences, sizes and columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,26 +14,26 @@ SAMPLES = Path(__file__).parent / "samples"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where a corpus is and how it is read.
+    """The source of a corpus, and how it is read.
 
     Attributes:
-        name (`str`): what [`load_corpus`] calls it.
-        path (`str`): a data set's id on the Hub, or the path of a file.
-        kind (`str`, *optional*): `"text"` or `"conversations"`; if None, what the columns' names say.
+        name (`str`): name for [`load_corpus`].
+        path (`str`): id of a data set on the Hub, or path of a file.
+        kind (`str`, *optional*): `"text"` or `"conversations"`; if None, decided by the names of the columns.
         licence (`str`): SPDX identifier, or the terms in a few words.
-        config (`str`, *optional*): name of the Hub data set's configuration.
-        train_split (`str`), test_split (`str`, *optional*): the Hub's names of what is trained on and held out.
-        column (`str`, *optional*): the column that holds the text or the messages; if None, see [`load_corpus`].
-        data_files (`str`, *optional*): name of a split's file in the Hub repository, for data sets whose repository
-            holds a loading script, which `datasets` refuses.
+        config (`str`, *optional*): name of the configuration of the data set on the Hub.
+        train_split (`str`), test_split (`str`, *optional*): names of the splits on the Hub.
+        column (`str`, *optional*): the column with the text or the messages; if None, see [`load_corpus`].
+        data_files (`str`, *optional*): file name of a split in the repository on the Hub, for data sets with a loading
+            script, which `datasets` refuses to run.
         bundled (`bool`): whether the file is part of this package.
-        documents (`int`, *optional*), tokens (`int`, *optional*): about how much the train split holds; None where
-            no source says.
-        columns (`tuple[str, ...]`): what a row of the source holds, to filter by.
-        test_fraction (`float`, *optional*): share held out by hash where the Hub's data set has no test split, or of
-            the facts that a computed corpus tells in its test split alone.
-        compute (callable, *optional*): yields the rows of a `split` for a `test_fraction`, all columns of them, for a
-            corpus that is computed as it is read.
+        documents (`int`, *optional*), tokens (`int`, *optional*): approximate size of the train split; None if
+            unknown.
+        columns (`tuple[str, ...]`): columns of the source, which can be used in filters.
+        test_fraction (`float`, *optional*): share held out by hash if the data set on the Hub has no test split. For a
+            computed corpus, share of the facts that only its test split tells.
+        compute (callable, *optional*): for a corpus that is computed when it is read, a function that yields the rows
+            of a `split` for a `test_fraction`, with all columns.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Corpus:
 
 
 def _presets() -> Iterator[Corpus]:
-    """Counts of documents are the rows of the train split on the Hub; other sources are said beside them."""
+    """Counts of documents are rows of the train split on the Hub, unless a comment gives another source."""
     yield Corpus(
         "tinystories",
         "roneneldan/TinyStories",
@@ -70,7 +70,7 @@ def _presets() -> Iterator[Corpus]:
         "ODC-By-1.0",
         config="sample-10BT",
         documents=9_672_101,
-        tokens=10_000_000_000,  # "around 10B gpt2 tokens", its card
+        tokens=10_000_000_000,  # "around 10B gpt2 tokens" in its card
         columns=(
             *("text", "id", "dump", "url", "file_path", "language", "language_score"),
             *("token_count", "score", "int_score"),
@@ -121,7 +121,7 @@ def _presets() -> Iterator[Corpus]:
 
 
 CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _presets()})
-"""The corpora that have a name."""
+"""The named corpora."""
 
 
 def corpus_rows() -> list[dict[str, Any]]:

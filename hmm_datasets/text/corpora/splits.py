@@ -1,8 +1,8 @@
-"""Which documents are held out, where a corpus has no test split of its own.
+"""The test split of a corpus that has none.
 
-A document is held out by a hash of its words (BLAKE2b, RFC 7693), a preference by those of its prompt: equal documents
-are on the same side, on every machine, and a larger `test_fraction` only moves documents from train to test. A file
-that holds one text, such as a play, has no documents to divide: its end is held out.
+Whether a document is held out depends on a hash of its words (BLAKE2b, RFC 7693); for a preference, on the words of
+its prompt. So equal documents are in the same split, on every machine, and a larger `test_fraction` only moves
+documents from train to test. In a file with one text, such as a play, the end of the text is held out.
 """
 
 import re
@@ -15,7 +15,7 @@ from .filters import document_digest
 
 
 def held_out(text: str, test_fraction: float) -> bool:
-    """Whether a document is in the test split: a fixed function of its words, whatever the white space between them.
+    """Whether a document is in the test split. This depends on its words, not on the white space between them.
 
     ```python
     >>> held_out("A cat  sat.", 0.5) == held_out("A cat sat.\\n", 0.5)
@@ -27,12 +27,12 @@ def held_out(text: str, test_fraction: float) -> bool:
 
 
 def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
-    """Divide one long text: its beginning is to train on, its end is held out.
+    """Split one long text into its beginning, to train on, and its end, which is held out.
 
-    `test_fraction` of the characters are held out, and at most as many again, so that no paragraph is divided: the cut
-    is at the last blank line there; where there is none at the last end of a line, else at the last white space, else
-    at `test_fraction` itself. It is a function of the text and the fraction alone. White space around either part is
-    left out; a text of one character has an empty part.
+    At least `test_fraction` of the characters are held out, and at most twice as many, so that the cut need not divide
+    a paragraph. Within that range the text is cut at the last blank line; if there is none, at the last end of a line;
+    else at the last white space; else exactly at `test_fraction`. The cut depends on the text and the fraction alone.
+    White space around the parts is removed. A text of one character has an empty part.
 
     ```python
     >>> divide_text("First act.\\n\\nSecond act.\\n\\nThird act.", 0.3)
@@ -40,24 +40,24 @@ def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
 
     ```
     """
-    place = int(len(text) * (1 - test_fraction))
+    latest = int(len(text) * (1 - test_fraction))
     first = max(1, int(len(text) * (1 - 2 * test_fraction)))
     for boundary in (r"\n\s*\n", r"\n", r"\s"):
-        ends = [found.end() for found in re.finditer(boundary, text[first:place])]
+        ends = [found.end() for found in re.finditer(boundary, text[first:latest])]
         if ends:
             return text[: first + ends[-1]].strip(), text[first + ends[-1] :].strip()
-    return text[:place], text[place:]
+    return text[:latest], text[latest:]
 
 
 def divided(
     documents: Iterable[dict[str, Any]], test_fraction: float, *, by_position: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Say of each document which split it is in.
+    """Assign each document to a split.
 
     Args:
-        documents (iterable of `dict`): rows as [`~hmm_datasets.text.corpora.loading.load_corpus`] gives them.
+        documents (iterable of `dict`): rows of [`~hmm_datasets.text.corpora.loading.load_corpus`].
         test_fraction (`float`): the share that is held out.
-        by_position (`bool`): whether a text that is all there is becomes two, see [`divide_text`].
+        by_position (`bool`): whether to split the text of a corpus that has only one, see [`divide_text`].
 
     Returns:
         Iterator of `tuple[str, dict]`: `"train"` or `"test"`, and the document.

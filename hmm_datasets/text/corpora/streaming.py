@@ -1,4 +1,4 @@
-"""Documents as a `datasets` stream that takes rows as they are, for they are made to the features."""
+"""Documents as a `datasets` stream that does not encode rows again, because they already match the features."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,5 +11,5 @@ from ...compat.datasets import TypedExamples
 def document_stream(
     generate: Callable[..., Iterator[tuple[int, dict]]], features: Features, **kwargs: Any
 ) -> IterableDataset:
-    """The stream of the rows that `generate(**kwargs)` yields, each with its key."""
+    """The stream of the rows that `generate(**kwargs)` yields together with their keys."""
     return IterableDataset(TypedExamples(generate, kwargs, features), info=DatasetInfo(features=features))

@@ -1,7 +1,7 @@
-"""Token streams on disk: documents end to end in memory-mapped shards.
+"""Token streams on disk: concatenated documents in memory-mapped shards.
 
-A folder holds shards in datatrove's layout, `00000.ds` and `00000.ds.index`, `00001.ds` and so on, and `index.json`,
-which says where they are from and what they hold (see `token_index`). Every document ends in EOS, once; a shard ends
+A folder has shards in datatrove's layout (`00000.ds` and `00000.ds.index`, `00001.ds` and so on) and `index.json`,
+which describes their origin and content (see `index`). Every document has exactly one EOS, at its end. A shard ends
 with the first document that brings it to `shard_tokens` tokens. The same documents give the same bytes.
 """
 

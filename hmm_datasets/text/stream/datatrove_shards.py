@@ -1,7 +1,7 @@
-"""Shards that datatrove wrote, read as a token stream: the index they lack is written beside them.
+"""Shards written by datatrove, made readable as a token stream by writing an index beside them.
 
-`DocumentTokenizer` and `DocumentTokenizerMerger` of datatrove leave a `.ds` file of tokens and a `.ds.index` file of
-ends for each task or part. Both stay as they are. Every token is read once, in constant memory.
+`DocumentTokenizer` and `DocumentTokenizerMerger` of datatrove write a `.ds` file of tokens and a `.ds.index` file of
+document ends for each task or part. These files are not changed. Every token is read once, in constant memory.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ _READ_AT_ONCE = 1 << 22
 def adopt_datatrove(
     folder: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", corpus: str, *, show_progress: bool = True
 ) -> TokenIndex:
-    """Write the `index.json` that makes datatrove's shards a token stream, which [`TokenStream`] opens.
+    """Write the `index.json` with which [`TokenStream`] opens shards of datatrove.
 
-    Shards come in the order of their names; those of tasks that had no documents are left out.
+    Shards are in the order of their names; empty ones, of tasks without documents, are left out.
 
     Args:
         folder (`str` or `os.PathLike`):
-            Holds the `.ds` and `.ds.index` files; nothing in deeper folders is read.
+            Folder of the `.ds` and `.ds.index` files; its subfolders are not read.
         tokenizer (`transformers.PreTrainedTokenizerFast`):
-            What the tokens are of. Bytes are counted if it is byte-level.
+            Tokenizer of the shards. Bytes are counted if it is byte-level.
         corpus (`str`):
             Name of the text, for the index.
         show_progress (`bool`, *optional*, defaults to `True`):
@@ -53,15 +53,15 @@ def adopt_datatrove(
         `TokenIndex`: the index written.
 
     Raises:
-        `InputError`: for no shards, a file without its ends or cut, tokens outside the vocabulary, documents that do
-            not end in EOS or have it inside.
+        `InputError`: there are no shards, a file of ends is missing, a file is truncated, tokens are outside the
+            vocabulary, or documents do not have exactly one EOS, at the end.
     """
     folder = Path(folder)
     index = tokenizer_index(tokenizer, corpus, shard_tokens=None)
     sizes = token_bytes(tokenizer) if is_byte_level(tokenizer) else None
     paths = [path for path in sorted(folder.glob("*.ds")) if path.stat().st_size]
     if not paths:
-        raise InputError(f"{folder}: no shards (*.ds) that hold tokens; expected the output of DocumentTokenizer")
+        raise InputError(f"{folder}: no shards (*.ds) with tokens; expected the output of DocumentTokenizer")
     with _progress(paths, corpus, show_progress) as bar:
         index = with_shards(index, tuple(_shard(path, index, sizes, bar) for path in paths))
     write_json(folder / INDEX_NAME, index.to_dict())
@@ -69,7 +69,7 @@ def adopt_datatrove(
 
 
 def _shard(path: Path, index: TokenIndex, sizes: np.ndarray | None, bar) -> Shard:
-    """Check one shard and say what it holds."""
+    """Check one shard and return its entry for the index."""
     ends_path = path.with_name(path.name + ENDS_SUFFIX)
     if not ends_path.is_file() or not ends_path.stat().st_size:
         raise InputError(f"{ends_path}: missing or empty; let its task finish, with save_index=True")
@@ -77,8 +77,8 @@ def _shard(path: Path, index: TokenIndex, sizes: np.ndarray | None, bar) -> Shar
     expected = int(ends[-1]) * index.token_dtype.itemsize
     if path.stat().st_size != expected:
         raise InputError(
-            f"{path}: {path.stat().st_size} bytes, but {ends_path.name} and {index.vocab_size} token ids of "
-            f"{index.dtype} say {expected}; pass the tokenizer it was written with, or let its task finish"
+            f"{path}: {path.stat().st_size} bytes, expected {expected} by {ends_path.name} and {index.vocab_size} "
+            f"token ids of {index.dtype}; pass the tokenizer it was written with, or let its task finish"
         )
     tokens = map_file(path, index.token_dtype)
     digest, num_bytes = hashlib.sha256(), 0
@@ -107,7 +107,7 @@ def _shard(path: Path, index: TokenIndex, sizes: np.ndarray | None, bar) -> Shar
     )
 
 
-_SAME_EOS = "tokenizer.eos_token, from texts in which no special token stands (PlainTextTokenizer reads them as text)"
+_SAME_EOS = "tokenizer.eos_token, with names of special tokens encoded as text (as PlainTextTokenizer does)"
 
 
 def _progress(paths: list[Path], corpus: str, show_progress: bool):

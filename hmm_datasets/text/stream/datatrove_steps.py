@@ -1,9 +1,11 @@
-"""Steps of a datatrove pipeline that tokenizes a corpus as [`~hmm_datasets.text.stream.tokenize_corpus`] does.
+"""Steps of a datatrove pipeline that tokenizes a corpus in the same way as
+[`~hmm_datasets.text.stream.tokenize_corpus`].
 
     LocalPipelineExecutor([CorpusReader("fineweb-edu"), PlainTextTokenizer(folder, "tokenizer/tokenizer.json", ...)])
 
-A task reads its share of the corpus and writes one shard; when all have ended, [`IndexWriter`] makes their folder a
-token stream. Any executor of datatrove runs them: local, Slurm, Ray. Needs the extra `datatrove`.
+A task reads its share of the corpus and writes one shard. When all tasks have ended, [`IndexWriter`] makes their
+folder a token stream. The steps run on any executor of datatrove: local, Slurm or Ray. They need the extra
+`datatrove`.
 """
 
 import os
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class CorpusReader(PipelineStep):
-    """Reads a split of a corpus: task `r` of `W` every `W`-th document from number `r`, or whole files of its own.
+    """Reads a split of a corpus: task `r` of `W` reads documents `r`, `r + W`, ..., or its share of the files.
 
     Args:
-        corpus (`str`): what [`~hmm_datasets.text.corpora.loading.load_corpus`] takes.
-        split (`str`, *optional*, defaults to `"train"`), test_fraction (`float`, *optional*): likewise.
-        max_documents (`int`, *optional*): likewise; of the source, before it is divided into splits.
+        corpus (`str`): a corpus for [`~hmm_datasets.text.corpora.loading.load_corpus`].
+        split (`str`, *optional*, defaults to `"train"`), test_fraction (`float`, *optional*): see `load_corpus`.
+        max_documents (`int`, *optional*): maximum number of rows of the source to read, before it is split.
     """
 
     name = "Corpus"
@@ -49,7 +51,8 @@ class CorpusReader(PipelineStep):
         """The rows of all tasks together.
 
         Raises:
-            `InputError`: what [`~hmm_datasets.text.corpora.loading.load_corpus`] refuses, conversations among it.
+            `InputError`: for the reasons of [`~hmm_datasets.text.corpora.loading.load_corpus`], or because the corpus
+                has conversations.
         """
         return load_corpus(
             self.corpus,
@@ -60,7 +63,7 @@ class CorpusReader(PipelineStep):
         )
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
-        """Yield what the steps before yield, then the documents of this task."""
+        """Yield the documents of the steps before, then those of this task."""
         from datasets.distributed import split_dataset_by_node
 
         if data:
@@ -73,15 +76,15 @@ class CorpusReader(PipelineStep):
 
 
 class PlainTextTokenizer(DocumentTokenizer):
-    """datatrove's `DocumentTokenizer`, which reads the names of special tokens in a text as text.
+    """datatrove's `DocumentTokenizer`, but the names of special tokens in a text are encoded as text.
 
-    So a document can neither end early nor speak out of turn. Documents keep their order: the trainer's windows are
-    shuffled when they are read.
+    So a document can contain neither an EOS nor a role token. Documents keep their order, because windows are shuffled
+    when a trainer reads them.
 
     Args:
-        output_folder (`str`): where the shards go.
+        output_folder (`str`): folder for the shards.
         tokenizer_name_or_path (`str`): a `tokenizer.json`, or an id on the Hub.
-        eos_token (`str`): ends every document.
+        eos_token (`str`): token that ends every document.
     """
 
     def __init__(self, output_folder: str, tokenizer_name_or_path: str, eos_token: str):
@@ -89,7 +92,7 @@ class PlainTextTokenizer(DocumentTokenizer):
 
     @cached_property
     def tokenizer(self):
-        """The tokenizer, set to read text."""
+        """The tokenizer, which encodes special tokens as text and does not truncate or pad."""
         tokenizer = super().tokenizer
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
@@ -98,10 +101,10 @@ class PlainTextTokenizer(DocumentTokenizer):
 
 
 class IndexWriter(PipelineStep):
-    """Calls [`~hmm_datasets.text.stream.adopt_datatrove`]; to be run as one task, after those that write.
+    """Calls [`~hmm_datasets.text.stream.adopt_datatrove`]; run it as one task, after the tasks that write shards.
 
     Args:
-        folder (`str`): of the shards.
+        folder (`str`): folder of the shards.
         tokenizer (`str`): folder of the tokenizer, or its id on the Hub.
         corpus (`str`): name of the text.
     """
@@ -114,7 +117,7 @@ class IndexWriter(PipelineStep):
         self.folder, self.tokenizer, self.corpus = Path(folder), str(tokenizer), corpus
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
-        """Write the index and pass on what the steps before yield."""
+        """Write the index, then yield the documents of the steps before."""
         from transformers import AutoTokenizer
 
         adopt_datatrove(self.folder, AutoTokenizer.from_pretrained(self.tokenizer), self.corpus)

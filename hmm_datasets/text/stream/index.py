@@ -1,11 +1,11 @@
-"""The index of a token stream: what `index.json` says of a folder of shards.
+"""The index of a token stream: the file `index.json`, which describes a folder of shards.
 
-A shard is two files in the layout of datatrove (https://github.com/huggingface/datatrove): `00000.ds`, its documents
-end to end, little-endian uint16, or uint32 for vocabularies above 65,536, EOS once at the end of each; and
-`00000.ds.index`, little-endian uint64, for each document the token of the shard at which it ends.
+A shard is two files in the layout of datatrove (https://github.com/huggingface/datatrove). `00000.ds` has the
+concatenated documents, each with one EOS at its end, as little-endian uint16, or uint32 for vocabularies above 65,536.
+`00000.ds.index` has for each document the position after its last token in the shard, as little-endian uint64.
 
-`index.json` holds the SHA-256 of these files and, as `digest`, of all else that it says, so that no byte of a stream
-changes unseen. Folders written before it did are read as well; of them counts, types and sizes are checked.
+`index.json` has the SHA-256 of these files and, as `digest`, that of its own other fields, so that any changed byte of
+a stream is noticed. An older `index.json` without `digest` is read too; its counts, types and sizes are checked.
 """
 
 import hashlib
@@ -21,15 +21,15 @@ from ...errors import InputError
 from ...files import read_json
 
 FORMAT_VERSION = 2
-"""Changes whenever an older folder would be read wrongly."""
+"""Version of the format. It must change when older folders would be read wrongly."""
 
 INDEX_NAME = "index.json"
 _DIGEST = "digest"
 ENDS_SUFFIX = ".index"
-"""What the file of ends is called after the file of tokens."""
+"""Suffix of the file of ends, after the name of the file of tokens."""
 
 UNFINISHED_SUFFIX = ".unfinished"
-"""What a folder is called, after the name it will have, while shards are being written to it."""
+"""Suffix of the name of a folder while shards are being written to it."""
 
 ENDS_DTYPE = np.dtype("<u8")
 
@@ -38,14 +38,14 @@ _PLAIN_NAME = re.compile(r"[^/\\\0]+\.ds")
 
 @dataclass(frozen=True)
 class Shard:
-    """What the index says of one shard.
+    """The entry of one shard in the index.
 
     Attributes:
-        name (`str`): of the file of tokens; that of ends has `.index` after it.
+        name (`str`): name of the file of tokens; the file of ends has `.index` after it.
         num_documents (`int`), num_tokens (`int`): counts.
-        num_bytes (`int`, *optional*): bytes of UTF-8 text the tokens stand for.
-        num_empty (`int`): documents left out before the last one of this shard, since they held nothing.
-        sha256 (`str`), ends_sha256 (`str`): of the two files, in hexadecimal.
+        num_bytes (`int`, *optional*): bytes of UTF-8 text that the tokens stand for.
+        num_empty (`int`): number of empty documents that were left out before the last one of this shard.
+        sha256 (`str`), ends_sha256 (`str`): SHA-256 of the two files, in hexadecimal.
     """
 
     name: str
@@ -64,20 +64,20 @@ class Shard:
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """What `index.json` says of a token stream.
+    """The content of `index.json`.
 
     Attributes:
         corpus (`str`): name of the text.
         tokenizer_hash (`str`): [`~hmm_datasets.text.stream.tokenizer_hash`] of the tokenizer.
-        vocab_size (`int`), eos_id (`int`): of the tokenizer, special tokens included.
+        vocab_size (`int`), eos_id (`int`): vocabulary size of the tokenizer, including special tokens; and its EOS.
         dtype (`str`): `"uint16"` or `"uint32"`, little-endian.
-        shard_tokens (`int`, *optional*): a shard ends with the first document that fills it so far; None where
-            datatrove cut them.
-        num_documents (`int`), num_tokens (`int`): counts; `num_tokens` includes one EOS a document.
-        num_bytes (`int`, *optional*): bytes of UTF-8 text the tokens stand for, which bits per byte need.
-        num_empty (`int`): documents left out, since they held nothing.
-        shards (tuple of [`Shard`]): in the order of the stream.
-        format_version (`int`): of these files.
+        shard_tokens (`int`, *optional*): a shard ends with the first document that brings it to this many tokens; None
+            for shards of datatrove.
+        num_documents (`int`), num_tokens (`int`): counts; `num_tokens` includes one EOS per document.
+        num_bytes (`int`, *optional*): bytes of UTF-8 text that the tokens stand for, needed for bits per byte.
+        num_empty (`int`): number of empty documents, which were left out.
+        shards (tuple of [`Shard`]): the shards in the order of the stream.
+        format_version (`int`): version of the format.
     """
 
     corpus: str
@@ -95,7 +95,7 @@ class TokenIndex:
 
     @property
     def sha256(self) -> str:
-        """Digest of the shards' digests: the identity of the tokens and of where documents end."""
+        """Digest of the digests of all shards, which identifies the tokens and the document ends."""
         return hashlib.sha256("".join(s.sha256 + s.ends_sha256 for s in self.shards).encode()).hexdigest()
 
     @property
@@ -104,7 +104,7 @@ class TokenIndex:
         return np.dtype(self.dtype).newbyteorder("<")
 
     def to_dict(self) -> dict:
-        """The index as `index.json` holds it."""
+        """The index as written to `index.json`."""
         values = asdict(self)
         return values | {_DIGEST: _digest_of(values)}
 
@@ -112,7 +112,7 @@ class TokenIndex:
 def blank_index(
     corpus: str, tokenizer_hash: str, vocab_size: int, eos_id: int, shard_tokens: int | None
 ) -> TokenIndex:
-    """The index of a token stream that holds nothing yet; checks what it says."""
+    """The index of an empty token stream; checks its settings."""
     if not 0 <= eos_id < vocab_size <= 1 << 32:
         raise InputError(f"eos_id={eos_id} and vocab_size={vocab_size}: expected 0 <= eos_id < vocab_size <= 2**32")
     if shard_tokens is not None and shard_tokens < 1:
@@ -133,12 +133,12 @@ def blank_index(
 
 
 def dtype_of(vocab_size: int) -> str:
-    """Name of the type of the tokens in the files."""
+    """Name of the type of the tokens in the files, for a vocabulary size."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def with_shards(index: TokenIndex, shards: tuple[Shard, ...]) -> TokenIndex:
-    """The index with these shards, and counts that fit them."""
+    """The index with these shards and their total counts."""
     sizes = [shard.num_bytes for shard in shards]
     return replace(
         index,
@@ -151,11 +151,11 @@ def with_shards(index: TokenIndex, shards: tuple[Shard, ...]) -> TokenIndex:
 
 
 def read_index(folder: str | os.PathLike) -> TokenIndex:
-    """Read and check `index.json`, and that the shards' files have the sizes it says.
+    """Read and check `index.json`, and check that the files of the shards have the sizes it gives.
 
     Raises:
-        `InputError`: where the folder is missing, unfinished, no token stream or of another version, or files are
-            missing or cut.
+        `InputError`: the folder is missing, unfinished, not a token stream or of another version, or files are missing
+            or truncated.
     """
     folder = Path(folder)
     path = folder / INDEX_NAME
@@ -183,7 +183,7 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
     _check_vocabulary(index, path)
     if digest is not None and digest != _digest_of(values):
         raise InputError(
-            f"{path}: its {_DIGEST} is {digest!r}, but that of all else in it is {_digest_of(values)!r}; the file "
+            f"{path}: its {_DIGEST} is {digest!r}, but its other fields have {_digest_of(values)!r}; the file has "
             "changed since it was written, copy the folder or write the tokens again"
         )
     return index
@@ -192,10 +192,10 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
 def _why_missing(folder: Path) -> str:
     unfinished = folder.with_name(folder.name + UNFINISHED_SUFFIX)
     if unfinished.is_dir():
-        return f"the writing of this stream is unfinished ({unfinished}): run the same command again"
+        return f"this stream is unfinished ({unfinished}); run the same command again"
     if folder.is_dir() and any(folder.glob("*.ds")):
-        return "the shards beside it may be of datatrove: adopt_datatrove writes the index they lack"
-    return "expected the folder of a token stream, which tokenize_corpus writes"
+        return "if datatrove wrote the shards there, write their index with adopt_datatrove"
+    return "expected the folder of a token stream, as written by tokenize_corpus"
 
 
 def _check_fields(values: object, kind: type, where: str | Path) -> None:
@@ -236,12 +236,12 @@ def _check_vocabulary(index: TokenIndex, path: Path) -> None:
         )
     if index.dtype != dtype_of(size):
         raise InputError(
-            f"{path}: dtype is {index.dtype!r}, that of {size} tokens is {dtype_of(size)}; write them again"
+            f"{path}: dtype is {index.dtype!r}, expected {dtype_of(size)} for {size} tokens; write the tokens again"
         )
 
 
 def _digest_of(values: dict) -> str:
-    """SHA-256 of all that an index says but its own digest, as JSON with sorted keys."""
+    """SHA-256 of all fields of an index except its digest, as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""Token streams read: the documents of all shards end to end, memory-mapped, by position or by document.
+"""Reading token streams: the concatenated documents of all shards, memory-mapped, by position or by document.
 
-Memory is constant at any size: two integers a shard are held, tokens and ends stay in their files. A position is
-found among the shards by binary search, a document's bounds are two reads, the document at a position is a binary
-search in the ends of its shard. Shards are mapped when first read; the longest unused are unmapped where there are
-more than 128. Opening a stream begins the check of its files, see `verification`.
+Memory hardly grows with size: there are two integers per shard, while tokens and ends stay in their files. The shard
+of a position is found by binary search; the bounds of a document take two reads; the document at a position is found
+by binary search in the ends of its shard. Shards are mapped when first read, and at most 128 of them are mapped at a
+time; the least recently used are unmapped. Opening a stream starts the check of its files, see `verification`.
 """
 
 import mmap
@@ -28,10 +28,10 @@ from .verification import begin_verification, differing_files
 
 _VERIFIED_AT_ONCE = 1 << 22
 _LONG_WINDOW = 512
-"""From here on windows are copied one by one, which spares a copy in the type of the files."""
+"""Windows of this length or more are copied one by one, which avoids a second copy in the type of the files."""
 
-_MAPPED_AT_ONCE = 128
-"""Files of a kind; a map holds a file descriptor, of which a process often gets no more than 1,024."""
+_MAX_MAPPED = 128
+"""Maximum number of mapped files of either kind. Each takes a file descriptor, and 1,024 per process are common."""
 
 
 class TokenStream:
@@ -44,29 +44,28 @@ class TokenStream:
             Written by [`~hmm_datasets.text.stream.write_tokens`], [`~hmm_datasets.text.stream.tokenize_corpus`] or
             [`~hmm_datasets.text.stream.adopt_datatrove`].
         verify (`bool`, *optional*, defaults to `True`):
-            Compare the SHA-256 of the files with the index: up to 256 MB at once, more in the background.
+            Compare the SHA-256 of the files with the index: up to 256 MB immediately, larger streams in the
+            background.
 
     Attributes:
         index ([`TokenIndex`]): counts and origin.
         num_tokens (`int`), num_documents (`int`): counts.
 
     Raises:
-        `InputError`: where the folder is no token stream, unfinished, of another version, or its files are not the
-            size the index says, or were changed since they were written. Files that are checked in the background
-            and differ are told at the next reading.
+        `InputError`: the folder is not a token stream, is unfinished or has another version, or its files do not match
+            the sizes and digests of the index. If the background check finds a changed file, the next read raises the
+            error.
     """
 
     def __init__(self, folder: str | os.PathLike, *, verify: bool = True):
         self.folder = Path(folder).resolve()
         if self.folder.name.endswith(UNFINISHED_SUFFIX):
-            raise InputError(
-                f"{self.folder}: the writing of this token stream is unfinished: run the same command again"
-            )
+            raise InputError(f"{self.folder}: this token stream is unfinished; run the same command again")
         self.index: TokenIndex = read_index(self.folder)
         self.verification = begin_verification(self.folder, self.index) if verify else None
         self.num_tokens = self.index.num_tokens
         self.num_documents = self.index.num_documents
-        # Positions and documents at which each shard begins, and the end.
+        # The position and the document at which each shard begins; the last entry is the total.
         self._tokens_before = np.cumsum([0, *(shard.num_tokens for shard in self.index.shards)])
         self._documents_before = np.cumsum([0, *(shard.num_documents for shard in self.index.shards)])
         paths = [self.folder / shard.name for shard in self.index.shards]
@@ -80,7 +79,7 @@ class TokenStream:
         return _reopened, (str(self.folder),)
 
     def read(self, start: int, stop: int) -> Integer[np.ndarray, "T"]:
-        """Return the tokens at `start` to `stop`: a read-only view where they lie in one shard.
+        """Return the tokens from `start` to `stop`, as a read-only view if they are in one shard.
 
         Raises:
             `IndexError`: unless `0 <= start <= stop <= num_tokens`.
@@ -104,10 +103,10 @@ class TokenStream:
         Args:
             starts (`np.ndarray` of shape `(B,)`): positions.
             length (`int`): `T`, tokens per window.
-            out (`np.ndarray` of shape `(B, T)`, int64, *optional*): where to put them.
+            out (`np.ndarray` of shape `(B, T)`, int64, *optional*): array to fill instead of a new one.
 
         Raises:
-            `IndexError`: for a window that does not lie within the stream.
+            `IndexError`: a window is not within the stream.
         """
         self._check()
         starts = _checked(starts, 0, self.num_tokens - length, f"windows of {length} tokens", self.num_tokens)
@@ -118,66 +117,66 @@ class TokenStream:
         shards = np.searchsorted(self._tokens_before[1:-1], starts, side="right")
         whole = starts + length <= self._tokens_before[shards + 1]
         for shard, rows in _groups(shards, np.flatnonzero(whole)):
-            tokens, places = self._tokens(shard), starts[rows] - self._tokens_before[shard]
+            tokens, offsets = self._tokens(shard), starts[rows] - self._tokens_before[shard]
             if length >= _LONG_WINDOW:
-                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                    out[row] = tokens[place : place + length]
+                for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+                    out[row] = tokens[offset : offset + length]
             else:
-                # Every window of the shard as a row of an array that shares its memory.
+                # Row `i` of this view of the shard is the window that starts at token `i`.
                 windows = np.lib.stride_tricks.as_strided(
                     tokens, (len(tokens) - length + 1, length), tokens.strides * 2, writeable=False
                 )
-                out[rows] = windows[places]
+                out[rows] = windows[offsets]
         for row in np.flatnonzero(~whole).tolist():
             out[row] = self.read(starts[row], starts[row] + length)
         return out
 
     def bounds(self, documents: Integer[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "B"]]:
-        """Return the positions at which documents start and stop, their EOS included.
+        """Return the positions at which documents start and stop, including their EOS.
 
         Raises:
-            `IndexError`: for a document that is not there.
+            `IndexError`: there is no such document.
         """
         self._check()
         documents = _checked(documents, 0, self.num_documents - 1, "documents", self.num_documents)
         shards = np.searchsorted(self._documents_before[1:-1], documents, side="right")
         starts, stops = np.empty_like(documents), np.empty_like(documents)
         for shard, rows in _groups(shards, np.arange(len(documents))):
-            ends, places = self._ends(shard), documents[rows] - self._documents_before[shard]
+            ends, local = self._ends(shard), documents[rows] - self._documents_before[shard]
             before = self._tokens_before[shard]
-            stops[rows] = before + ends[places].astype(np.int64)
-            starts[rows] = before + np.where(places > 0, ends[places - 1].astype(np.int64), 0)
+            stops[rows] = before + ends[local].astype(np.int64)
+            starts[rows] = before + np.where(local > 0, ends[local - 1].astype(np.int64), 0)
         return starts, stops
 
     def document(self, number: int) -> Integer[np.ndarray, "T"]:
-        """Return the tokens of a document, EOS last."""
+        """Return the tokens of a document, including its EOS."""
         (start,), (stop,) = self.bounds(np.array([operator.index(number)]))
         return self.read(start, stop)
 
     def document_at(self, positions: Integer[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
-        """Return the document each position lies in.
+        """Return the number of the document at each position.
 
         Raises:
-            `IndexError`: for a position outside the stream.
+            `IndexError`: a position is outside the stream.
         """
         self._check()
         positions = _checked(positions, 0, self.num_tokens - 1, "positions", self.num_tokens)
         shards = np.searchsorted(self._tokens_before[1:-1], positions, side="right")
         documents = np.empty_like(positions)
         for shard, rows in _groups(shards, np.arange(len(positions))):
-            # In the type of the ends: of any other, numpy would copy them all.
-            places = (positions[rows] - self._tokens_before[shard]).astype(ENDS_DTYPE)
-            found = np.searchsorted(self._ends(shard), places, side="right")
+            # In the type of the ends, because for another type numpy would copy them all.
+            local = (positions[rows] - self._tokens_before[shard]).astype(ENDS_DTYPE)
+            found = np.searchsorted(self._ends(shard), local, side="right")
             documents[rows] = self._documents_before[shard] + found
         return documents
 
     def verify(self) -> None:
-        """Read everything; raise [`InputError`] unless checksums, tokens, ends and every EOS agree with the index."""
+        """Read all files; raise [`InputError`] unless digests, tokens, ends and every EOS agree with the index."""
         for problem in self.problems():
             raise InputError(problem)
 
     def problems(self) -> Iterator[str]:
-        """Read everything; yield a line for each shard or file that is not as the index says."""
+        """Read all files; yield an error message for each shard or file that differs from the index."""
         for number, shard in enumerate(self.index.shards):
             path = self.folder / shard.name
             files = ((path, shard.sha256), (self.folder / shard.ends_name, shard.ends_sha256))
@@ -197,12 +196,12 @@ class TokenStream:
 
 
 def _reopened(folder: str) -> TokenStream:
-    """The stream in a worker, which maps the files anew; they are checked where it was opened first."""
+    """The stream in a worker process, which maps the files again. The process that opened it first checks them."""
     return TokenStream(folder, verify=False)
 
 
 def verify_vocabulary(path: Path, tokens: Integer[np.ndarray, "T"], vocab_size: int) -> None:
-    """Raise [`InputError`] for a token outside the vocabulary."""
+    """Raise [`InputError`] if a token is outside the vocabulary."""
     for start in range(0, len(tokens), _VERIFIED_AT_ONCE):
         largest = int(tokens[start : start + _VERIFIED_AT_ONCE].max())
         if largest >= vocab_size:
@@ -210,24 +209,24 @@ def verify_vocabulary(path: Path, tokens: Integer[np.ndarray, "T"], vocab_size: 
 
 
 def verify_ends(path: Path, tokens: Integer[np.ndarray, "T"], ends: Integer[np.ndarray, "D"], eos_id: int) -> None:
-    """Raise [`InputError`] unless the documents of a shard end where EOS stands, and it stands nowhere else."""
+    """Raise [`InputError`] unless the positions of EOS in a shard are exactly the ends of its documents."""
     document = 0
     for start in range(0, len(tokens), _VERIFIED_AT_ONCE):
-        places = np.flatnonzero(tokens[start : start + _VERIFIED_AT_ONCE] == eos_id) + (start + 1)
-        expected = ends[document : document + len(places)].astype(np.int64)
-        if len(expected) != len(places) or (expected != places).any():
-            same = min(len(expected), len(places))
-            wrong = int(np.append(expected[:same] != places[:same], True).argmax())
-            raise InputError(_ends_differ(path, document + wrong, ends, int(places[wrong])))
-        document += len(places)
+        found = np.flatnonzero(tokens[start : start + _VERIFIED_AT_ONCE] == eos_id) + (start + 1)
+        expected = ends[document : document + len(found)].astype(np.int64)
+        if len(expected) != len(found) or (expected != found).any():
+            same = min(len(expected), len(found))
+            wrong = int(np.append(expected[:same] != found[:same], True).argmax())
+            raise InputError(_ends_differ(path, document + wrong, ends, int(found[wrong])))
+        document += len(found)
     if document != len(ends):
         raise InputError(_ends_differ(path, document, ends, None))
 
 
 def _ends_differ(path: Path, document: int, ends: np.ndarray, eos: int | None) -> str:
-    said = f"end at token {ends[document]}" if document < len(ends) else "not be there"
-    seen = "no further EOS" if eos is None else f"the next EOS before token {eos}"
-    return f"{path}: by its {ENDS_SUFFIX} file document {document} should {said}, found {seen}; write it again"
+    expected = f"end at token {ends[document]}" if document < len(ends) else "not exist"
+    found = "no further EOS" if eos is None else f"the next EOS before token {eos}"
+    return f"{path}: by its {ENDS_SUFFIX} file document {document} should {expected}, found {found}; write it again"
 
 
 def map_file(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -237,9 +236,9 @@ def map_file(path: Path, dtype: np.dtype) -> np.ndarray:
 
 
 def _mapped(paths: list[Path], dtype: np.dtype) -> Callable[[int], np.ndarray]:
-    """A function from the number of a file to its memory-mapped content, which keeps those used last."""
+    """A function from the number of a file to its memory-mapped content, which caches the most recently used."""
 
-    @lru_cache(maxsize=_MAPPED_AT_ONCE)
+    @lru_cache(maxsize=_MAX_MAPPED)
     def mapped(number: int) -> np.ndarray:
         return map_file(paths[number], dtype)
 
@@ -247,14 +246,14 @@ def _mapped(paths: list[Path], dtype: np.dtype) -> Callable[[int], np.ndarray]:
 
 
 def _groups(shards: np.ndarray, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Those `rows` of a batch that lie in each shard."""
+    """The `rows` of a batch, grouped by shard."""
     order = rows[np.argsort(shards[rows], kind="stable")]
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     return [(int(shards[part[0]]), part) for part in np.split(order, cuts) if len(part)]
 
 
 def _checked(values: np.ndarray, low: int, high: int, what: str, size: int) -> Int[np.ndarray, "B"]:
-    """Return integers as int64, or raise for those outside `low` to `high`, both included."""
+    """Return integers as int64; raise an error if one is outside `low` to `high`, both inclusive."""
     values = np.asarray(values)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise TypeError(f"{what}: expected integers of shape (B,), found {values.dtype} {values.shape}")

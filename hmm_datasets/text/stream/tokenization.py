@@ -1,9 +1,9 @@
-"""Corpora to token streams: documents are read by one thread while the others encode those before.
+"""Tokenization of corpora into token streams. One thread reads the next documents while the others encode.
 
-[`tokenize_corpus`] writes one stream. [`tokenize_splits`] and [`lay_out_splits`] write several in one pass over the
-source, such as the train and the test split of a corpus that is divided by hash: texts, and conversations as the chat
-template lays them out. Killed and started again they read the source from its beginning, and encode only what no whole
-shard holds.
+[`tokenize_corpus`] writes one stream. [`tokenize_splits`] and [`lay_out_splits`] write several streams in one pass
+over the source, for example the train and the test split of a corpus that is split by hash. The first is for texts,
+the second for conversations, which are laid out by the chat template. Killed runs can be started again: they read the
+source from its beginning, but encode only documents that are not in finished shards.
 """
 
 import hashlib
@@ -62,15 +62,15 @@ def tokenize_corpus(
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> TokenIndex:
-    """Tokenize documents into a token stream. Killed and started again with the same arguments, it goes on.
+    """Tokenize documents into a token stream. A killed run resumes when it is started again with the same arguments.
 
-    The names of special tokens in a text are read as text, so that a document can neither end early nor speak out of
-    turn. `RAYON_NUM_THREADS` limits the threads, `TOKENIZERS_PARALLELISM=false` leaves one.
+    The names of special tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
+    token. `RAYON_NUM_THREADS` limits the number of threads; `TOKENIZERS_PARALLELISM=false` means one thread.
 
     Args:
         documents (iterable of `str`, or a callable):
-            The texts, such as `load_corpus(...)["text"]`. A callable takes the number of documents to skip and
-            returns the others, which saves a resumed run from reading what it has:
+            The texts, for example `load_corpus(...)["text"]`. A callable takes the number of documents to skip and
+            returns the others, so that a resumed run need not read documents it has written:
             `lambda first: rows.skip(first)["text"]`.
         tokenizer (`transformers.PreTrainedTokenizerFast`):
             A tokenizer with an EOS token.
@@ -79,9 +79,9 @@ def tokenize_corpus(
         corpus (`str`):
             Name of the text, for the index.
         batch_size (`int`, *optional*, defaults to 4096):
-            Documents encoded at once, fewer where they come to 1 MB.
+            Maximum number of documents encoded at once; fewer if they reach 1 MB.
         num_documents (`int`, *optional*):
-            How many documents there are, for the time left, where `len(documents)` does not say.
+            Total number of documents, for the time left of the progress bar, if `documents` has no length.
         show_progress (`bool`, *optional*, defaults to `True`):
             Show a progress bar, on rank 0.
 
@@ -89,7 +89,7 @@ def tokenize_corpus(
         `TokenIndex`: the index written.
 
     Raises:
-        `InputError`: for a tokenizer without EOS, a document that is no text, and as [`write_tokens`].
+        `InputError`: the tokenizer has no EOS, a document is not text, or for the reasons of [`write_tokens`].
     """
     from ..tokenizers.encoding import Encoder
 
@@ -123,24 +123,24 @@ def tokenize_splits(
     num_documents: int | None = None,
     show_progress: bool = True,
 ) -> dict[str, TokenIndex]:
-    """Tokenize texts into a token stream for each split, in one pass; each as [`tokenize_corpus`] would write it.
+    """Tokenize texts into one token stream per split, in one pass; each stream is that of [`tokenize_corpus`].
 
     Args:
         documents (iterable of `tuple[str, str]`):
-            The split and the text of each document, such as [`read_splits`] gives them; in
-            the same order whenever it is started again.
+            The split and the text of each document, for example from [`read_splits`]; a resumed run needs the same
+            order.
         tokenizer (`transformers.PreTrainedTokenizerFast`), corpus (`str`), batch_size (`int`), shard_tokens (`int`):
             See [`tokenize_corpus`].
         folders (mapping of `str` to path):
-            Of each split the folder of its stream. Streams that are there already stay as they are.
+            The folder of the stream of each split. Existing streams are not written again.
         num_documents (`int`, *optional*), show_progress (`bool`, *optional*, defaults to `True`):
-            As [`tokenize_corpus`]; of all splits together.
+            As in [`tokenize_corpus`], for all splits together.
 
     Returns:
-        `dict[str, TokenIndex]`: of each split the index.
+        `dict[str, TokenIndex]`: the index of each split.
 
     Raises:
-        `InputError`: as [`tokenize_corpus`].
+        `InputError`: for the reasons of [`tokenize_corpus`].
     """
     from ..tokenizers.encoding import Encoder
 
@@ -164,13 +164,14 @@ def lay_out_splits(
     num_documents: int | None = None,
     show_progress: bool = True,
 ) -> dict[str, TokenIndex]:
-    """Write conversations as [`tokenize_splits`] writes texts: laid out by the chat template, a document each.
+    """Tokenize conversations into one token stream per split, in one pass; each conversation is one document.
 
     Args:
         documents (iterable of `tuple[str, list[dict]]`):
             The split and the messages of each conversation.
         tokenizer (`transformers.PreTrainedTokenizerFast`):
-            Has a chat template that writes EOS at most at the end. The index counts bytes if it is byte-level.
+            A tokenizer whose chat template lays out conversations, and writes EOS only at the end, if at all. Bytes
+            are counted if it is byte-level.
         folders, corpus, batch_size, shard_tokens, num_documents, show_progress:
             See [`tokenize_splits`].
     """
@@ -186,16 +187,17 @@ def lay_out_splits(
 
 
 def tokenizer_index(tokenizer: "PreTrainedTokenizerFast", corpus: str, shard_tokens: int | None) -> TokenIndex:
-    """The index of a stream of this tokenizer's ids that holds nothing yet; refuses one without EOS."""
+    """The index of an empty stream of this tokenizer; raises [`InputError`] if the tokenizer has no EOS."""
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no EOS token, which ends each document; set tokenizer.eos_token")
     return blank_index(corpus, tokenizer_hash(tokenizer), len(tokenizer), tokenizer.eos_token_id, shard_tokens)
 
 
 def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """SHA-256 of what turns text into tokens: vocabulary, merges, normalizer, pre-tokenizer, added tokens.
+    """SHA-256 of everything that decides the tokens of a text: vocabulary, merges, normalizer, pre-tokenizer, added
+    tokens.
 
-    Padding, truncation and the chat template leave it as it is.
+    Padding, truncation and the chat template do not change it.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for name in ("version", "truncation", "padding", "post_processor"):
@@ -205,7 +207,7 @@ def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
 
 @dataclass(frozen=True)
 class _Read:
-    """Documents read together: of each its split or its number, itself, and its size."""
+    """Documents read together, with the key (split or number) and the size of each."""
 
     keys: list
     documents: list
@@ -215,7 +217,7 @@ class _Read:
 def _read_ahead(
     documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int
 ) -> Iterator[_Read]:
-    """Documents with their keys, in batches; a thread reads the next one while one is in use."""
+    """Documents with their keys, in batches; a thread reads the next batch while the caller uses one."""
     with ThreadPoolExecutor(1) as reader:
         pending = reader.submit(_read, documents, size, batch_size)
         while (read := pending.result()).documents:
@@ -236,7 +238,7 @@ def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int],
 
 
 def _num_bytes(key: Any, text: str) -> int:
-    # Of ASCII a byte per character, which Python knows without looking.
+    # ASCII text has one byte per character, and Python knows that a string is ASCII without scanning it.
     ascii_only = isinstance(text, str) and text.isascii()
     return len(text) if ascii_only else len(check_text(text, f"document {key}").encode())
 
@@ -247,7 +249,7 @@ def _num_characters(_key: Any, messages: Messages) -> int:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over documents of several splits, and how they become tokens."""
+    """One pass over documents of several splits, and the function that encodes them."""
 
     documents: Iterable[tuple[str, Any]]
     encode: Callable[[_Read], TokenBatch]
@@ -259,7 +261,7 @@ class _Pass:
     def write(
         self, folders: Mapping[str, str | os.PathLike], blank: TokenIndex, sizes: np.ndarray | None = None
     ) -> dict[str, TokenIndex]:
-        """Write every stream that is not there."""
+        """Write every stream that does not exist yet."""
         folders = {split: Path(folder) for split, folder in folders.items()}
         missing = {split: folder for split, folder in folders.items() if not (folder / INDEX_NAME).is_file()}
         with ExitStack() as stack:
@@ -284,7 +286,7 @@ class _Pass:
 
 
 def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """The documents of the splits in `first`, without the first so many of each."""
+    """The documents of the splits in `first`, without the given number of first documents of each."""
     passed = Counter()
     for split, document in documents:
         if split in first:

@@ -1,9 +1,10 @@
-"""Whether the files of a token stream are those that were written: SHA-256 against `index.json`.
+"""Verification of the files of a token stream: their SHA-256 must be that in `index.json`.
 
-Whoever opens a stream has its files checked: up to 256 MB at once, which takes half a second or less, and more on a
-thread while reading begins. The first file that differs is told on the screen, makes every later reading of the stream
-in this process an [`InputError`], and [`check_streams`] raise it, which a training run calls at each step. Of several
-processes of a machine the first alone checks (`LOCAL_RANK` 0); loader workers do not.
+Opening a stream checks its files. Up to 256 MB are checked immediately, which takes half a second or less. Larger
+streams are checked in a background thread, so that reading can begin. When a file differs, the error is printed, every
+later read of the stream in this process raises it as an [`InputError`], and so does [`check_streams`], which a
+training run calls at each step. Of several processes on a machine only the first one checks (`LOCAL_RANK` 0); loader
+workers do not check.
 """
 
 import os
@@ -18,13 +19,13 @@ from ...errors import InputError
 from .index import INDEX_NAME, TokenIndex
 
 AT_ONCE = 256 * 10**6
-"""Bytes of tokens and ends that are checked before the first is read."""
+"""Maximum size in bytes of a stream that is checked before it is read."""
 
 _running: list["Verification"] = []
 
 
 class Verification:
-    """The check of one stream, done or on its way.
+    """The check of one stream, finished or running.
 
     Args:
         folder (`Path`), index ([`TokenIndex`]): the stream.
@@ -43,8 +44,8 @@ class Verification:
             _raise_first(differing_files(self._files()))
             return
         print(
-            f"{folder}: {size / 1e9:.1f} GB are checked against {INDEX_NAME} in the background; a file that differs "
-            "ends the run",
+            f"{folder}: {size / 1e9:.1f} GB are checked against {INDEX_NAME} in the background; a changed file will "
+            "end the run",
             file=sys.stderr,
         )
         self._thread = threading.Thread(target=self._run, name=f"verify {folder.name}", daemon=True)
@@ -52,15 +53,16 @@ class Verification:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error of a file that differs, if one was found so far.
+        """Raise the error of a file that differs, if one has been found.
 
-        In a forked worker nothing is raised: it would come out as a traceback in the main process, which checks too.
+        A forked worker raises nothing, since its error would appear as a traceback in the main process, which checks
+        too.
         """
         if self.error is not None and os.getpid() == self._process:
             raise self.error
 
     def wait(self) -> None:
-        """Return once all is checked, or raise."""
+        """Wait until all files are checked; raise the error of a file that differs."""
         if self._thread is not None:
             self._thread.join()
         self.check()
@@ -84,18 +86,18 @@ class Verification:
 
 
 def begin_verification(folder: Path, index: TokenIndex) -> Verification | None:
-    """Check the files of a stream, in the process that does so on this machine; `None` in others."""
+    """Check the files of a stream in the first process of this machine; return `None` in the others."""
     return Verification(folder, index) if launch_environment.local_rank() == 0 else None
 
 
 def check_streams() -> None:
-    """Raise the error of the first stream that was found changed in this process."""
+    """Raise the error of the first stream with a changed file in this process."""
     for verification in list(_running):
         verification.check()
 
 
 def differing_files(files: Iterable[tuple[Path, str]]) -> Iterator[str]:
-    """Yield a line for each file whose SHA-256 is another than expected."""
+    """Yield an error message for each file whose SHA-256 differs from the expected one."""
     for path, expected in files:
         found = file_digest(path)
         if found != expected:

@@ -1,9 +1,10 @@
-"""Token streams written: documents are checked, joined and cut into shards, a batch at a time.
+"""Writing token streams: documents are checked, concatenated and cut into shards, one batch at a time.
 
-Shards go to a folder that is called `NAME.unfinished` until the last is there; then it takes its place in one step.
-A shard is written under another name, synced, renamed, and only then named in the folder's `index.json`. A run that
-was killed at any moment and is started again skips the documents of the shards so named and writes the others anew:
-the same documents give the same bytes, however often it was interrupted. Memory is that of a batch.
+Shards are written to the folder `NAME.unfinished`, which is renamed to `NAME` in one step when the last shard is
+complete. A shard is written under a temporary name, synced, renamed, and only then listed in the `index.json` of the
+folder. A run that was killed at any moment and is started again skips the documents of the listed shards and writes
+the others again. So the same documents give the same bytes, however often a run is interrupted. Memory is that of a
+batch.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ from .resume import (
 )
 
 SHARD_TOKENS = 100_000_000
-"""How full a shard gets by default: 200 MB in uint16."""
+"""Default number of tokens in a shard: 200 MB in uint16."""
 
 _BATCH_TOKENS = 1 << 16
 _BATCH_DOCUMENTS = 1 << 10
@@ -56,17 +57,17 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Source = Iterable[T] | Callable[[int], Iterable[T]]
-"""Documents in an order that never changes, or a function from a number to the documents from there on."""
+"""Documents in a fixed order, or a function that takes the number of documents to skip and returns the others."""
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Documents on their way to a shard.
+    """Documents to be written.
 
     Attributes:
-        tokens (`np.ndarray` of shape `(T,)`): the documents end to end; each may end in EOS.
-        lengths (`np.ndarray` of shape `(B,)`): tokens of each.
-        num_bytes (`np.ndarray` of shape `(B,)`, *optional*): bytes of text each stands for.
+        tokens (`np.ndarray` of shape `(T,)`): the concatenated documents; each may end in EOS.
+        lengths (`np.ndarray` of shape `(B,)`): number of tokens of each document.
+        num_bytes (`np.ndarray` of shape `(B,)`, *optional*): bytes of text of each document.
     """
 
     tokens: Integer[np.ndarray, "T"]
@@ -86,36 +87,35 @@ def write_tokens(
     shard_tokens: int = SHARD_TOKENS,
     overwrite: bool = False,
 ) -> TokenIndex:
-    """Write documents as a token stream. Killed and started again with the same arguments, it goes on.
+    """Write documents as a token stream. A killed run resumes when it is started again with the same arguments.
 
     Args:
         documents (iterable of sequences of `int`, or a callable):
-            Token ids of each document. EOS is appended where a document does not end in it; documents that hold
-            nothing else are left out and counted. A callable takes the number of documents to skip and returns the
-            others, which saves a resumed run from reading what it has.
+            Token ids of each document. EOS is appended to a document that does not end in it. Empty documents are left
+            out and counted. A callable takes the number of documents to skip and returns the others, so that a resumed
+            run need not read documents it has written.
         folder (`str` or `os.PathLike`):
-            Where to; must be new or empty, or a token stream if `overwrite`.
+            Output folder; must be new or empty, or a token stream if `overwrite`.
         vocab_size (`int`):
-            Size of the vocabulary, special tokens included; ids lie below it.
+            Size of the vocabulary, including special tokens; ids must be smaller.
         eos_id (`int`):
-            The token that ends a document, and stands nowhere else.
+            The token that ends a document; it must not occur inside documents.
         tokenizer_hash (`str`), corpus (`str`):
-            What to write in the index.
+            Written to the index.
         token_bytes (`np.ndarray` of shape `(vocab_size,)`, *optional*):
-            Bytes of text each token stands for, see [`token_bytes`]; without them the index
-            says nothing of bytes.
+            Bytes of text that each token stands for, see [`token_bytes`]; without them the index has no byte counts.
         shard_tokens (`int`, *optional*, defaults to 100 million):
-            A shard ends with the document that brings it to so many tokens.
+            A shard ends with the document that brings it to this many tokens.
         overwrite (`bool`, *optional*, defaults to `False`):
-            Replace a token stream that is there, once the new one is whole.
+            Replace an existing token stream once the new one is complete.
 
     Returns:
         `TokenIndex`: the index written.
 
     Raises:
-        `InputError`: for a token outside the vocabulary or an EOS inside a document (both by number of document,
-            from 0), no documents, a folder that holds something else, an unfinished run with other arguments, a full
-            disk. Shards finished before it are kept for the next run with the same arguments.
+        `InputError`: a token is outside the vocabulary or EOS occurs inside a document (the message gives the number
+            of the document, from 0), there are no documents, the folder contains something else, an unfinished run had
+            other arguments, or the disk is full. Finished shards are kept for the next run with the same arguments.
 
     ```python
     >>> import tempfile
@@ -140,7 +140,7 @@ def write_tokens(
 
 
 def documents_from(documents: Source[T], first: int) -> Iterator[T]:
-    """The documents of a source from number `first` on."""
+    """The documents of a source, starting with number `first`."""
     return iter(documents(first)) if callable(documents) else islice(documents, first, None)
 
 
@@ -155,9 +155,9 @@ def write_batches(
     """Write a token stream from batches of documents, as [`write_tokens`] does.
 
     Args:
-        batches (callable): takes a number of document and returns those from there on, in batches of any size.
+        batches (callable): takes the number of a document and yields the documents from it on, in batches of any size.
         folder (`str` or `os.PathLike`), token_bytes (`np.ndarray`), overwrite (`bool`): see [`write_tokens`].
-        blank ([`TokenIndex`]): what holds for the whole stream, of [`blank_index`].
+        blank ([`TokenIndex`]): settings of the whole stream, from [`blank_index`].
     """
     with (
         writing(folder, blank, token_bytes=token_bytes, overwrite=overwrite) as writer,
@@ -176,10 +176,10 @@ def writing(
     token_bytes: Int[np.ndarray, "V"] | None = None,
     overwrite: bool = False,
 ) -> Iterator["ShardWriter"]:
-    """Write a token stream by hand: batches are given to the writer, and the stream is in place at the end.
+    """A context in which batches are passed to a writer; at its end the token stream is in place.
 
-    What an earlier run with the same arguments left is kept: give the documents from number `writer.num_read` on. An
-    exception inside leaves the shards that are whole for the next run.
+    Shards of an earlier run with the same arguments are kept, so pass the documents from number `writer.num_read` on.
+    If an exception is raised inside, finished shards are kept for the next run.
 
     Args:
         folder (`str` or `os.PathLike`), blank ([`TokenIndex`]), token_bytes (`np.ndarray`), overwrite (`bool`): see
@@ -195,26 +195,27 @@ def writing(
             writer.finish()
             replace_folder(unfinished, folder)
         except BaseException as error:
-            safe = writer.abandon()
+            kept = writer.abandon()
             if is_disk_full(error):
                 size = format_bytes(blank.shard_tokens * blank.token_dtype.itemsize)
-                advice = "; ".join(filter(None, ["start the same command again", safe]))
+                advice = "; ".join(filter(None, ["start the same command again", kept]))
                 raise disk_full(folder, f"up to {size} for each shard", advice) from error
             if isinstance(error, InputError | OSError | UnicodeError):
-                raise InputError("; ".join(filter(None, [str(error), safe]))) from error
-            if safe:
-                error.add_note(safe)
+                raise InputError("; ".join(filter(None, [str(error), kept]))) from error
+            if kept:
+                error.add_note(kept)
             raise
     if writer.index.num_empty and launch_environment.rank() == 0:
         _logger.warning("%s: left out %s empty documents", writer.index.corpus, f"{writer.index.num_empty:,}")
 
 
 class ShardWriter:
-    """Cuts batches of documents into the shards of a folder, going on after those it has.
+    """Writes batches of documents to the shards of a folder, after the shards that are there.
 
     Attributes:
-        index ([`TokenIndex`]): of the shards that are whole.
-        num_read (`int`): documents it has had; of an unfinished stream one less, which is read again and compared.
+        index ([`TokenIndex`]): index of the finished shards.
+        num_read (`int`): number of documents read. When a stream is resumed, it is one less than the documents
+            written, because the last one is read again and compared.
     """
 
     def __init__(self, folder: Path, index: TokenIndex, token_bytes: np.ndarray | None):
@@ -224,12 +225,12 @@ class ShardWriter:
         self.num_read = self._num_finished()
         self.last_document = None
         if index.shards:
-            # It is read once more, to see that the source is still the same.
+            # The last document is read once more, to check that the source has not changed.
             self.num_read -= 1
             self.last_document = _last_document(folder, index)
 
     def write(self, batch: TokenBatch) -> None:
-        """Append documents, without those that hold nothing."""
+        """Append documents, leaving out empty ones."""
         if self.last_document is not None and len(batch.lengths):
             batch = self._after_last_document(batch)
         tokens, stops, kept = _joined(batch, self.num_read, self.index)
@@ -251,7 +252,7 @@ class ShardWriter:
     def finish(self) -> None:
         """End the last shard and write the index of the whole stream."""
         if self.last_document is not None:
-            raise InputError(_source_changed(self.folder, self.num_read, "is no longer there"))
+            raise InputError(_source_changed(self.folder, self.num_read, "is missing now"))
         if self.shard is not None:
             self._end_shard()
         if not self.index.shards:
@@ -261,7 +262,7 @@ class ShardWriter:
         self._write_index()
 
     def abandon(self) -> str:
-        """Delete what is not a whole shard; say what is left and how to go on."""
+        """Delete unfinished shards; return a message about finished ones and how to resume."""
         if not self.folder.is_dir():
             return ""
         if self.shard is not None:
@@ -271,8 +272,8 @@ class ShardWriter:
             self.folder.rmdir()
             return ""
         return (
-            f"{self.index.num_documents:,} documents in {len(self.index.shards):,} shards are safe in {self.folder}: "
-            "mend this and run the same command again to go on from there"
+            f"{self.index.num_documents:,} documents in {len(self.index.shards):,} shards are kept in {self.folder}; "
+            "correct the error and run the same command again to resume from there"
         )
 
     def _after_last_document(self, batch: TokenBatch) -> TokenBatch:
@@ -281,7 +282,7 @@ class ShardWriter:
         if length and found[-1] == self.index.eos_id:
             found = found[:-1]
         if not np.array_equal(found, self.last_document):
-            raise InputError(_source_changed(self.folder, self.num_read, "has other tokens now"))
+            raise InputError(_source_changed(self.folder, self.num_read, "has different tokens now"))
         self.last_document = None
         self.num_read += 1
         num_bytes = None if batch.num_bytes is None else batch.num_bytes[1:]
@@ -307,7 +308,7 @@ class ShardWriter:
 
 
 class _OpenShard:
-    """A shard being written, under another name until it is whole."""
+    """A shard being written, under a temporary name until it is complete."""
 
     def __init__(self, path: Path, num_before: int):
         self.path, self.num_before, self.num_read = path, num_before, num_before
@@ -320,7 +321,7 @@ class _OpenShard:
                 self.files.append(name.with_name(name.name + PART_SUFFIX).open("wb"))
 
     def write(self, tokens: np.ndarray, ends: np.ndarray, num_bytes: int | None) -> None:
-        """Append documents that end, among `tokens`, at `ends`."""
+        """Append `tokens`, in which documents end at the positions `ends`."""
         ends = (ends + self.num_tokens).astype(ENDS_DTYPE)
         for path, file, digest, array in zip(self.paths, self.files, self.digests, (tokens, ends), strict=True):
             with _as_input_error(path):
@@ -331,7 +332,7 @@ class _OpenShard:
         self.num_bytes = None if num_bytes is None else self.num_bytes + num_bytes
 
     def finish(self) -> Shard:
-        """Let the files have their names, once they are on the disk."""
+        """Sync the files and rename them to their final names."""
         for path, file in zip(self.paths, self.files, strict=True):
             with _as_input_error(path):
                 file.flush()
@@ -349,33 +350,35 @@ class _OpenShard:
         )
 
     def close(self) -> None:
-        """Let go of the files, which are then to be deleted."""
+        """Close the files, which can then be deleted."""
         for file in self.files:
-            with contextlib.suppress(OSError):  # what it still held had no room
+            with contextlib.suppress(OSError):  # on a full disk the buffered bytes cannot be written
                 file.close()
 
 
 def _joined(
     batch: TokenBatch, first: int, index: TokenIndex
 ) -> tuple[Integer[np.ndarray, "T"], Int[np.ndarray, "K"], Int[np.ndarray, "K"]]:
-    """Check documents, the first of which has the number `first`, and put EOS at the end of each that holds anything.
+    """Check documents, the first of which has the number `first`, and end each document that is not empty with EOS.
 
     Returns:
-        The tokens as the file holds them, where each document ends among them, and which of the batch they are.
+        The tokens for the file, the position at which each document ends, and the indices of the documents in the
+        batch.
     """
     tokens, lengths, stops = batch.tokens, batch.lengths, np.cumsum(batch.lengths)
     _check_vocabulary(tokens, stops, first, index.vocab_size)
-    places = np.flatnonzero(tokens == index.eos_id)
-    if places.size:
-        documents = np.searchsorted(stops, places, side="right")
-        inner = places != stops[documents] - 1
+    positions = np.flatnonzero(tokens == index.eos_id)
+    if positions.size:
+        documents = np.searchsorted(stops, positions, side="right")
+        inner = positions != stops[documents] - 1
         if inner.any():
-            document, place = int(documents[inner][0]), int(places[inner][0])
-            place -= int(stops[document] - lengths[document])
+            document, position = int(documents[inner][0]), int(positions[inner][0])
+            position -= int(stops[document] - lengths[document])
             raise InputError(
-                f"document {first + document}: EOS ({index.eos_id}) at position {place}, not the end; split it there"
+                f"document {first + document}: EOS ({index.eos_id}) at position {position}, which is not the end; "
+                "split the document there"
             )
-        tokens, lengths = np.delete(tokens, places), lengths.copy()
+        tokens, lengths = np.delete(tokens, positions), lengths.copy()
         lengths[documents] -= 1
     kept = np.flatnonzero(lengths)
     stops = np.cumsum(lengths[kept])
@@ -386,17 +389,17 @@ def _joined(
 def _check_vocabulary(tokens: np.ndarray, stops: np.ndarray, first: int, vocab_size: int) -> None:
     if not tokens.size or (tokens.max() < vocab_size and tokens.min() >= 0):
         return
-    place = int(((tokens < 0) | (tokens >= vocab_size)).argmax())
-    document = int(np.searchsorted(stops, place, side="right"))
+    position = int(((tokens < 0) | (tokens >= vocab_size)).argmax())
+    document = int(np.searchsorted(stops, position, side="right"))
     start = int(stops[document - 1]) if document else 0
     raise InputError(
-        f"document {first + document}: token {tokens[place]} at position {place - start} is outside the vocabulary of "
-        f"{vocab_size}; is it of another tokenizer?"
+        f"document {first + document}: token {tokens[position]} at position {position - start} is outside the "
+        f"vocabulary of {vocab_size}; is it from another tokenizer?"
     )
 
 
 def _token_arrays(documents: Iterator[tuple[int, Sequence[int]]]) -> list[np.ndarray]:
-    """The next documents of a numbered source, up to some 65,000 tokens of them."""
+    """The next documents of a numbered source, up to about 65,000 tokens."""
     arrays, num_tokens = [], 0
     for number, ids in documents:
         array = np.asarray(ids) if len(ids) else np.zeros(0, dtype=np.int64)
@@ -420,8 +423,8 @@ def _last_document(folder: Path, index: TokenIndex) -> np.ndarray:
 
 def _source_changed(folder: Path, number: int, how: str) -> str:
     return (
-        f"document {number}: {how}, but was read before by the unfinished run in {folder}; give the documents it had, "
-        "or delete the folder to start afresh"
+        f"document {number}: {how}, but the unfinished run in {folder} has read it before; pass the same documents, "
+        "or delete the folder to start over"
     )
 
 

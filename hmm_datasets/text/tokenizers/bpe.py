@@ -1,9 +1,10 @@
-"""Byte-level BPE tokenizers, trained from any stream of texts, ready for chat.
+"""Byte-level BPE tokenizers with a chat template, trained from any stream of texts.
 
-Byte pair encoding (Sennrich, Haddow and Birch, ACL 2016) over bytes (Radford et al., GPT-2, 2019): text is cut by a
-regular expression, and within a piece the commonest neighbours are merged until the vocabulary is full. All 256 bytes
-are tokens, so any text is encoded and comes back byte for byte. Training is the `tokenizers` library's: one pass over
-the texts, which it forgets; memory is that of the distinct pieces and the places of their pairs.
+The algorithm is byte pair encoding (Sennrich, Haddow and Birch, ACL 2016) over bytes (Radford et al., GPT-2, 2019).
+Text is cut into pieces by a regular expression, and the most frequent pair of neighbours within pieces is merged until
+the vocabulary is full. All 256 bytes are tokens, so any text can be encoded and is decoded byte for byte. Training by
+the `tokenizers` library reads the texts once and does not keep them. Memory is for the distinct pieces and the
+positions of their pairs.
 """
 
 import re
@@ -32,18 +33,19 @@ SPLIT_PATTERNS = {
         r"|\s+(?!\S)|\s+"
     ),
 }
-"""How text is cut before merging: as GPT-2 does; as GPT-4 does (case-blind contractions, at most 3 digits a piece)."""
+"""How text is cut before merging: as in GPT-2, or as in GPT-4 (case-insensitive contractions, at most 3 digits per
+piece)."""
 
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
-# Role tokens are written out, so that transformers' sanitize_control_tokens finds them. Between `generation` marks
-# stands what the assistant has to produce, its calls of tools and its end included, or a model would never learn to
-# stop. Calls are written as `conversations` writes them into the text.
+# Role tokens are written out, so that transformers' sanitize_control_tokens finds them. The `generation` marks enclose
+# what the assistant has to produce. This includes tool calls and the end of the turn, or a model would not learn to
+# stop. Tool calls are written as in `corpora.conversations`.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
     "{% if content is not string %}"
-    "{{ raise_exception('the content of the message of ' + message['role'] + ' is no text') }}{% endif %}"
+    "{{ raise_exception('the content of the message of ' + message['role'] + ' is not text') }}{% endif %}"
     "{% if message['role'] == 'assistant' %}"
     "{{ '<|assistant|>' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
     "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
@@ -71,31 +73,32 @@ def train_bpe(
 ) -> "PreTrainedTokenizerFast":
     """Train a byte-level BPE tokenizer with a chat template.
 
-    Encoding adds no special token. BOS and EOS are both `<|endoftext|>`, as in GPT-2: in a token stream it stands
-    before each document but the first and after each. The template marks the assistant's words and their `<|end|>`, so
-    that TRL's `assistant_only_loss=True` trains on these alone; a chat model should stop at `<|end|>` too
-    (`generation_config.eos_token_id`). Special tokens named in a message are read as such, unless
+    Encoding adds no special token. BOS and EOS are both `<|endoftext|>`, as in GPT-2, so that in a token stream it
+    stands after each document and thus before the next. The template marks the assistant's words and their `<|end|>`,
+    so that TRL's `assistant_only_loss=True` trains on these alone. A chat model should also stop at `<|end|>`
+    (`generation_config.eos_token_id`). The name of a special token in a message becomes that token, unless you call
     `apply_chat_template(..., sanitize_control_tokens=True)`.
 
     Args:
         texts (iterable of `str`):
-            What to count, such as `load_corpus(...)["text"]`; read once.
+            The texts to train on, for example `load_corpus(...)["text"]`; read once.
         vocab_size (`int`):
-            Tokens in all: 7 special ones, 256 bytes, and merges.
+            Total number of tokens: 7 special ones, 256 bytes, and merges.
         split_pattern (`str`, *optional*, defaults to `"gpt2"`):
             `"gpt2"`, `"gpt4"`, or a regular expression whose matches are the pieces (Oniguruma syntax).
         min_frequency (`int`, *optional*, defaults to 2):
-            Pairs seen less often are not merged.
+            Minimum number of occurrences of a pair that is merged.
         model_max_length (`int`, *optional*, defaults to 2048):
-            Tokens the model takes; transformers warns above it.
+            Context length of the model; transformers warns above it.
         show_progress (`bool`, *optional*, defaults to `True`):
-            Show the rate of reading, then the library's bars of counting and merging; on rank 0.
+            On rank 0, show the rate of reading and then the library's progress bars of counting and merging.
 
     Returns:
         `transformers.PreTrainedTokenizerFast` with exactly `vocab_size` tokens.
 
     Raises:
-        `InputError`: for a vocabulary below 263 or larger than the texts yield, no texts, an unknown pattern.
+        `InputError`: `vocab_size` is below 263 or more than the texts yield, there are no texts, or the pattern is
+            unknown.
 
     ```python
     >>> tokenizer = train_bpe(["low lower lowest"] * 9, 268, show_progress=False)
@@ -133,7 +136,7 @@ def train_bpe(
 
 
 def chat_tokenizer(tokenizer: "Tokenizer", model_max_length: int = 2048) -> "PreTrainedTokenizerFast":
-    """Give a `tokenizers` tokenizer that holds `SPECIAL_TOKENS` its roles and the chat template: see [`train_bpe`]."""
+    """Wrap a `tokenizers` tokenizer that has `SPECIAL_TOKENS`, and add the chat template; see [`train_bpe`]."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -150,26 +153,26 @@ def chat_tokenizer(tokenizer: "Tokenizer", model_max_length: int = 2048) -> "Pre
 
 
 def byte_level_pieces(split_pattern: str) -> "PreTokenizer":
-    """The pre-tokenizer of a split pattern, by its name or in full.
+    """The pre-tokenizer of a split pattern, given by its name or in full.
 
-    It cuts by the pattern, then writes bytes as characters, so that the merges never see less than a byte.
+    It cuts text by the pattern, then writes each byte as one character, so that merges work on bytes.
     """
     from tokenizers import Regex, pre_tokenizers
 
     if split_pattern == "gpt2":
-        return pre_tokenizers.ByteLevel(add_prefix_space=False)  # has this pattern built in, and is faster
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)  # this pattern is built in, and faster
     pattern = SPLIT_PATTERNS.get(split_pattern, split_pattern)
     if re.fullmatch(r"[\w-]*", pattern):
         raise InputError(f"split_pattern={pattern!r}: expected {', '.join(SPLIT_PATTERNS)} or a regular expression")
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    except Exception as error:  # the library has no class of its own for it
+    except Exception as error:  # the library raises a plain Exception
         raise InputError(f"split_pattern={pattern!r}: {error}") from None
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
-    """Count the bytes read on a progress bar; those of counting and merging are the library's."""
+    """Check the texts and show the bytes read on a progress bar; the library shows counting and merging."""
     from tqdm.auto import tqdm
 
     number, settings = -1, {"unit": "B", "unit_scale": True, "disable": not show_progress}
@@ -182,25 +185,25 @@ def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
 
 
 def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
-    """Whether every token but the special ones stands for bytes of text."""
+    """Whether every token except the special ones stands for bytes of text."""
     return "ByteLevel" in tokenizer.backend_tokenizer.to_str()
 
 
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
-    """How many bytes of text each token of a byte-level tokenizer stands for; special tokens stand for none.
+    """Number of bytes of text that each token of a byte-level tokenizer stands for; 0 for special tokens.
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):
-            A byte-level BPE tokenizer, of [`train_bpe`] or of GPT-2's kind.
+            A byte-level BPE tokenizer, for example from [`train_bpe`] or GPT-2.
 
     Returns:
         `np.ndarray` of shape `(V,)`, int64.
 
     Raises:
-        `InputError`: for a tokenizer that is not byte-level.
+        `InputError`: the tokenizer is not byte-level.
     """
     if not is_byte_level(tokenizer):
-        raise InputError("the tokenizer is not byte-level; bits per byte need one whose tokens are bytes")
+        raise InputError("the tokenizer is not byte-level; bits per byte need a tokenizer whose tokens are bytes")
     sizes = np.zeros(len(tokenizer), dtype=np.int64)
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
     for token, number in tokenizer.get_vocab().items():

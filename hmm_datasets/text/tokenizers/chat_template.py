@@ -1,4 +1,4 @@
-"""What a tokenizer's chat template says: how a conversation is laid out in tokens, and which token ends a turn."""
+"""Chat templates of tokenizers: the tokens of a conversation, and the token that ends a turn."""
 
 import contextlib
 import os
@@ -15,57 +15,59 @@ _ASKED, _ANSWERED = "Question", "Answer"
 
 
 def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
-    """Load a tokenizer whose tokens can be streams: a fast one, with an EOS token.
+    """Load a tokenizer that can write token streams: a fast one with an EOS token.
 
     Args:
         name (`str` or `os.PathLike`): a folder, or a name on the Hub.
 
     Raises:
-        `InputError`: it cannot be loaded, is none of the `tokenizers` library's, or has no EOS token.
+        `InputError`: it cannot be loaded, is not of the `tokenizers` library, or has no EOS token.
     """
     from transformers import AutoTokenizer
 
     name = os.fspath(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # transformers and the Hub's client raise many kinds
+    except Exception as error:  # transformers and the client of the Hub raise many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
     if not tokenizer.is_fast:
-        raise InputError(f"{name}: {type(tokenizer).__name__} is no fast tokenizer; save it with a tokenizer.json")
+        raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")
     if tokenizer.eos_token_id is None:
         raise InputError(f"{name}: has no EOS token, which ends each document; set tokenizer.eos_token and save it")
     return tokenizer
 
 
 def lay_out(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> list[int]:
-    """The tokens of a conversation; what a message says in the form of a special token is text.
+    """The tokens of a conversation by the chat template. Names of special tokens in a message are encoded as text.
 
     Raises:
-        `InputError`: for messages that the template refuses, in its words.
+        `InputError`: the template refuses the messages; the error quotes it.
     """
-    with _in_the_templates_words():
+    with _quoting_the_template():
         return tokenizer.apply_chat_template(messages, return_dict=False, sanitize_control_tokens=True)
 
 
 def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
-    """Raise the errors of [`lay_out`] without its cost, which is nearly all in encoding."""
-    with _in_the_templates_words():
+    """Raise the errors of [`lay_out`] without encoding, which is nearly all of its cost."""
+    with _quoting_the_template():
         tokenizer.apply_chat_template(messages, tokenize=False)
 
 
 @contextlib.contextmanager
-def _in_the_templates_words() -> Iterator[None]:
+def _quoting_the_template() -> Iterator[None]:
     from jinja2 import TemplateError
 
     try:
         yield
     except (TemplateError, TypeError) as error:
-        raise InputError(f"the chat template refuses it ({error}); change the conversation or the template") from None
+        raise InputError(
+            f"the chat template refuses the conversation ({error}); change the conversation or the template"
+        ) from None
 
 
 def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
-    """Raise [`InputError`] unless conversations can be written as documents, which end in EOS and hold no other."""
+    """Raise [`InputError`] unless conversations can be documents of a token stream, which have EOS at the end only."""
     if tokenizer.chat_template is None:
         raise InputError(
             f"{name}: has no chat template, which conversations need; set tokenizer.chat_template and save it, or "
@@ -74,23 +76,23 @@ def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None
     asked, answered = {"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}
     if tokenizer.eos_token_id in lay_out(tokenizer, [asked, answered] * 2)[:-1]:
         raise InputError(
-            f"{name}: its chat template writes EOS ({tokenizer.eos_token}) inside a conversation, which in a token "
-            "stream ends a document; fine-tune on these conversations by recipes/sft.py, or give the tokenizer "
+            f"{name}: its chat template writes EOS ({tokenizer.eos_token}) inside a conversation, but EOS ends a "
+            "document of a token stream; fine-tune on these conversations with recipes/sft.py, or give the tokenizer "
             "another eos_token"
         )
 
 
 def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
-    """The token that ends what an assistant says, by the chat template: the first special one after its words.
+    """The token that ends a turn of the assistant: the first special token that the chat template writes after it.
 
-    A conversation is laid out, and what the template writes after the assistant's words is tokenized: `<|end|>` in the
-    templates of this package, `<|im_end|>` in ChatML, `<|eot_id|>` in Llama 3, or EOS.
+    It is found by applying the template to a conversation. It is `<|end|>` in the template of this package,
+    `<|im_end|>` in ChatML and `<|eot_id|>` in Llama 3; it may also be EOS.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
 
     Returns:
-        `int`, *optional*: its id; None without a template, and where a turn ends in plain text or in nothing.
+        `int`, *optional*: the id of the token; None without a template, or if no special token ends a turn.
 
     ```python
     >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -117,11 +119,11 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
 
 
 def stop_tokens(tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig") -> list[int]:
-    """Where generation stops: at what the model names itself, at EOS, and at the end of the assistant's turn.
+    """Tokens at which generation stops: those of the generation config, EOS, and the end of the assistant's turn.
 
     Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): of the model.
-        generation_config ([`~transformers.GenerationConfig`]): of the model.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizer of the model.
+        generation_config ([`~transformers.GenerationConfig`]): generation config of the model.
     """
     named = generation_config.eos_token_id
     named = list(named) if isinstance(named, list | tuple) else [named]

@@ -1,9 +1,9 @@
-"""How well tokenizers compress texts, how sure a difference is, and which tokens came from a test text.
+"""How well tokenizers compress texts, confidence intervals of differences, and tokens learned from test text.
 
-Bytes per token and tokens per word (fertility) are ratios of sums over documents. A difference of two tokenizers is
-taken on the same documents, and its interval is the paired bootstrap's over documents (see `bootstrap`). Documents
-without a word are left out. Encoding is linear in the text; memory is 48 bytes per document, and the bootstrap takes
-`resamples` passes over these.
+Bytes per token and tokens per word (fertility) are ratios of sums over documents. Two tokenizers are compared on the
+same documents; the confidence interval of a difference is that of the paired bootstrap over documents (see
+`hmm_datasets.statistics`). Documents without a word are left out. Encoding takes time linear in the text. Memory is 48
+bytes per document, and the bootstrap makes `resamples` passes over these.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,12 +32,12 @@ _BATCH = 1024
 
 @dataclass(frozen=True)
 class Compression:
-    """What a tokenizer makes of some documents.
+    """Counts of a tokenizer on some documents.
 
     Attributes:
-        documents (`int`), bytes (`int`), words (`int`): of the text; a word is what white space surrounds.
-        tokens (`int`): that the tokenizer makes of it, none added.
-        single_byte_tokens (`int`): those among them that stand for one byte.
+        documents (`int`), bytes (`int`), words (`int`): counts of the text; words are separated by white space.
+        tokens (`int`): number of tokens, without special tokens.
+        single_byte_tokens (`int`): number of tokens that stand for one byte.
     """
 
     documents: int
@@ -70,10 +70,10 @@ class Comparison:
     """Two tokenizers on the same documents.
 
     Attributes:
-        first ([`Compression`]), second ([`Compression`]): each by itself.
+        first ([`Compression`]), second ([`Compression`]): the counts of each tokenizer.
         bytes_per_token ([`Difference`]), fertility ([`Difference`]), tokens_per_document ([`Difference`]),
-        single_byte_share ([`Difference`]): the second less the first.
-        level (`float`): of the intervals, such as 0.95.
+        single_byte_share ([`Difference`]): second minus first.
+        level (`float`): confidence level of the intervals, for example 0.95.
     """
 
     first: Compression
@@ -87,12 +87,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class TokenFromTest:
-    """A token that stands in the test text more often than in the train text.
+    """A token that is more frequent in the test text than in the train text.
 
     Attributes:
-        token_id (`int`), text (`str`): the token; bytes that are no UTF-8 are written `�`.
-        in_test (`int`), in_train (`int`): how often it occurs.
-        rate_in_test (`float`), rate_in_train (`float`): how often in a million bytes.
+        token_id (`int`), text (`str`): the token; bytes that are not UTF-8 are written `�`.
+        in_test (`int`), in_train (`int`): number of occurrences.
+        rate_in_test (`float`), rate_in_train (`float`): occurrences per million bytes.
     """
 
     token_id: int
@@ -105,13 +105,13 @@ class TokenFromTest:
 
 @dataclass(frozen=True)
 class TokensFromTest:
-    """What a tokenizer has that another has not, and where it came from.
+    """The tokens that only one of two tokenizers has, and which of them come from the test text.
 
     Attributes:
-        new (`int`): tokens of the second tokenizer that the first does not have.
-        used (`int`): those of them that occur in the test text.
-        from_test (`tuple` of [`TokenFromTest`]): those of these that are rarer in the train text, or not in it,
-            by falling count in the test text.
+        new (`int`): number of tokens of the second tokenizer that the first does not have.
+        used (`int`): number of new tokens that occur in the test text.
+        from_test (`tuple` of [`TokenFromTest`]): used tokens that are less frequent in the train text, by decreasing
+            count in the test text.
     """
 
     new: int
@@ -124,7 +124,7 @@ def measure(tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str]) -> Compr
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):
-            Of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`], or of that kind.
+            A tokenizer from [`~hmm_datasets.text.tokenizers.bpe.train_bpe`], or another byte-level one.
         texts (iterable of `str`):
             The documents, read once.
 
@@ -132,7 +132,7 @@ def measure(tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str]) -> Compr
         [`Compression`].
 
     Raises:
-        `InputError`: for a tokenizer that is not byte-level, or texts without a word.
+        `InputError`: the tokenizer is not byte-level, or the texts have no words.
 
     ```python
     >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -161,13 +161,13 @@ def compare(
             See [`measure`].
         resamples (`int`, *optional*, defaults to 1000), level (`float`, *optional*, defaults to 0.95),
         seed (`int`, *optional*, defaults to 0):
-            Of the bootstrap.
+            Settings of the bootstrap.
 
     Returns:
         [`Comparison`].
 
     Raises:
-        `InputError`: as [`measure`], and for settings that cannot be.
+        `InputError`: for the reasons of [`measure`], or because a setting is out of range.
     """
     check_bootstrap(resamples, level)
     counts = _counts([first, second], texts)
@@ -191,13 +191,13 @@ def tokens_from_test(
     train_texts: Iterable[str],
     test_texts: Iterable[str],
 ) -> TokensFromTest:
-    """Find the tokens that `leaky`, trained on train and test text, owes to the test text.
+    """Find the tokens that a tokenizer trained on train and test text learned from the test text.
 
     Args:
         clean (`transformers.PreTrainedTokenizerFast`), leaky (`transformers.PreTrainedTokenizerFast`):
-            Byte-level tokenizers, one trained on train text alone, one with test text in it.
+            Byte-level tokenizers: `clean` is trained on train text alone, `leaky` on train and test text.
         train_texts (iterable of `str`), test_texts (iterable of `str`):
-            What they were trained on; each read once, encoded by `leaky`.
+            The texts, each read once and encoded by `leaky`.
 
     Returns:
         [`TokensFromTest`].
@@ -210,7 +210,7 @@ def tokens_from_test(
     in_train, train_bytes = _occurrences(encoder, train_texts, len(leaky))
     in_test, test_bytes = _occurrences(encoder, test_texts, len(leaky))
     if not train_bytes or not test_bytes:
-        raise InputError("no train text or no test text: there is nothing to find tokens in")
+        raise InputError("train_texts or test_texts are empty; pass texts with at least one character each")
     found = [
         TokenFromTest(
             token_id=number,
@@ -234,7 +234,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _counts(tokenizers: list["PreTrainedTokenizerFast"], texts: Iterable[str]) -> Int64[np.ndarray, "D C"]:
-    """Bytes and words of each document, then of each tokenizer its tokens and those of one byte."""
+    """Counts per document: bytes and words, then for each tokenizer its tokens and its single-byte tokens."""
     encoders = [(Encoder(tokenizer), token_bytes(tokenizer) == 1) for tokenizer in tokenizers]
     rows = [np.zeros((0, 2 + 2 * len(encoders)), np.int64)]
     for batch in _batches(texts):
@@ -248,12 +248,12 @@ def _counts(tokenizers: list["PreTrainedTokenizerFast"], texts: Iterable[str]) -
     counts = np.concatenate(rows)
     with_words = counts[counts[:, 1] > 0]
     if not len(with_words):
-        raise InputError(f"no word in {len(counts)} documents: there is nothing to measure")
+        raise InputError(f"no word in {len(counts)} documents; pass texts with at least one word")
     return with_words
 
 
 def _column(figure: int, which: int) -> int:
-    """Where a figure (bytes, words, tokens, single bytes) of a tokenizer stands in the counts."""
+    """Column of the counts with a figure (bytes, words, tokens, single bytes) of a tokenizer."""
     return figure if figure < 2 else figure + 2 * which
 
 
@@ -263,7 +263,7 @@ def _total(counts: np.ndarray, which: int) -> Compression:
 
 
 def _occurrences(encoder: Encoder, texts: Iterable[str], vocab_size: int) -> tuple[Int64[np.ndarray, "V"], int]:
-    """How often each token occurs in texts, and the bytes of these."""
+    """The number of occurrences of each token in the texts, and the bytes of the texts."""
     occurrences, num_bytes = np.zeros(vocab_size, np.int64), 0
     for batch in _batches(texts):
         num_bytes += sum(len(text.encode()) for text in batch)

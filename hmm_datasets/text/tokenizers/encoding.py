@@ -1,9 +1,9 @@
-"""Texts to token ids, many at a time, on all cores.
+"""Encoding of texts as token ids, in batches, on all cores.
 
-The ids are those of the `tokenizers` library; the work is done by fastokens (Apache-2.0), which reads the same
-`tokenizer.json`, remembers the ids of pieces it has met, and hands over one flat buffer where `tokenizers` makes a
-Python list a text. Linear in the bytes of text; memory is about 5 bytes a byte of the batch. A text of any length is
-encoded whole, so that its ids do not depend on where it might have been cut.
+The ids are those of the `tokenizers` library, but they are computed by fastokens (Apache-2.0). It reads the same
+`tokenizer.json`, caches the ids of pieces, and returns one flat buffer, whereas `tokenizers` makes a Python list per
+text. Time is linear in the bytes of text; memory is about 5 bytes per byte of the batch. A text of any length is
+encoded as a whole, so that its ids do not depend on cuts.
 """
 
 import logging
@@ -27,23 +27,23 @@ _CHARACTERS = [
     chr(code) for first, end in (*_BLOCKS, (0xFE00, 0xFE10), (0x1F600, 0x1F610)) for code in range(first, end)
 ]
 _PROBE = [separator.join(_CHARACTERS) for separator in ("", " ", "\n", "a", "1", "!")]
-"""What both libraries have to agree on before any text: letters, digits, marks and white space side by side."""
+"""Texts on which both libraries are compared first: letters, digits, marks and white space in many combinations."""
 
 
 class Encoder:
-    """Turns texts into the ids of a tokenizer.
+    """Encodes texts as ids of a tokenizer.
 
-    The names of special tokens in a text are read as text, so that a document can neither end early nor speak out of
-    turn; none is added, nothing is cut or padded. The first texts of every encoder (65,536 characters of them, and a
-    fixed probe before) are encoded by `tokenizers` too: where the ids differ, or where fastokens does not take the
-    tokenizer, `tokenizers` does all the work, and one line of the log says so.
+    The names of special tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
+    token. No special tokens are added, and nothing is truncated or padded. Every encoder also encodes a fixed probe
+    and its first texts (65,536 characters) with `tokenizers`. If the ids differ, or if fastokens does not support the
+    tokenizer, it uses `tokenizers` for everything and logs a warning.
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):
-            The tokenizer; it is copied, and stays as it is.
+            The tokenizer; it is copied and not changed.
 
     Attributes:
-        backend (`str`): `"fastokens"` or `"tokenizers"`, whichever does the work.
+        backend (`str`): the library in use, `"fastokens"` or `"tokenizers"`.
 
     ```python
     >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -75,14 +75,14 @@ class Encoder:
 
         Args:
             texts (sequence of `str`):
-                Some thousand at a time keep the cores busy; an empty one has no ids.
+                The texts; pass about a thousand at a time to keep the cores busy. An empty text has no ids.
 
         Returns:
-            `tuple`: the ids of all texts end to end, `(T,)` uint32, not to be written to; and how many each has,
-            `(B,)` int64.
+            `tuple`: the ids of all texts, concatenated, a read-only array `(T,)` of uint32; and the number of ids of
+            each text, `(B,)` int64.
 
         Raises:
-            `InputError`: for a text that is none, by its number.
+            `InputError`: a text is not a valid string; the message gives its number.
         """
         texts = list(texts)
         if not self._checked:
@@ -105,13 +105,13 @@ class Encoder:
         return np.concatenate([np.zeros(0), *ids]).astype(np.uint32), lengths
 
     def _check(self, texts: list[str]) -> None:
-        """Go over to `tokenizers` if the two libraries differ on `texts`."""
+        """Switch to `tokenizers` if the two libraries differ on `texts`."""
         if self._fast is None:
             return
         pairs = zip(self._encode_fast(texts), self._encode_reference(texts), strict=True)
         if not all(np.array_equal(one, other) for one, other in pairs):
             self._fast = None
-            _logger.warning("fastokens and tokenizers differ on a sample of the texts: encoding by tokenizers, slower")
+            _logger.warning("fastokens and tokenizers differ on a sample of the texts; using the slower tokenizers")
 
 
 def _fast_tokenizer(state: str):
@@ -119,13 +119,13 @@ def _fast_tokenizer(state: str):
 
     try:
         return fastokens.Tokenizer.from_json_str(state)
-    except (ValueError, NotImplementedError) as error:  # a model or split pattern it does not know
-        _logger.warning("fastokens does not take this tokenizer (%s): encoding by tokenizers, slower", error)
+    except (ValueError, NotImplementedError) as error:  # an unsupported model or split pattern
+        _logger.warning("fastokens does not support this tokenizer (%s); using the slower tokenizers", error)
         return None
 
 
 def _sample(texts: list[str]) -> list[str]:
-    """The first texts, the last of them cut, up to a number of characters."""
+    """The first texts up to a number of characters; the last one may be cut."""
     sample, room = [], _SAMPLE_CHARACTERS
     for text in texts:
         if room <= 0:

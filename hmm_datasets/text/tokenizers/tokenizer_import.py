@@ -1,13 +1,15 @@
-"""Tokenizers brought along: GPT-2's `vocab.json` and `merges.txt`, and tiktoken's rank files.
+"""Import of tokenizers: GPT-2's `vocab.json` and `merges.txt`, and tiktoken's rank files.
 
-Both become byte-level BPE of the `tokenizers` library with the ids they had; special tokens that are missing come
-after, then the chat template of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
+Both become byte-level BPE of the `tokenizers` library and keep their ids. Special tokens of this package that are
+missing are added after the largest id, and the chat template is that of
+[`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
 
-tiktoken merges the neighbours whose union has the lowest rank, whichever two they are; `tokenizers` wants pairs. The
-pair of a token is the last two parts when its own bytes are merged by rank. No other can meet: what happens to the
-bytes of a token inside a text, as long as nothing is merged across its ends, is what happens to them alone. So the two
-agree on every text, for any ranks. A token that its own bytes do not reach is only ever a whole piece
-(`ignore_merges`). Linear in the tokens, quadratic in the length of each: seconds for 200,000.
+tiktoken merges the neighbours whose union has the minimum rank, whichever two they are; `tokenizers` needs a list of
+pairs. The pair of a token is the last two parts that remain when its bytes are merged by rank. No other pair can form
+the token: as long as nothing is merged across the ends of the token, its bytes inside a text are merged as they are
+alone. So both libraries agree on every text, for any ranks. A token that is not reached by merging its bytes can occur
+only as a whole piece of text (`ignore_merges`). Time is linear in the number of tokens and quadratic in their lengths:
+a few seconds for 200,000 tokens.
 """
 
 import base64
@@ -35,35 +37,35 @@ def import_gpt2(
     split_pattern: str = "gpt2",
     model_max_length: int = 1024,
 ) -> "PreTrainedTokenizerFast":
-    """Read a tokenizer of GPT-2's kind.
+    """Read a tokenizer in the format of GPT-2.
 
     Args:
         vocab_path (`str` or `os.PathLike`):
-            JSON object of tokens, their bytes written as GPT-2 writes them, and ids.
+            JSON object that maps tokens, with bytes written as GPT-2 does, to ids.
         merges_path (`str` or `os.PathLike`):
-            Two tokens per line, parted by a space, the first merge first.
+            Two tokens per line, separated by a space, in the order of merging.
         split_pattern (`str`, *optional*, defaults to `"gpt2"`):
             See [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
         model_max_length (`int`, *optional*, defaults to 1024):
-            Tokens the model takes.
+            Context length of the model.
 
     Returns:
-        `transformers.PreTrainedTokenizerFast` with the chat template; the ids of the file kept.
+        `transformers.PreTrainedTokenizerFast` with the chat template and the ids of the file.
 
     Raises:
-        `InputError`: for files that cannot be read, or do not fit each other, with the line.
+        `InputError`: a file cannot be read, or the files do not match; the message gives the line.
     """
     vocabulary = read_json(vocab_path)
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
     if not ids or not all(isinstance(number, int) and number >= 0 for number in ids) or len(set(ids)) < len(ids):
-        raise InputError(f"{vocab_path}: expected a JSON object of tokens and their ids, each id once")
+        raise InputError(f"{vocab_path}: expected a JSON object that maps tokens to ids, each id once")
     merges = []
     for number, line in enumerate(_lines(merges_path), start=1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         pair = tuple(line.split(" "))
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
-            raise InputError(f"{merges_path}:{number}: expected two tokens of {vocab_path}, their union in it too")
+            raise InputError(f"{merges_path}:{number}: expected two tokens of {vocab_path} whose union is in it too")
         merges.append(pair)
     special = {token: vocabulary.pop(token) for token in SPECIAL_TOKENS if token in vocabulary}
     return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(vocab_path))
@@ -80,32 +82,34 @@ def import_tiktoken(
 
     Args:
         path (`str` or `os.PathLike`):
-            A token in base64 and its rank a line (`.tiktoken`); the rank is the id.
+            File with a token in base64 and its rank per line (`.tiktoken`); the rank is the id.
         split_pattern (`str`):
             `"gpt2"` for `r50k_base`, `"gpt4"` for `cl100k_base`, or a regular expression (Oniguruma syntax).
         special_tokens (mapping of `str` to `int`, *optional*):
-            Ids of the special tokens that belong to the ranks, such as `{"<|endoftext|>": 100257}`. Ids between that
-            nothing has become `<|unused_ID|>`.
+            Ids of the special tokens that belong to the ranks, for example `{"<|endoftext|>": 100257}`. Unused ids
+            between them become `<|unused_ID|>`.
         model_max_length (`int`, *optional*, defaults to 2048):
-            Tokens the model takes.
+            Context length of the model.
 
     Returns:
         `transformers.PreTrainedTokenizerFast` with the chat template.
 
     Raises:
-        `InputError`: for a file that is none, with the line, and for a split pattern that the two libraries read
-            differently.
+        `InputError`: the file is not a rank file (the message gives the line), or the two libraries read the split
+            pattern differently.
     """
     if re.search(r"\}\+", split_pattern):
         raise InputError(
-            f"split_pattern={split_pattern!r}: {{n,m}}+ is possessive for tiktoken, but here it repeats; "
+            f"split_pattern={split_pattern!r}: {{n,m}}+ is possessive in tiktoken, but a repetition here; "
             "write {n,m}, or pass split_pattern='gpt4' for that of cl100k_base"
         )
     ranks = _read_ranks(path)
     special = dict(special_tokens or {})
     taken = set(ranks.values()) & set(special.values())
     if taken or len(set(special.values())) < len(special):
-        raise InputError(f"special_tokens={special}: expected ids of their own, found {sorted(taken)} in {path} too")
+        raise InputError(
+            f"special_tokens={special}: expected distinct ids that {path} does not use, found {sorted(taken)} there"
+        )
     characters = byte_characters()
 
     def written(token: bytes) -> str:
@@ -119,9 +123,10 @@ def import_tiktoken(
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary, as GPT-2 has them.
+    """The character that stands for each byte in a byte-level vocabulary, as in GPT-2.
 
-    A printable character of Latin-1 stands for itself; the other 68 bytes, in order, for those from U+0100 on.
+    A byte that is a printable character of Latin-1 is written as that character. The other 68 bytes, in order, are
+    written as the characters from U+0100 on.
 
     ```python
     >>> byte_characters()[32:35]
@@ -163,15 +168,15 @@ def _read_ranks(path: str | os.PathLike) -> dict[bytes, int]:
 
 
 def _last_pair(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | None:
-    """The two parts that become `token` when its bytes are merged by rank; None if they never do."""
+    """The last two parts when the bytes of `token` are merged by rank; None if merging never reaches the token."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         unions = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
         lowest = min(unions)
         if lowest == math.inf:
             return None
-        place = unions.index(lowest)
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        index = unions.index(lowest)
+        parts[index : index + 2] = [parts[index] + parts[index + 1]]
     return parts[0], parts[1]
 
 
@@ -184,7 +189,7 @@ def _assemble(
     origin: str,
     ignore_merges: bool = False,
 ) -> "PreTrainedTokenizerFast":
-    """Put a tokenizer together; ids that nothing has are given to placeholders, so that ids end where tokens do."""
+    """Make the tokenizer. Unused ids become placeholder tokens, so that ids are contiguous."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     used = {**vocabulary, **special}
@@ -195,7 +200,7 @@ def _assemble(
     names |= {number: f"<|unused_{number}|>" for number in range(top) if number not in names}
     missing = [token for token in SPECIAL_TOKENS if token not in used]
     names |= dict(enumerate(missing, start=top + 1))
-    # Ids up to the last token of the model belong to the model, those above to what is added to it.
+    # Ids up to the last token of the model belong to the model; larger ids belong to added tokens.
     size = max(vocabulary.values()) + 1
     model = models.BPE({names[number]: number for number in range(size)}, merges, ignore_merges=ignore_merges)
     tokenizer = Tokenizer(model)

@@ -1,11 +1,13 @@
-"""The word-level pipeline: real sentences over a small vocabulary, for HMMs to be fitted on.
+"""Word-level corpora: real sentences over a small vocabulary, to which an HMM can be fitted.
 
-A document is lower-cased and cut into sentences at `.`, `!` or `?` before white space, and at blank lines. A word is
-letters and digits, with apostrophes inside; the full stop is a word too; any other mark is not. Kept are the sentences
-made only of the `k` commonest words, the full stop last and nowhere else. So `"3.5 m."`, `"Mr. Fox ran."` (cut after
-`Mr.`) and anything with a comma or quotation marks falls out, and what stays is simple and complete.
+A document is lower-cased and cut into sentences at `.`, `!` or `?` before white space, and at blank lines. A word
+consists of letters and digits, with apostrophes inside. The full stop is a word too; other punctuation marks are not.
+A sentence is kept if it consists of the `k` most frequent words only and has one full stop, at the end. So `"3.5 m."`,
+`"Mr. Fox ran."` (cut after `Mr.`) and sentences with a comma or quotation marks are dropped, and those kept are simple
+and complete.
 
-One pass over the documents, linear in their length; memory is 4 bytes a word of the sentences without other marks.
+The documents are read once, in time linear in their length. Memory is 4 bytes per word of the sentences without other
+marks.
 """
 
 import os
@@ -30,12 +32,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 FORMAT_VERSION = 1
-"""Changes whenever an older folder would be read wrongly, or the same documents give other sentences."""
+"""Version of the format. It must change when older folders would be read wrongly, or when the same documents give
+other sentences."""
 
 FULL_STOP = "."
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<unk>")
-"""What [`word_tokenizer`] adds after the words, in this order."""
+"""Special tokens that [`word_tokenizer`] adds after the words, in this order."""
 
 INDEX_NAME = "words.json"
 ARRAYS_NAME = "sentences.safetensors"
@@ -50,7 +53,7 @@ _SENTENCE_END = re.compile(r"""([.!?]+)(["'”)\]]*)(?=\s|$)""")
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Sentences as symbols, end to end: a sequence of `uint16` arrays.
+    """Sentences as symbols, stored one after another in one array: a sequence of `uint16` arrays.
 
     Attributes:
         tokens (`np.ndarray` of shape `(T,)`, uint16): the symbols.
@@ -74,7 +77,7 @@ class Sentences:
 
     @classmethod
     def from_list(cls, sentences: Sequence[np.ndarray]) -> "Sentences":
-        """Lay arrays end to end."""
+        """Concatenate arrays, one per sentence."""
         offsets = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
         tokens = np.concatenate(sentences) if sentences else np.zeros(0)
         return cls(tokens.astype(np.uint16), offsets)
@@ -82,16 +85,17 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class WordCorpus:
-    """Sentences over the `k` commonest words, and what they were taken from.
+    """Sentences over the `k` most frequent words, with counts of the documents they come from.
 
     Attributes:
-        vocabulary (`tuple[str, ...]`): the words by falling count, ties in alphabetical order; word `i` is symbol `i`.
-        word_counts (`tuple[int, ...]`): how often each stands in all documents; of the full stop, how many sentences
-            end in it.
-        train ([`Sentences`]), test ([`Sentences`]): in the order of the documents. A sentence, however often it
-            occurs, is wholly in one of them.
+        vocabulary (`tuple[str, ...]`): the words by decreasing count, ties in alphabetical order; word `i` is symbol
+            `i`.
+        word_counts (`tuple[int, ...]`): count of each word in all documents; for the full stop, the number of
+            sentences that end in it.
+        train ([`Sentences`]), test ([`Sentences`]): the sentences in the order of the documents. All occurrences of a
+            sentence are in the same split.
         unique ([`Sentences`]): each distinct sentence of `train` once, in the order of first occurrence.
-        num_documents (`int`), num_sentences (`int`), num_words (`int`): of all that was read, kept or not.
+        num_documents (`int`), num_sentences (`int`), num_words (`int`): counts of everything read, kept or not.
         test_fraction (`float`): expected share of the distinct sentences that are in `test`.
     """
 
@@ -108,7 +112,7 @@ class WordCorpus:
     def as_windows(
         self, which: Literal["train", "test", "unique"], length: int, seed: int = 0
     ) -> UInt16[np.ndarray, "N L"]:
-        """Concatenate the sentences in a seeded order and cut them into windows; what remains at the end is dropped.
+        """Concatenate the sentences in a seeded order and cut them into windows; the remainder is dropped.
 
         Args:
             which (`str`):
@@ -122,7 +126,7 @@ class WordCorpus:
             `np.ndarray` of shape `(N, length)`, uint16.
 
         Raises:
-            `InputError`: for another `which`, or sentences that do not fill one window.
+            `InputError`: `which` is another name, or the sentences do not fill one window.
         """
         if which not in _PARTS:
             raise InputError(f"which={which!r}: expected 'train', 'test' or 'unique'")
@@ -134,10 +138,10 @@ class WordCorpus:
         return tokens[: len(tokens) // length * length].reshape(-1, length)
 
     def save(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
-        """Write `words.json` and `sentences.safetensors`, the whole folder or nothing.
+        """Write a folder with `words.json` and `sentences.safetensors`, atomically.
 
         Raises:
-            `InputError`: where the folder holds something else, or a corpus and not `overwrite`.
+            `InputError`: the folder contains something else, or a corpus without `overwrite`.
         """
         from safetensors.numpy import save_file
 
@@ -154,10 +158,10 @@ class WordCorpus:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "WordCorpus":
-        """Read what [`WordCorpus.save`] wrote.
+        """Read a folder written by [`WordCorpus.save`].
 
         Raises:
-            `InputError`: for a missing file, another version, or arrays that are not what `words.json` says.
+            `InputError`: a file is missing, the version is another, or the arrays do not match `words.json`.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -182,21 +186,22 @@ class WordCorpus:
 
 
 def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: float = 0.1) -> WordCorpus:
-    """Keep the sentences made only of the `k` commonest words.
+    """Keep the sentences that consist of the `k` most frequent words only.
 
     Args:
         documents (iterable of `str`):
-            The texts, such as `load_corpus("tinystories", ...)["text"]`; read once.
+            The texts, for example `load_corpus("tinystories", ...)["text"]`; read once.
         k (`int`, *optional*, defaults to 100):
-            Words in the vocabulary, the full stop among them.
+            Number of words in the vocabulary, including the full stop.
         test_fraction (`float`, *optional*, defaults to 0.1):
-            Share of the distinct sentences, by their hash, that goes to `test`. The vocabulary is counted on all.
+            Share of the distinct sentences that goes to `test`, chosen by hash. Words are counted in both splits.
 
     Returns:
         [`WordCorpus`].
 
     Raises:
-        `InputError`: for `k` below 2 or above the number of distinct words, no documents, or no sentence kept.
+        `InputError`: `k` is below 2 or above the number of distinct words, there are no documents, or no sentence is
+            kept.
 
     ```python
     >>> corpus = build_word_corpus(["The cat sat. The cat ran. The cat sat. A dog!"], k=4, test_fraction=0.0)
@@ -206,7 +211,7 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
     ```
     """
     if not 2 <= k <= 1 << 16:
-        raise InputError(f"k={k}: expected 2 to 65536 words, the full stop among them")
+        raise InputError(f"k={k}: expected 2 to 65536 words, including the full stop")
     if not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
     counts: Counter[str] = Counter()
@@ -224,13 +229,13 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
                 lengths.append(len(words))
     if not num_sentences:
         raise InputError(f"no sentence in {num_documents} documents")
-    vocabulary = _commonest(counts, k)
+    vocabulary = _most_frequent(counts, k)
     sentences = _in_vocabulary(candidates, lengths, list(first_seen), vocabulary)
     train, test, unique = _split(sentences, vocabulary, test_fraction)
     if not train:
         raise InputError(
-            f"no sentence to train on: of {num_sentences}, {len(lengths)} end in a full stop and hold no other mark, "
-            f"{len(sentences)} of these hold only the {k} commonest words, {len(test)} of these are held out; "
+            f"no sentence to train on: of {num_sentences}, {len(lengths)} end in a full stop and have no other mark, "
+            f"{len(sentences)} of these have only the {k} most frequent words, {len(test)} of these are held out; "
             "pass a larger k or more text"
         )
     return WordCorpus(
@@ -247,7 +252,7 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
 
 
 def split_sentences(document: str) -> Iterator[tuple[list[str], bool]]:
-    """Yield each sentence as words and marks, and whether it is words and one full stop at the end.
+    """Yield each sentence as words and marks, and whether it consists of words and one full stop at the end.
 
     ```python
     >>> list(split_sentences("The cat sat. It's late!"))
@@ -270,15 +275,15 @@ def split_sentences(document: str) -> Iterator[tuple[list[str], bool]]:
 def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
     """A tokenizer whose ids are the symbols of an HMM over `vocabulary`.
 
-    It cuts text into words as [`build_word_corpus`] does. Word `i` has id `i`; then come `<bos>`, `<eos>`, `<pad>` and
-    `<unk>`, which encoding adds nowhere. Decoding puts one space between words.
+    It cuts text into words as [`build_word_corpus`] does. Word `i` has id `i`. Then come `<bos>`, `<eos>`, `<pad>` and
+    `<unk>`; encoding does not add them. Decoding puts one space between words.
 
     Args:
         vocabulary (sequence of `str`):
-            Such as [`WordCorpus.vocabulary`].
+            The words, for example [`WordCorpus.vocabulary`].
 
     Raises:
-        `InputError`: for a word that occurs twice, or that the pipeline would cut or change.
+        `InputError`: a word occurs twice, or [`build_word_corpus`] would cut or change it.
 
     ```python
     >>> tokenizer = word_tokenizer((".", "cat", "the", "sat"))
@@ -296,12 +301,14 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
         raise InputError(f"vocabulary: {twice!r} occurs twice")
     for word in vocabulary:
         if _TOKEN.findall(_fold(word)) != [word]:
-            raise InputError(f"vocabulary: {word!r} is not one lower-case word or mark; build it by build_word_corpus")
+            raise InputError(
+                f"vocabulary: {word!r} is not one lower-case word or mark; take it from build_word_corpus"
+            )
     ids |= {token: len(vocabulary) + number for number, token in enumerate(SPECIAL_TOKENS)}
     bos, eos, pad, unk = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unk))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace("’", "'")])
-    # [\p{L}\p{N}] is what Python's re calls [^\W_]; the \w of the tokenizers library holds combining marks besides.
+    # [\p{L}\p{N}] is the [^\W_] of Python's re; the \w of the tokenizers library also matches combining marks.
     word_pattern = _WORD.replace(r"[^\W_]", r"[\p{L}\p{N}]")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{word_pattern}|\S"), "removed", invert=True)
     return PreTrainedTokenizerFast(
@@ -316,14 +323,15 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
 
 
 def _fold(text: str) -> str:
-    # The capital sigma apart, since str.lower looks at its neighbours and the tokenizers library does not.
+    # The capital sigma is replaced first, since str.lower considers its neighbours and the tokenizers library does
+    # not.
     return text.replace("Σ", "σ").lower().replace("’", "'")
 
 
-def _commonest(counts: Counter[str], k: int) -> tuple[str, ...]:
+def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     if len(ranked) < k:
-        raise InputError(f"k={k}, but the documents hold only {len(ranked)} distinct words; pass k={len(ranked)}")
+        raise InputError(f"k={k}, but the documents have only {len(ranked)} distinct words; pass k={len(ranked)}")
     chosen = ranked[:k]
     if FULL_STOP not in chosen:  # rarer than k words; without it no sentence could be kept
         chosen[-1] = FULL_STOP
@@ -333,7 +341,7 @@ def _commonest(counts: Counter[str], k: int) -> tuple[str, ...]:
 def _in_vocabulary(
     candidates: array, lengths: array, words: list[str], vocabulary: tuple[str, ...]
 ) -> list[np.ndarray]:
-    """Return the candidate sentences that hold no other word, as symbols."""
+    """Return the candidate sentences without words outside the vocabulary, as symbols."""
     if not lengths:
         return []
     symbol_of = {word: symbol for symbol, word in enumerate(vocabulary)}
@@ -346,7 +354,7 @@ def _in_vocabulary(
 def _split(
     sentences: list[np.ndarray], vocabulary: tuple[str, ...], test_fraction: float
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """Divide sentences into train and test by their words' hash; list each of train once."""
+    """Split sentences into train and test by the hash of their words; list each sentence of train once."""
     train, test, unique = [], [], []
     in_test: dict[bytes, bool] = {}
     for sentence in sentences:

@@ -300,7 +300,7 @@ def test_the_name_is_known_whichever_package_is_imported_first(imports, folder, 
 
 def test_an_endless_data_set_is_not_written_to_disk(load, tmp_path):
     message = error(load, streaming=False)
-    assert message == "an endless data set does not fit a disk; pass num_sequences=, or streaming=True"
+    assert message == "an endless data set cannot be stored; pass num_sequences=, or streaming=True"
     assert not list((tmp_path / "cache").rglob("*.arrow"))
 
 
@@ -308,7 +308,7 @@ def test_a_folder_without_a_model_is_named(load, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no model here")
     message = error(load, data_dir=str(tmp_path / "empty"))
-    assert message.startswith(f"{tmp_path / 'empty'}: no model.safetensors; expected data_dir=")
+    assert message.startswith(f"{tmp_path / 'empty'}: no model.safetensors; pass a folder written by")
 
 
 def test_two_models_below_a_folder_are_not_chosen_between(load, tmp_path):
@@ -316,20 +316,20 @@ def test_two_models_below_a_folder_are_not_chosen_between(load, tmp_path):
         MESS3.save_pretrained(tmp_path / "fit" / name)
     message = error(load, data_dir=str(tmp_path / "fit"))
     assert "best/model.safetensors" in message
-    assert "last/model.safetensors: which?" in message
-    assert message.endswith("name its folder with data_dir=")
+    assert "last/model.safetensors; expected one model.safetensors" in message
+    assert message.endswith("pass its folder as data_dir=")
 
 
 def test_a_torn_model_file_is_named(load, folder):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9])
-    assert f"{folder / 'model.safetensors'}: not a whole safetensors file" in error(load)
+    assert f"{folder / 'model.safetensors'}: not a complete safetensors file" in error(load)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"length": 0}, "length is 0; expected 1 or more"),
-        ({"num_sequences": 0}, "num_sequences is 0; expected 1 or more, or None: endless"),
+        ({"num_sequences": 0}, "num_sequences is 0; expected 1 or more, or None if endless"),
         ({"num_test_sequences": -1}, "num_test_sequences is -1; expected 0 or more"),
         ({"seed": -1}, "seed is -1; expected 0 or more"),
         ({"seed": 2**64}, f"seed is {2**64}; expected an integer in [0, 2**64)"),

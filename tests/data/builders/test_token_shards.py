@@ -250,7 +250,7 @@ def test_a_document_larger_than_a_file_has_one_to_itself(tmp_path):
 def test_an_export_that_fails_leaves_nothing(tmp_path, stream, monkeypatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("...")
-    assert "is there already" in error(export_parquet, stream.folder, tmp_path / "full")
+    assert "exists already" in error(export_parquet, stream.folder, tmp_path / "full")
     assert "max_shard_bytes is 0" in error(export_parquet, stream.folder, tmp_path / "out", max_shard_bytes=0)
 
     def broken(self, start, stop):
@@ -282,7 +282,7 @@ def test_folders_that_are_no_shards_are_named(load, tmp_path, stream):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length": 0}, "length is 0; expected 2 or more, or None: documents"),
+        ({"length": 0}, "length is 0; expected 2 or more, or None for documents"),
         ({"num_shards": 0}, "num_shards is 0; expected 1 or more"),
         ({"length": 10**9}, "length=1000000000, but "),
     ],

@@ -73,7 +73,7 @@ def test_held_out_data_and_restarts_work_as_with_ours():
         ({"dtype": "float64"}, "dtype is float64, but pomegranate computes in float32"),
         (
             {"pseudocount": 0.01},
-            "start_pseudocount is 0.01, but pomegranate has a prior on emissions alone; set start_",
+            "start_pseudocount is 0.01, but pomegranate has a prior on emissions only; set start_",
         ),
         ({"transition_pseudocount": 1.0}, "transition_pseudocount is 1.0, but pomegranate"),
     ],
@@ -85,13 +85,13 @@ def test_what_pomegranate_cannot_honour_is_refused_by_name(changed, message):
 
 
 def test_checkpoints_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"checkpoint_dir is .*, but pomegranate cannot go on with a stopped fit"):
+    with pytest.raises(InputError, match=r"checkpoint_dir is .*, but pomegranate cannot resume a fit here"):
         fit(checkpoint_dir=tmp_path / "fit")
     assert not (tmp_path / "fit").exists()
 
 
 def test_sequences_it_cannot_take_are_named():
-    with pytest.raises(InputError, match="sequence 7 is of 1 token, and pomegranate fits 2 or more"):
+    with pytest.raises(InputError, match="sequence 7 has 1 token, but pomegranate needs 2 or more"):
         fit(lengths=np.where(np.arange(60) == 7, 1, 20))
     impossible = replace_emission(GUESS)
     with pytest.raises(InputError, match="batch 0, sequence 0: pomegranate gives it probability 0 or NaN"):

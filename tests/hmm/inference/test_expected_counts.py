@@ -15,7 +15,7 @@ from hmm_datasets.hmm.model import HMM
 def path(request):
     """Each test here runs both ways to compute: that of few states on a CPU, and that of many or of a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_counts, "MOST_STATES", 10**6 if request.param == "compiled" else 0)
+        patch.setattr(fused_counts, "MAX_STATES", 10**6 if request.param == "compiled" else 0)
         yield
 
 

@@ -94,9 +94,9 @@ def test_nothing_can_be_drawn():
 
 
 def test_bad_input_is_told_in_one_line():
-    for least, most in ((-1, 3), (4, 3), (0, 1 << 20)):
-        with pytest.raises(InputError, match=f"least is {least}, most {most}; expected 0 <= least <= most"):
-            RandomLengths(least, most)
+    for shortest, longest in ((-1, 3), (4, 3), (0, 1 << 20)):
+        with pytest.raises(InputError, match=f"min_length is {shortest}, max_length {longest}; expected 0 <= min_len"):
+            RandomLengths(shortest, longest)
     for stop in (0.0, 1.5, float("nan")):
         with pytest.raises(InputError, match="stop is"):
             RandomLengths(1, 2, stop)

@@ -209,9 +209,9 @@ def test_the_kind_that_is_asked_for_decides_between_the_columns(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "kind", "told"),
     [
-        ([{"prompt": "A", "chosen": "B", "rejected": "C"}], "conversations", "holds preferences (prompt, chosen"),
-        ([{"messages": SUM}], "text", "holds conversations (messages), expected text"),
-        ([{"text": "A"}], "conversations", "holds text (text), expected conversations"),
+        ([{"prompt": "A", "chosen": "B", "rejected": "C"}], "conversations", "contains preferences (prompt, chosen"),
+        ([{"messages": SUM}], "text", "contains conversations (messages), expected text"),
+        ([{"text": "A"}], "conversations", "contains text (text), expected conversations"),
         ([{"body": "A"}], "conversations", "expected the columns of conversations: messages; conversations;"),
     ],
 )
@@ -344,7 +344,7 @@ def test_trl_finds_the_template_fit_for_tools_and_training(tokenizer):
 
 
 def test_content_that_is_no_text_is_refused_by_the_template(tokenizer):
-    with pytest.raises(Exception, match="content of the message of assistant is no text"):
+    with pytest.raises(Exception, match="content of the message of assistant is not text"):
         tokenizer.apply_chat_template([user("A"), {"role": "assistant", "content": None}])
 
 

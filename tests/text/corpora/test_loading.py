@@ -216,7 +216,7 @@ def test_presets_ask_for_their_configuration_split_and_column(hub, streaming):
 def test_a_hub_corpus_without_a_test_split_is_held_out_by_hash_when_asked(hub):
     hub_repository(hub / "someone/stories", "text", "default", {"train": STORIES})
     assert message(load_corpus, "someone/stories", split="test").endswith(
-        "pass test_fraction= to train and test alike to hold one out by hash"
+        "pass test_fraction= for both train and test to split by hash"
     )
     train, test = (texts("someone/stories", split=split, test_fraction=0.2) for split in ("train", "test"))
     assert sorted(train + test) == sorted(STORIES)
@@ -419,7 +419,7 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.jsonl", b'{"text": "A"}\n{"text"\n', "a.jsonl:2: not JSON"),
         ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
         ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
-        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "rows one per line are .jsonl"),
+        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "name a file with one row per line .jsonl"),
         ("a.txt", b"caf\xe9", "a.txt:1: cannot be read as UTF-8 text (0xe9, unexpected end of data)"),
         ("a.txt", b"tea\n" * 9999 + b"caf\xe9\n" + b"tea\n" * 9999, "a.txt:10000: cannot be read as UTF-8 text (0xe9"),
         ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', "a.jsonl:2: cannot be read as UTF-8 text (0xff"),
@@ -428,7 +428,7 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.txt.gz", gzip.compress(b"A" * 999, mtime=0)[:-9], "a.txt.gz:1: cannot be read as gzip (Compressed file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "A"}\n' * 7, mtime=0)[:-4], "a.jsonl.gz:8: cannot be read as gzip"),
         ("a.parquet", b"not parquet", "a.parquet: row 0: not Parquet"),
-        ("a.csv", b"text\nA\n", "a.csv: expected a file that ends in .txt"),
+        ("a.csv", b"text\nA\n", "a.csv: expected a file name that ends in .txt"),
     ],
 )
 def test_a_damaged_file_is_told_by_name(tmp_path, name, content, told):

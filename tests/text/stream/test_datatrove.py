@@ -63,7 +63,7 @@ def tokenize(texts, tokenizer, folder, **settings) -> None:
 
 def test_what_datatrove_tokenized_is_read_after_one_call(tmp_path, texts, tokenizer, ours):
     tokenize(texts, tokenizer, tmp_path / "a", shuffle_documents=False)
-    assert "adopt_datatrove writes the index" in message(TokenStream, tmp_path / "a")
+    assert "write their index with adopt_datatrove" in message(TokenStream, tmp_path / "a")
     index = adopt_datatrove(tmp_path / "a", tokenizer, "stories")
     stream = TokenStream(tmp_path / "a")
     stream.verify()
@@ -167,9 +167,9 @@ def test_special_tokens_named_in_a_text_are_text_to_our_step_and_refused_from_da
         ),
         (
             lambda folder: (folder / "00001_unshuffled.ds").write_bytes(b"12"),
-            "00001_unshuffled.ds: 2 bytes, but 00001_unshuffled.ds.index and 700 token ids of uint16 say",
+            "by 00001_unshuffled.ds.index and 700 token ids of uint16; pass the tokenizer",
         ),
-        (lambda folder: [path.unlink() for path in folder.glob("*.ds")], "no shards (*.ds) that hold tokens"),
+        (lambda folder: [path.unlink() for path in folder.glob("*.ds")], "no shards (*.ds) with tokens"),
     ],
 )
 def test_shards_that_are_not_whole_are_not_adopted(tmp_path, texts, tokenizer, harm, told):

@@ -230,7 +230,7 @@ def test_a_stream_of_many_shards_leaves_descriptors_for_others(many):
 def test_a_folder_that_is_no_token_stream_is_told(tmp_path):
     assert f"{tmp_path / 'none' / INDEX_NAME}: no such file; expected" in message(TokenStream, tmp_path / "none")
     (tmp_path / "00000_tinystories.ds").touch()
-    assert "adopt_datatrove writes the index they lack" in message(TokenStream, tmp_path)
+    assert "write their index with adopt_datatrove" in message(TokenStream, tmp_path)
     (tmp_path / INDEX_NAME).write_text("{")
     assert f"{tmp_path / INDEX_NAME}:1: not JSON" in message(TokenStream, tmp_path)
     (tmp_path / INDEX_NAME).write_text("[]")
@@ -293,7 +293,7 @@ def test_verify_finds_one_changed_byte(folder, name):
         ([6, EOS, 5, EOS], [3, 4], "document 0 should end at token 3, found the next EOS before token 2"),
         ([6, EOS, 5, EOS], [2, 3], "document 1 should end at token 3, found the next EOS before token 4"),
         ([6, EOS, EOS, EOS], [2, 4], "document 1 should end at token 4, found the next EOS before token 3"),
-        ([EOS, EOS, 6, EOS], [1, 2], "document 2 should not be there, found the next EOS before token 4"),
+        ([EOS, EOS, 6, EOS], [1, 2], "document 2 should not exist, found the next EOS before token 4"),
         ([6, EOS, 5, 5], [2, 4], "document 1 should end at token 4, found no further EOS"),
     ],
 )

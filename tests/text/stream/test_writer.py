@@ -89,8 +89,8 @@ def test_bytes_are_counted_by_token(tmp_path):
     [
         ([[1], [2, 10, 3]], "document 1: token 10 at position 1 is outside the vocabulary of 10"),
         ([[1], [2], [-1]], "document 2: token -1 at position 0 is outside the vocabulary of 10"),
-        ([[], [2], [3, 1, EOS, 2]], "document 2: EOS (9) at position 2, not the end"),
-        ([[1, EOS, EOS]], "document 0: EOS (9) at position 1, not the end"),
+        ([[], [2], [3, 1, EOS, 2]], "document 2: EOS (9) at position 2, which is not the end"),
+        ([[1, EOS, EOS]], "document 0: EOS (9) at position 1, which is not the end"),
         ([[1.5]], "document 0: expected a list of token ids, found float64"),
         ([[[1]]], "document 0: expected a list of token ids, found int64 (1, 1)"),
         ([], "test: no documents to write"),
@@ -116,10 +116,10 @@ def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_when_told(tm
     assert TokenStream(tmp_path / "a").num_tokens == 2
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint").write_text("weeks of work")
-    assert "holds something else" in message(write, tmp_path / "run", [[1]], overwrite=True)
+    assert "contains something else" in message(write, tmp_path / "run", [[1]], overwrite=True)
     (tmp_path / "b.unfinished").mkdir()
     (tmp_path / "b.unfinished" / "checkpoint").write_text("weeks of work")
-    assert "checkpoint: is no part of a token stream; move it away" in message(write, tmp_path / "b", [[1]])
+    assert "checkpoint: is not part of a token stream; move it away" in message(write, tmp_path / "b", [[1]])
     (tmp_path / "c.unfinished").write_text("weeks of work")
     assert "c.unfinished: is a file; choose another folder" in message(write, tmp_path / "c", [[1]])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b.unfinished", "c.unfinished", "run"]
@@ -159,7 +159,7 @@ def test_an_error_keeps_what_was_finished_and_says_how_to_go_on(tmp_path, error,
     unfinished = tmp_path / "a.unfinished"
     text = str(caught.value) if kind is InputError else "; ".join([str(caught.value), *caught.value.__notes__])
     assert told in text
-    assert f"4 documents in 2 shards are safe in {unfinished}: mend this and run the same command again" in text
+    assert f"4 documents in 2 shards are kept in {unfinished}; correct the error and run the same command" in text
     assert "\n" not in text
     assert sorted(contents(unfinished)) == [
         *sorted(f"0000{n}.ds{end}" for n in (0, 1) for end in ("", ".index")),
@@ -242,17 +242,17 @@ def test_documents_left_out_are_counted_once_however_often_a_run_is_interrupted(
 def test_a_run_with_other_settings_does_not_go_on(interrupted, changes, told):
     before = contents(interrupted.with_name("a.unfinished"))
     text = message(write, interrupted, numbers(6), **{"shard_tokens": SHARD} | changes)
-    assert f"of another run: {told}; start that one again to finish it, or delete the folder" in text
+    assert f"of another run: {told}; start that run again to finish it, or delete the folder" in text
     assert contents(interrupted.with_name("a.unfinished")) == before
 
 
 def test_a_source_that_changed_is_refused(interrupted):
     documents = numbers(6)
     documents[3] = documents[3][:-1]
-    assert "document 3: has other tokens now, but was read before" in message(
+    assert "document 3: has different tokens now, but the unfinished run in" in message(
         write, interrupted, documents, shard_tokens=SHARD
     )
-    assert "document 3: is no longer there, but was read before" in message(
+    assert "document 3: is missing now, but the unfinished run in" in message(
         write, interrupted, documents[:3], shard_tokens=SHARD
     )
     assert write(interrupted, numbers(6), shard_tokens=SHARD).num_documents == 6
@@ -263,7 +263,7 @@ def test_a_finished_shard_that_was_cut_is_told(interrupted):
     shard.write_bytes(shard.read_bytes()[:-2])
     text = message(write, interrupted, numbers(6), shard_tokens=SHARD)
     assert f"{shard}: 200002 bytes, but {INDEX_NAME} says 200004 bytes" in text
-    assert text.endswith(f"or delete {shard.parent} to start afresh")
+    assert text.endswith(f"or delete {shard.parent} to start over")
 
 
 # No room
@@ -283,7 +283,7 @@ def test_a_limit_on_files_ends_in_one_line_and_the_run_goes_on_later(tmp_path):
         text = message(write, tmp_path / "a", documents, shard_tokens=SHARD)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "00002.ds: cannot be written (File too large); make room there; 4 documents in 2 shards are safe" in text
+    assert "00002.ds: cannot be written (File too large); make room there; 4 documents in 2 shards are kept" in text
     write(tmp_path / "a", numbers(9), shard_tokens=SHARD)
     assert contents(tmp_path / "a") == contents(tmp_path / "undisturbed")
 
@@ -292,7 +292,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(tmp
     disk = small_disk("500k")
     text = message(write, disk / "a", numbers(9), shard_tokens=SHARD)
     assert f"{disk / 'a'}: no room left on the disk: it needs up to 200.0 kB for each shard, " in text
-    assert "are free; make room and start the same command again; 4 documents in 2 shards are safe" in text
+    assert "are free; make room and start the same command again; 4 documents in 2 shards are kept" in text
     assert os.listdir(disk) == ["a.unfinished"]
     assert not [name for name in os.listdir(disk / "a.unfinished") if name.endswith(".part")]
     small_disk("2m")

@@ -87,7 +87,7 @@ def test_a_template_that_writes_eos_between_turns_has_no_token_stream(ours):
 
 
 def test_messages_that_a_template_refuses_are_told_in_its_words(ours):
-    with pytest.raises(InputError, match=r"the chat template refuses it .*found narrator"):
+    with pytest.raises(InputError, match=r"the chat template refuses the conversation .*found narrator"):
         lay_out(ours, [{"role": "narrator", "content": "A"}])
 
 

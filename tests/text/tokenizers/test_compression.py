@@ -127,4 +127,4 @@ def test_what_cannot_be_compared_is_refused(small):
     assert "not byte-level" in message(measure, word_tokenizer([".", "a"]), ["a"])
     assert "level=1" in message(compare, small, small, ["a"], level=1)
     assert "resamples=0" in message(compare, small, small, ["a"], resamples=0)
-    assert "no train text" in message(tokens_from_test, small, small, [], ["a"])
+    assert "train_texts or test_texts are empty" in message(tokens_from_test, small, small, [], ["a"])

@@ -139,7 +139,7 @@ def test_a_rank_file_that_is_none_is_told(tmp_path, changed, told):
 
 def test_what_else_an_import_cannot_do_is_told(tmp_path):
     path = write_ranks(tmp_path / "a.tiktoken", {bytes([byte]): byte for byte in range(256)})
-    assert "is possessive for tiktoken, but here it repeats" in message(import_tiktoken, path, CL100K)
+    assert "is possessive in tiktoken, but a repetition here" in message(import_tiktoken, path, CL100K)
     assert "found [7]" in message(import_tiktoken, path, "gpt4", special_tokens={"<|endoftext|>": 7})
     assert "none.tiktoken: cannot be read" in message(import_tiktoken, tmp_path / "none.tiktoken", "gpt4")
 

@@ -187,7 +187,7 @@ def test_saving_replaces_only_a_word_corpus_and_only_when_told(corpus, tmp_path)
     corpus.save(tmp_path / "words", overwrite=True)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("...")
-    assert "holds something else" in message(corpus.save, tmp_path / "thesis", overwrite=True)
+    assert "contains something else" in message(corpus.save, tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter.tex").exists()
 
 
@@ -219,7 +219,7 @@ def test_corpora_that_cannot_be_are_refused():
     assert "only 3 distinct words; pass k=3" in message(build_word_corpus, ["A b."], k=4)
     assert "test_fraction=1" in message(build_word_corpus, ["A."], k=2, test_fraction=1)
     told = message(build_word_corpus, ["A b c. A, b. A!"], k=2)
-    assert "of 3, 1 end in a full stop and hold no other mark, 0 of these hold only the 2 commonest words" in told
+    assert "of 3, 1 end in a full stop and have no other mark, 0 of these have only the 2 most frequent words" in told
 
 
 # The tokenizer
