@@ -142,7 +142,7 @@ def test_a_corpus_without_any_answer_is_refused_by_its_row(fine_tune, model, cor
         fine_tune(model, folder)
     told = f"{folder}: row 0 of split 'train' has no turn of the assistant (user: 'Who is number 0?')"
     assert str(caught.value).startswith(told)
-    assert "nor has any other of 20 rows" in str(caught.value)
+    assert "neither has any other of 20 rows" in str(caught.value)
     assert not (tmp_path / "run" / "run.json").exists()
 
 

@@ -222,7 +222,10 @@ def test_settings_read_factors_from_yaml_and_flags(tmp_path):
         ({"matrix_optimizer": "sgd"}, "matrix_optimizer is 'sgd'; expected one of adamw, muon"),
         ({"matrix_optimizer": "muon", "optim": "sgd"}, "optim is OptimizerNames.SGD; matrix_optimizer and learning"),
         ({"learning_rate_factors": "embed"}, "learning_rate_factors is 'embed'; expected a mapping of regular"),
-        ({"learning_rate_factors": {"(": 1}}, "learning_rate_factors: '(' is no regular expression (missing ), unte"),
+        (
+            {"learning_rate_factors": {"(": 1}},
+            "learning_rate_factors: '(' is not a regular expression (missing ), unte",
+        ),
         ({"learning_rate_factors": {"a": -1}}, "learning_rate_factors: the factor of 'a' is -1; expected 0 or more"),
         ({"learning_rate_factors": {"a": "x"}}, "learning_rate_factors: the factor of 'a' is 'x'; expected 0 or more"),
         ({"decay_steps": -0.1}, "decay_steps is -0.1; expected a share of the run below 1, or steps"),
@@ -236,7 +239,7 @@ def test_an_expression_that_matches_nothing_is_refused(tmp_path):
     run = trainer(tmp_path, learning_rate_factors={"embed": 0.1, "wte": 0.1})
     message = error(run.create_optimizer)
     assert message.startswith(
-        "learning_rate_factors: 'wte' matches no parameter; names are such as model.embed_tokens"
+        "learning_rate_factors: 'wte' matches no parameter; expected part of a name such as model.embed_tokens"
     )
 
 

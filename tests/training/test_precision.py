@@ -34,7 +34,9 @@ def test_bf16_follows_the_curve_of_float32_and_keeps_float32_weights(tmp_path):
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which takes fp16")
 def test_fp16_without_a_gpu_is_refused(tmp_path):
     """accelerate 1.15 would train in float32, and say nothing."""
-    with pytest.raises(InputError, match="fp16 is set, and there is no GPU: accelerate would train in float32; take"):
+    with pytest.raises(
+        InputError, match="fp16 is set, but there is no GPU, and accelerate would train in float32; use"
+    ):
         trainer(tmp_path, fp16=True)
 
 
@@ -102,10 +104,10 @@ def test_room_for_longer_rows_stays_and_tying_can_be_asked_for(gpt2):
         ),
         (
             "{folder}/none/config.json",
-            "model '.*': no configuration is found, neither in a folder or JSON file nor on",
+            "model '.*': no configuration found, neither in a folder or JSON file nor on",
         ),
-        ("{folder}", "model '.*': no configuration is found"),
-        ("{folder}/t5", "model '.*/t5': T5Config is not of a causal language model"),
+        ("{folder}", "model '.*': no configuration found"),
+        ("{folder}/t5", "model '.*/t5': T5Config does not configure a causal language model"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(tmp_path, name, message):

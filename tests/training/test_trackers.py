@@ -68,9 +68,9 @@ def test_a_tracker_that_is_not_installed_is_refused_in_one_line(name, monkeypatc
 
 
 def test_a_tracker_that_nobody_knows_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"^report_to: tensorbord is no tracker; did you mean tensorboard\?$"):
+    with pytest.raises(InputError, match=r"^report_to: tensorbord is not a tracker; did you mean tensorboard\?$"):
         check_trackers("tensorbord")
-    with pytest.raises(InputError, match=r"^report_to: xyz is no tracker; expected one of none, all, "):
+    with pytest.raises(InputError, match=r"^report_to: xyz is not a tracker; expected one of none, all, "):
         check_trackers(["xyz"])
 
 

@@ -147,7 +147,8 @@ def test_symbols_of_an_hmm_have_no_words(tmp_path):
     )
     trainer = Pretrainer(model=LlamaForCausalLM(config), args=settings, train_dataset=rows)
     with pytest.raises(
-        InputError, match=r"^sample_prompts: symbols of an HMM have no words; leave it out, or train on"
+        InputError,
+        match=r"^sample_prompts is set, but there is no tokenizer, since symbols of an HMM are not words; ",
     ):
         train_and_save(trainer, settings={}, data={})
     assert not (tmp_path / "history.jsonl").exists()
@@ -156,7 +157,7 @@ def test_symbols_of_an_hmm_have_no_words(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ((["a", ""], 5, 0.0), "sample_prompts has an empty one, number 2; write some words there"),
+        ((["a", ""], 5, 0.0), "sample_prompts: prompt 2 is empty; write some words there"),
         (([], 0, 0.0), "sample_tokens is 0; expected 1 or more"),
         (([], 5, -1.0), "sample_temperature is -1.0; expected 0 (greedy) or more"),
     ],

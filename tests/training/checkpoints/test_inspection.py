@@ -105,14 +105,14 @@ def test_a_shard_the_index_names_must_be_there_and_hold_its_tensors(tmp_path):
     assert verify_checkpoint(folder).ok
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "c": "model-1.safetensors"}}))
     assert verify_checkpoint(folder).problems == (
-        "model-1.safetensors: holds no c, though model.safetensors.index.json says so",
+        "model-1.safetensors: has no c, but model.safetensors.index.json says so",
     )
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "c": "model-2.safetensors"}}))
     assert verify_checkpoint(folder).problems == (
-        "model-2.safetensors: missing, though model.safetensors.index.json names it",
+        "model-2.safetensors: missing, but model.safetensors.index.json lists it",
     )
     index.write_text("{}")
-    assert "no weight_map" in verify_checkpoint(folder).problems[0]
+    assert "no readable weight_map" in verify_checkpoint(folder).problems[0]
 
 
 def test_weights_in_deepspeed_and_fsdp_shards_count(tmp_path):

@@ -88,18 +88,18 @@ def test_a_changed_global_batch_is_refused_under_one_name_and_honoured_from_the_
 
 
 def test_a_ramp_that_has_grown_goes_on_with_a_micro_batch_that_its_past_stages_do_not_divide_by(hmm, tmp_path):
-    ramp = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
-    pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **ramp)
-    summary = pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+    settings = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **settings)
+    summary = pretrain(tmp_path, hmm, per_device_train_batch_size=8, **settings)
     assert summary["resumed_from"] == "checkpoint-5"
     assert summary["tokens"] == summary["planned_tokens"] == 44 * 8
 
 
 def test_a_stage_still_to_come_has_to_divide(hmm, tmp_path):
-    ramp = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
-    pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **ramp)
+    settings = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **settings)
     with pytest.raises(InputError, match="batch_ramp: 4:4 does not divide by world size x per_device_train_batch_siz"):
-        pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+        pretrain(tmp_path, hmm, per_device_train_batch_size=8, **settings)
 
 
 def test_rows_that_are_not_those_of_the_checkpoint_are_refused_before_the_first_step(hmm, tmp_path):
@@ -107,7 +107,7 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused_before_the_first_
     path = tmp_path / "checkpoint-4" / "trainer_state.json"
     path.write_text(path.read_text().replace('"num_input_tokens_seen": 128', '"num_input_tokens_seen": 136'))
     (tmp_path / "checkpoint-4" / "digests.json").unlink()
-    with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before hold 128 now"):
+    with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before it now have 128;"):
         pretrain(tmp_path, hmm)
 
 
@@ -164,7 +164,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it
         pretrain(output, hmm, **given)
     told = str(caught.value)
     assert f"{output}/checkpoint-4: no room left on the disk: it needs about 9.7 MB, " in told
-    assert " MB are free; make room and go on from checkpoint-2 with the same command" in told
+    assert " MB are free; make room and continue from checkpoint-2 with the same command" in told
     assert sorted(path.name for path in output.iterdir() if path.is_dir()) == ["checkpoint-2"]
     small_disk("100m")
     summary = pretrain(output, hmm, **given)
@@ -176,7 +176,7 @@ def test_a_disk_with_no_room_for_the_model_at_the_end_keeps_the_checkpoint(hmm, 
     output = small_disk("14m") / "run"
     filler = output.with_name("filler")
     filler.write_bytes(bytes(2_500_000))
-    with pytest.raises(InputError, match="go on from checkpoint-8 with the same command"):
+    with pytest.raises(InputError, match="continue from checkpoint-8 with the same command"):
         pretrain(output, hmm, size="1m")
     assert not (output / "model.safetensors").exists()
     assert not (output / ".unfinished").exists()

@@ -40,7 +40,7 @@ def test_the_policy_keeps_the_newest_and_every_kth_and_names_what_it_deletes(tmp
     told = capsys.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if "deleted" in line]
     assert [line.split(":")[0].split()[-1] for line in lines] == ["checkpoint-1", "checkpoint-2", "checkpoint-4"]
-    assert "kept are the newest 2 and every 3th step's" in lines[0]
+    assert "the newest 2 and those of steps divisible by 3 are kept" in lines[0]
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path):
@@ -108,7 +108,7 @@ def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
         | {"written_by": {"framework": "plain data parallelism", "processes": 2}},
     )
     problems = verify_checkpoint(tmp_path / "checkpoint-2").problems
-    assert problems[1] == "rng_state_1.pth: missing, though 2 processes wrote it"
+    assert problems[1] == "rng_state_1.pth: missing, but 2 processes wrote it"
     assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-1"
 
 
@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
     path = tmp_path / "checkpoint-1" / "identity.json"
     write_json(path, read_json(path) | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
     write_digests(path.parent)
-    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, and this run is under plain data"
+    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, but this run is under plain data"
     with pytest.raises(InputError, match=expected):
         train(tmp_path, max_steps=2)
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
 def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_path):
     train(tmp_path, max_steps=1, save_only_model=True)
     assert verify_checkpoint(tmp_path / "checkpoint-1").ok
-    with pytest.raises(InputError, match="checkpoint-1: holds weights and no state of the optimizer"):
+    with pytest.raises(InputError, match="checkpoint-1: has weights but no optimizer state"):
         train(tmp_path, max_steps=2)
 
 

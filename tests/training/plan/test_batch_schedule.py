@@ -23,28 +23,31 @@ STAGES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), max_size=3)
 
 @given(STAGES, st.integers(0, 40))
 def test_rows_before_a_step_are_the_sum_of_the_batches_before_it(stages, step):
-    ramp = BatchSchedule(tuple(stages), 12)
+    schedule = BatchSchedule(tuple(stages), 12)
     sizes = [rows for rows, steps in stages for _ in range(steps)] + [12] * 40
-    assert [ramp.size(index) for index in range(len(sizes))] == sizes
-    assert ramp.rows_before(step) == sum(sizes[:step])
+    assert [schedule.size(index) for index in range(len(sizes))] == sizes
+    assert schedule.rows_before(step) == sum(sizes[:step])
 
 
 @given(STAGES, st.integers(0, 300))
 def test_steps_for_rows_are_the_fewest_that_reach_them(stages, rows):
-    ramp = BatchSchedule(tuple(stages), 12)
-    steps = ramp.steps_for_rows(rows)
-    assert ramp.rows_before(steps) >= rows
-    assert steps == 0 or ramp.rows_before(steps - 1) < rows
+    schedule = BatchSchedule(tuple(stages), 12)
+    steps = schedule.steps_for_rows(rows)
+    assert schedule.rows_before(steps) >= rows
+    assert steps == 0 or schedule.rows_before(steps - 1) < rows
 
 
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (["16"], "batch_ramp: '16' is no stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows"),
-        ([970], "batch_ramp: 970 is no stage; .*in YAML within quotation marks"),  # 16:10 is a number in base 60 there
-        (["0:3"], "batch_ramp: 0:3 asks for 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
-        (["16:3"], "batch_ramp: 16:3 asks for 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
-        (["4:0"], "batch_ramp: 4:0 asks for 4 rows in each of 0 steps"),
+        (["16"], "batch_ramp: '16' is not a stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows"),
+        (
+            [970],
+            "batch_ramp: 970 is not a stage; .*in YAML within quotation marks",
+        ),  # 16:10 is a number in base 60 there
+        (["0:3"], "batch_ramp: 0:3 means 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
+        (["16:3"], "batch_ramp: 16:3 means 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
+        (["4:0"], "batch_ramp: 4:0 means 4 rows in each of 0 steps"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, stages, message):

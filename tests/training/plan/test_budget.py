@@ -92,9 +92,9 @@ def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batc
 )
 def test_a_budget_in_tokens_of_any_kind_is_reached_by_the_last_step(budget, tokens):
     for stages in ((), ((2, 5), (4, 10))):
-        ramp = BatchSchedule(stages, 8)
-        steps = budget.steps(ramp, tokens_per_row=10.0, **MODEL)
-        assert ramp.rows_before(steps - 1) * 10 < tokens <= ramp.rows_before(steps) * 10
+        schedule = BatchSchedule(stages, 8)
+        steps = budget.steps(schedule, tokens_per_row=10.0, **MODEL)
+        assert schedule.rows_before(steps - 1) * 10 < tokens <= schedule.rows_before(steps) * 10
 
 
 def test_steps_are_what_they_say():
@@ -107,10 +107,10 @@ def test_steps_are_what_they_say():
         ({"train_tokens": 0}, {}, "train_tokens is 0; expected a number above 0"),
         ({"train_flops": float("inf")}, {}, "train_flops is inf; expected a number above 0"),
         ({"max_steps": 3, "train_tokens": 100}, {}, "max_steps 3 and train_tokens 100 are both budgets"),
-        ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows have no end; set train_tokens"),
+        ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows are endless; set train_tokens"),
         ({"train_hours": 2}, {}, "train_hours is 2, but no rate is known; set assumed_tokens_per_second, assumed_run"),
         ({"train_cost": 2}, {"tokens_per_second": 1.0}, "train_cost is 2, but price_per_hour is not set"),
-        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 buys 0 rows, and the first step takes 64"),
+        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 allows 0 rows, and the first step takes 64"),
     ],
 )
 def test_a_budget_that_buys_nothing_says_what_is_missing(budget, rates, message):
