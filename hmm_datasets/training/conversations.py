@@ -79,7 +79,7 @@ def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
         )
     elif launch_environment.rank() == 0 and split == "test":
         print(
-            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant: training "
-            "goes on, and there is no held-out loss"
+            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant; training "
+            "continues without a held-out loss"
         )
     return rows.select(numbers)

@@ -87,7 +87,7 @@ class HubPushes:
                 files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
                 jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
         except OSError as error:  # training continues even if the disk has no space for a snapshot
-            trainer.say(f"{moment}: not pushed: {error}; training goes on")
+            trainer.say(f"{moment}: not pushed: {error}; training continues")
         if self._is_under_way():
             trainer.push_in_progress.jobs.extend(jobs)
         else:
@@ -137,7 +137,7 @@ class HubPushes:
             try:
                 push()
             except Exception as error:  # training continues whatever happens to the Hub or the network
-                self._trainer.say(f"step {step:,}: not pushed: {error}; training goes on")
+                self._trainer.say(f"step {step:,}: not pushed: {error}; training continues")
 
         return self._api.run_as_future(push_or_say)
 

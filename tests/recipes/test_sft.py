@@ -155,7 +155,7 @@ def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_
     fine_tune(save_model(tmp_path / "chatml", tokenizer), str(tmp_path / "chats.jsonl"))
     stops = GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id
     assert stops == [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    assert "ends a turn" not in capfd.readouterr().out
+    assert "ends turns" not in capfd.readouterr().out
 
 
 def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
@@ -166,4 +166,6 @@ def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
     fine_tune(save_model(tmp_path / "plain", tokenizer), str(tmp_path / "chats.jsonl"))
     assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [tokenizer.eos_token_id]
     said = capfd.readouterr().out
-    assert f"{tmp_path / 'plain'}: the chat template ends a turn in no special token; generation stops at EOS" in said
+    assert (
+        f"{tmp_path / 'plain'}: the chat template ends turns without a special token; generation stops at EOS" in said
+    )
