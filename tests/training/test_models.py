@@ -1,4 +1,4 @@
-"""Models of any transformers configuration: planned, trained, saved as models that others use."""
+"""Any transformers configuration can be planned, trained, and saved as an ordinary model."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def hmm(tmp_path_factory):
 
 @pytest.fixture(params=CONFIGURATIONS)
 def configuration(request, tmp_path):
-    """The JSON file of a tiny model's configuration, as a user writes it."""
+    """The configuration of a tiny model as a JSON file."""
     path = tmp_path / "configuration.json"
     kind = request.param
     names = NAMES.get(kind, DEFAULT_NAMES)
@@ -117,7 +117,7 @@ def test_an_attention_that_the_model_lacks_is_refused_in_one_line(tmp_path):
         ModelSettings(model=str(tmp_path / "mamba.json"), attention="flex_attention").config(data)
 
 
-def test_a_cached_generation_of_a_saved_model_computes_no_prefix_anew(hmm, tmp_path):
+def test_a_cached_generation_of_a_saved_model_does_not_recompute_prefixes(hmm, tmp_path):
     train(hmm, "d1", tmp_path / "run")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
     lengths = []

@@ -34,7 +34,7 @@ def steps(folder):
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
 
-def test_the_policy_keeps_the_newest_and_every_kth_and_names_what_it_deletes(tmp_path, capsys):
+def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(tmp_path, capsys):
     train(tmp_path, save_total_limit=2, keep_every=3)
     assert steps(tmp_path) == [3, 5, 6]
     told = capsys.readouterr()
@@ -56,7 +56,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
         max_steps=4,
         global_batch_size=4,
         per_device_train_batch_size=4,
-        learning_rate=10.0,  # every step makes it worse
+        learning_rate=10.0,  # so large that every step increases the loss
         eval_strategy="steps",
         eval_steps=1,
         save_steps=1,
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
     assert report.total_bytes <= 1.02 * 12 * summary["parameters"]["total"]
 
 
-def test_what_a_killed_run_left_half_written_is_no_checkpoint_and_goes(tmp_path):
+def test_an_unfinished_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_path):
     train(tmp_path, max_steps=2)
     torn = tmp_path / ".unfinished" / "checkpoint-3"
     shutil.copytree(tmp_path / "checkpoint-2", torn)
@@ -93,14 +93,14 @@ def test_what_a_killed_run_left_half_written_is_no_checkpoint_and_goes(tmp_path)
     assert steps(tmp_path) == [1, 2, 3]
 
 
-def test_past_a_torn_checkpoint_the_newest_good_one_is_taken(tmp_path):
+def test_a_run_resumes_from_the_newest_good_checkpoint_behind_an_incomplete_one(tmp_path):
     train(tmp_path, max_steps=3)
     path = tmp_path / "checkpoint-3" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert train(tmp_path, max_steps=4)["resumed_from"] == "checkpoint-2"
 
 
-def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
+def test_a_checkpoint_that_lacks_files_of_a_rank_is_incomplete(tmp_path):
     train(tmp_path, max_steps=2)
     write_json(
         tmp_path / "checkpoint-2" / "identity.json",
@@ -129,8 +129,8 @@ def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_pat
         train(tmp_path, max_steps=2)
 
 
-def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tmp_path):
-    """The checkpoint of step 2, told to be of step 1,000,000: skipping row by row would take minutes."""
+def test_resuming_at_step_a_million_computes_no_row_before_it(tmp_path):
+    """The checkpoint of step 2 is changed to claim step 1,000,000; skipping row by row would take minutes."""
     train(tmp_path, max_steps=2)
     far = tmp_path / "checkpoint-1000000"
     shutil.copytree(tmp_path / "checkpoint-2", far)
@@ -151,7 +151,7 @@ def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tm
     assert summary["tokens"] == 1_000_002 * 4 * 8
 
 
-def test_identities_differ_by_name(tmp_path):
+def test_the_names_of_differences_between_identities(tmp_path):
     before = {"data": {"seed": 1, "hmm": "a"}, "settings": {"learning_rate": 0.1}}
     now = {"data": {"seed": 2, "hmm": "a"}, "settings": {"learning_rate": 0.2}}
     check_identity("x", before, before)

@@ -56,7 +56,7 @@ def test_a_step_with_an_infinite_gradient_changes_no_weight_and_is_counted(tmp_p
     assert "step 3: the norm of the gradient is inf; skipped (1 so far)" in capsys.readouterr().out
 
 
-def test_skipped_steps_and_cost_go_on_after_a_resume(tmp_path):
+def test_skipped_steps_and_cost_are_added_up_over_a_resume(tmp_path):
     for steps in (3, 6):
         run = trainer(
             tmp_path,
