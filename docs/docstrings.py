@@ -1,9 +1,9 @@
-"""A griffe extension: docstrings in Hugging Face's grammar become Markdown, and their cross references links.
+"""A griffe extension that converts docstrings in Hugging Face's grammar to Markdown, with links for cross references.
 
-Google's parser, which is near, takes "`int`, *optional*" for a type's name. So sections are laid out here: an entry
-"name (type): text" of `Args:` or `Attributes:`, or "type: text" of `Returns:` or `Raises:`, becomes an item of a list.
-[`~hmm_datasets.x.Y`] becomes a link where `Y` is on a page of the reference, and code elsewhere. A field of a
-dataclass is described by its help text.
+Griffe's parser for Google's similar grammar takes "`int`, *optional*" for the name of a type, so sections are
+converted here. An entry "name (type): text" of `Args:` or `Attributes:`, or "type: text" of `Raises:`, becomes a list
+item. [`~hmm_datasets.x.Y`] becomes a link if `Y` is on a page of the reference, else code. A field of a dataclass is
+described by its help text.
 """
 
 import ast
@@ -19,10 +19,10 @@ _REFERENCE = re.compile(r"\[`~?\.?([\w.]+)`\](?:\[[\w.]+\])?(?![\[(])")
 
 
 class HuggingFaceDocstrings(griffe.Extension):
-    """Rewrites each docstring of the package once, when its object is loaded."""
+    """Converts each docstring of the package when its object is loaded."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs) -> None:
-        """Lay out the docstring of a module, class, function or attribute."""
+        """Convert the docstring of a module, class, function or attribute."""
         if obj.is_attribute and obj.docstring is None:
             text = field_help(str(obj.value)) if obj.value is not None else None
             if text is not None:
@@ -32,7 +32,7 @@ class HuggingFaceDocstrings(griffe.Extension):
 
 
 def field_help(value: str) -> str | None:
-    """The help text of a dataclass's field, from the expression of its value; None where there is none."""
+    """The help text of a dataclass field, from the source of its default value; None if it has none."""
     try:
         call = ast.parse(value, mode="eval").body
     except SyntaxError:
@@ -50,24 +50,24 @@ def field_help(value: str) -> str | None:
 
 
 def to_markdown(docstring: str) -> str:
-    """A docstring as Markdown.
+    """Convert a docstring to Markdown.
 
     Args:
-        docstring (`str`): in Hugging Face's grammar, without the indentation it has in the source.
+        docstring (`str`): a docstring in Hugging Face's grammar, without the indentation that it has in the source.
     """
     lines = docstring.splitlines()
     result: list[str] = []
-    place = 0
-    while place < len(lines):
-        section = _SECTION.match(lines[place])
-        place += 1
+    index = 0
+    while index < len(lines):
+        section = _SECTION.match(lines[index])
+        index += 1
         if section is None:
-            result.append("" if lines[place - 1].strip() == "Example:" else lines[place - 1])
+            result.append("" if lines[index - 1].strip() == "Example:" else lines[index - 1])
             continue
-        begin = place
-        while place < len(lines) and (not lines[place].strip() or lines[place].startswith("    ")):
-            place += 1
-        body = textwrap.dedent("\n".join(lines[begin:place])).strip("\n")
+        begin = index
+        while index < len(lines) and (not lines[index].strip() or lines[index].startswith("    ")):
+            index += 1
+        body = textwrap.dedent("\n".join(lines[begin:index])).strip("\n")
         result += ["", f"**{SECTIONS[section[1]]}**", "", *_entries(body, section[1]), ""]
     text = "\n".join(result)
     text = re.sub(r"```python\n(?=\s*>>>)", "```pycon\n", text)
@@ -77,7 +77,7 @@ def to_markdown(docstring: str) -> str:
 
 
 def _entries(body: str, section: str) -> list[str]:
-    """The entries of a section as items of a list; what is returned is one thing, told as a paragraph."""
+    """The entries of a section as list items; `Returns:` has a single entry, which becomes a paragraph."""
     if section == "Returns":
         return [body]
     items: list[str] = []
@@ -102,24 +102,24 @@ def _item(item: str, section: str) -> str:
 
 
 def _head(line: str) -> tuple[str, str]:
-    """Names and types of an entry, and what follows the colon: the first outside brackets and code."""
+    """Split an entry at its first colon outside brackets and code, into names with types and text."""
     depth, code = 0, False
-    for place, character in enumerate(line):
+    for index, character in enumerate(line):
         if character == "`":
             code = not code
         depth += (character in "([") - (character in ")]")
         if character == ":" and depth == 0 and not code:
-            return line[:place], line[place + 1 :].strip()
+            return line[:index], line[index + 1 :].strip()
     return line, ""
 
 
 def _outside_code(text: str, change) -> str:
     parts = re.split(r"(^\s*```.*?^\s*```\s*$)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if place % 2 else change(part) for place, part in enumerate(parts))
+    return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))
 
 
 def documented() -> dict[str, str]:
-    """Where a name is on the pages of the reference: by its last part, the path after `:::`."""
+    """The names on the pages of the reference, each with its full path."""
     import hmm_datasets
 
     public = {name: f"hmm_datasets.{name}" for name in hmm_datasets.__all__ if name != "processes"}
@@ -130,10 +130,10 @@ def link(name: str) -> str:
     """A reference as a link to the page that documents it, else as code."""
     known, parts = documented(), name.split(".")
     if parts[0] not in ("transformers", "accelerate", "matplotlib", "datasets"):
-        for place in reversed(range(len(parts))):
-            members = parts[place + 1 :]
-            if parts[place] in known and (not members or parts[place] in ("HMM", "Family")):
-                target = ".".join([known[parts[place]], *members])
-                return f"[`{'.'.join(parts[place:])}`][{target}]"
+        for index in reversed(range(len(parts))):
+            members = parts[index + 1 :]
+            if parts[index] in known and (not members or parts[index] in ("HMM", "Family")):
+                target = ".".join([known[parts[index]], *members])
+                return f"[`{'.'.join(parts[index:])}`][{target}]"
         return f"`{parts[-1]}`"
     return f"`{name}`"

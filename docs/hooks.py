@@ -1,4 +1,4 @@
-"""Pages of the reference that are computed when the site is built: the commands' help, and the recipes' settings."""
+"""Pages of the reference that are generated when the site is built: help of the commands, settings of the recipes."""
 
 import ast
 import dataclasses
@@ -17,11 +17,11 @@ PICTURES = {
     "assets/training.png": "recipes/icl_transition/training.png",
     "assets/simplex.png": "recipes/belief_geometry/simplex.png",
 }
-"""Pictures that recipes drew, by their place in the site."""
+"""Figures that recipes drew, by their path in the site."""
 
 
 def on_files(files, config):
-    """Add the computed pages, and pictures from elsewhere, to what is in docs/."""
+    """Add the generated pages and the figures of recipes to the files of docs/."""
     from mkdocs.structure.files import File
 
     for name, page in PAGES.items():
@@ -32,20 +32,20 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Hide from the reader which examples the tests do not run."""
+    """Remove the marks of examples that the tests do not run."""
     return markdown.replace("```python notest", "```python")
 
 
 def commands_page() -> str:
-    """Every subcommand of `hmm-datasets` with its own help; recipes with their first lines."""
+    """Every subcommand of `hmm-datasets` with its help; recipes with their docstrings."""
     from hmm_datasets.cli import build_parser
     from hmm_datasets.recipe_commands import RECIPE_COMMANDS
 
     parser = build_parser()
     parts = [
         "# Commands\n",
-        "After this page you can find the command for a task and its arguments. It is written from the commands' own "
-        "`--help`. Flags may be spelt with hyphens or with underscores.\n",
+        "After this page you can find the command for a task, and its arguments. The page is generated from `--help`. "
+        "Flags may be spelled with hyphens or with underscores.\n",
         "## Recipes\n",
         "A recipe takes `--config FILE.yaml` and flags that override the file: its [settings](settings.md). With "
         "`--launch NAME` it runs on several processes (see [many GPUs and machines](../guides/scaling.md)).\n",
@@ -76,20 +76,20 @@ def subcommands(parser) -> dict:
 
 
 def plain_help(parser) -> str:
-    """The help of a parser at a width of its own, whatever the terminal's."""
+    """The help of a parser at a fixed width."""
     formatter = type(parser.formatter_class("x")).__mro__[0]
     parser.formatter_class = lambda prog: formatter(prog, width=96, max_help_position=30)
     return parser.format_help().strip()
 
 
 def sentence(text: str) -> str:
-    """A description as an entry of a table: without its full stop, beginning small."""
+    """A description as a table entry: in lower case at the beginning, without a full stop."""
     text = text.rstrip(".")
     return text[:1].lower() + text[1:]
 
 
 def as_markdown(docstring: str) -> str:
-    """A recipe's docstring, with its indented commands as blocks."""
+    """A recipe's docstring, with its indented commands as code blocks."""
 
     def block(found: re.Match) -> str:
         return "\n```text\n" + inspect.cleandoc(found[0].strip("\n")) + "\n```\n"
@@ -98,7 +98,7 @@ def as_markdown(docstring: str) -> str:
 
 
 def settings_of_recipes() -> dict[str, list[type]]:
-    """The dataclasses of settings of each recipe that has some, by its command."""
+    """The settings dataclasses of each recipe that has any, by its command."""
     from hmm_datasets.recipe_commands import RECIPE_COMMANDS
     from hmm_datasets.training import settings
 
@@ -135,12 +135,12 @@ def settings_page() -> str:
             users.setdefault(kind, []).append(name)
     parts = [
         "# Settings\n",
-        "After this page you can write the YAML file of a recipe, or the flags that override it (`--NAME VALUE`). It "
-        "is written from the dataclasses that the recipes read.\n",
-        "Settings of `pretrain`, `midtrain` and `sft` that are not listed here are those of transformers' "
-        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer) and TRL's "
-        "[`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer); the tables list what this package adds, and the "
-        "defaults it changes.\n",
+        "After this page you can write the YAML file of a recipe, or the flags that override it (`--NAME VALUE`). The "
+        "page is generated from the settings dataclasses.\n",
+        "`pretrain` and `midtrain` also have all settings of transformers' "
+        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft` those of "
+        "TRL's [`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer). The tables list only the settings that "
+        "this package adds and those whose defaults it changes.\n",
         "| recipe | its settings |\n|---|---|",
     ]
     anchors = {kind: kind.__name__.lower() for kind in users}
@@ -149,8 +149,8 @@ def settings_page() -> str:
         parts.append(f'| <span id="{name}"></span>`{name}` | {links} |')
     for kind, names in users.items():
         parts += [f"\n## {kind.__name__} {{#{anchors[kind]}}}\n"]
-        parts += ["Of " + ", ".join(f"`{name}`" for name in names) + ".\n"]
-        parts += ["| setting | type | default | what |\n|---|---|---|---|", *_rows(kind)]
+        parts += ["Settings of " + ", ".join(f"`{name}`" for name in names) + ".\n"]
+        parts += ["| setting | type | default | description |\n|---|---|---|---|", *_rows(kind)]
     return "\n".join(parts) + "\n"
 
 
@@ -182,12 +182,12 @@ def _default(field) -> str:
     if field.default is not dataclasses.MISSING:
         return "none" if field.default is None else f"`{field.default!r}`"
     if field.default_factory is dataclasses.MISSING:
-        return "needed"
+        return "required"
     if field.name == "dataloader_num_workers":
-        return "0 or 2"  # it depends on the machine
+        return "0 or 2"  # depends on the machine that builds the site
     value = field.default_factory()
     return f"`{value!r}`"
 
 
 PAGES = {"reference/commands.md": commands_page, "reference/settings.md": settings_page}
-"""Computed pages."""
+"""Generated pages, by their path in the site."""

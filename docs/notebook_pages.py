@@ -1,4 +1,4 @@
-"""Pages of the executed notebooks: their text, code and outputs, as they are kept in docs/notebooks/."""
+"""Pages of the executed notebooks in docs/notebooks/: their text, code and outputs."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ NOTEBOOKS = Path(__file__).resolve().parent / "notebooks"
 
 
 def on_files(files, config):
-    """Add a page for each notebook, and its pictures."""
+    """Add a page for each notebook, and its figures."""
     from mkdocs.structure.files import File
 
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
@@ -20,7 +20,7 @@ def on_files(files, config):
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and the pictures that it shows, by their file names."""
+    """Convert a notebook to Markdown, and return it with its figures by file name."""
     parts, pictures = [], {}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])

@@ -1,8 +1,9 @@
-"""Show how a fine-tuned model answered held-out questions: accuracy before and after, and transcripts as they are.
+"""Show how a fine-tuned model answered held-out questions: accuracy before and after, and transcripts.
 
     hmm-datasets answers --model outputs/demo/sft [--transcripts 10]
 
-Reads what `hmm-datasets sft --num_questions` left beside the model. Transcripts are the first of them, right or wrong.
+It reads what `hmm-datasets sft --num_questions` wrote into the model's folder. Transcripts are those of the first
+questions, whether the answers are right or wrong.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from hmm_datasets.report.answers import (
 
 
 def main() -> None:
-    """Read, print."""
+    """Read and print the answers."""
     parser = argparse.ArgumentParser(description="Accuracy on held-out questions, and transcripts.")
     parser.add_argument("--model", type=Path, required=True, help="folder of the fine-tuned model")
     parser.add_argument("--transcripts", type=int, default=3, metavar="N", help="answers to show, default 3")
@@ -27,11 +28,11 @@ def main() -> None:
     with one_line_errors():
         if not (arguments.model / FIGURES_NAME).exists():
             raise InputError(
-                f"{arguments.model}: no {FIGURES_NAME}; fine-tune with hmm-datasets sft --num_questions 256, say"
+                f"{arguments.model}: has no {FIGURES_NAME}; fine-tune with hmm-datasets sft --num_questions 256"
             )
         rows = read_jsonl(arguments.model / ROWS_NAME)[: arguments.transcripts]
         print(answers_table(read_json(arguments.model / FIGURES_NAME)).text())
-        print(f"\nThe first {len(rows)} of them, as they are:\n\n{transcripts(rows)}")
+        print(f"\nThe first {len(rows)} questions:\n\n{transcripts(rows)}")
 
 
 if __name__ == "__main__":

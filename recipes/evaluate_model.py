@@ -2,8 +2,8 @@
 
     hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm
 
-Without `--launch` one process does it. In `output_dir`, by default the model's folder `evaluation`: `report.json`,
-`report.html`, `plots/`, `items/`.
+Without `--launch` it runs in one process. It writes `report.json`, `report.html`, `plots/` and `items/` to
+`output_dir`, by default `evaluation/` in the model's folder.
 """
 
 from hmm_datasets.evaluation.evaluation import EvaluationSettings
@@ -11,7 +11,7 @@ from hmm_datasets.launch import run
 
 
 def main(settings: EvaluationSettings) -> None:
-    """Measure, write, print."""
+    """Evaluate the model."""
     from hmm_datasets.evaluation.evaluation import evaluate_model
 
     evaluate_model(settings)

@@ -3,10 +3,10 @@
     hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]
     hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]
 
-Of a text corpus it keeps the sentences made only of the `vocabulary_size` commonest words and lays them end to end in
-windows; a `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir`: `words/` (the sentences),
-`hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `summary.json`. The same command goes on where a stopped
-fit was, on any number of processes.
+From a text corpus it keeps the sentences that use only the `vocabulary_size` most frequent words, and concatenates
+them into windows. A `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir` it writes `words/`
+(the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`) and `summary.json`. The same command
+continues a stopped fit, on any number of processes.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class CorpusSettings:
-    """What to fit to; how is said by `FitSettings`."""
+    """The data to fit to; `FitSettings` has the settings of the fit."""
 
     output_dir: str = field(metadata={"help": "Output folder.", "aliases": ["--output"]})
     corpus: str = field(
@@ -45,11 +45,11 @@ class CorpusSettings:
 
     def __post_init__(self):
         if not self.is_array and (self.test is not None or self.num_symbols is not None):
-            raise InputError(f"test and num_symbols go with a .npy file, but corpus is {self.corpus}; leave them out")
+            raise InputError(f"test and num_symbols need a .npy file, but corpus is {self.corpus}; leave them out")
 
     @property
     def is_array(self) -> bool:
-        """Whether the corpus is sequences of symbols in a file."""
+        """Whether the corpus is a file of symbols."""
         return self.corpus.endswith(".npy")
 
 
@@ -85,9 +85,9 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     if state.is_main_process and vocabulary is not None:
         words.save(output / "words", overwrite=True)
         print(
-            f"{len(words.train):,} sentences of {words.num_sentences:,} are made of the {settings.vocabulary_size} "
-            f"commonest words ({len(words.unique):,} of them distinct), {len(words.test):,} held out; {train.size:,} "
-            f"tokens in windows of {settings.length}"
+            f"{len(words.train):,} of {words.num_sentences:,} sentences use only the {settings.vocabulary_size} most "
+            f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
+            f"windows of {settings.length}"
         )
     began = time.time()
     result = fit_hmm(
@@ -117,13 +117,13 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         write_hmm_card(output)
         held_out = "" if test is None else f", {result.test_log_likelihood:.4f} held out"
         print(
-            f"{result.hmm} of epoch {result.epoch}: {result.train_log_likelihood:.4f} nats per token on train"
-            f"{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
+            f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
+            f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
         )
 
 
 def _words(settings: CorpusSettings):
-    """The sentences of the corpus that are made of its commonest words."""
+    """The sentences of the corpus that use only its most frequent words."""
     import itertools
 
     from hmm_datasets.text.corpora.loading import load_corpus

@@ -1,9 +1,9 @@
-"""Midtrain: go on training a model on a mixture of token streams, text and conversations for instance.
+"""Midtrain: train a model further on a mixture of token streams, for example text and conversations.
 
     hmm-datasets midtrain --launch cpu2 --config demo/midtrain.yaml [--weights 0.5 0.5 ...]
 
-Rows come from the streams in the given proportions, by index alone, so that the order is the same on any number of
-processes and after a resume. `hmm-datasets plan demo/midtrain.yaml` tells what the run will consume.
+Rows are taken from the streams in the given proportions. Their order depends only on their index, so it is the same on
+any number of processes and after a resume. `hmm-datasets plan demo/midtrain.yaml` shows what the run will consume.
 """
 
 from dataclasses import asdict
@@ -30,7 +30,7 @@ def main(mixture: MixtureSettings, settings) -> None:
         plan=plan,
         eval_dataset=data.test_rows,
         processing_class=data.tokenizer,
-        data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
+        data_collator=default_data_collator,  # with a tokenizer the Trainer would choose a collator that pads
     )
     train_and_save(trainer, settings=asdict(mixture), data=data.identity, base=mixture.model)
 

@@ -1,11 +1,11 @@
-"""Pretrain a Llama-style model: on sequences of an HMM or a family, drawn as they are needed, or on tokenized text.
+"""Pretrain a Llama-style model on sequences of an HMM or a family, or on tokenized text.
 
     hmm-datasets pretrain --launch cpu2 --config demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
 
-What the run will consume: `hmm-datasets plan demo/pretrain_hmm.yaml`. Optimizer step t trains on rows
-[t G, (t + 1) G), G the global batch, on any number of processes. The same command goes on where a stopped run was.
-Beside the model in `output_dir`: `run.json` (settings, versions, command, commit), `history.jsonl` (a row a log step),
-`checkpoint-N/`.
+`hmm-datasets plan demo/pretrain_hmm.yaml` shows what the run will consume. Optimizer step `t` trains on rows
+`[t G, (t + 1) G)`, where `G` is the global batch, on any number of processes. The same command continues a stopped
+run. `output_dir` has the model, `run.json` (settings, versions, command, commit), `history.jsonl` (one row per log
+step) and `checkpoint-N/`.
 """
 
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
         plan=plan,
         eval_dataset=data.test_rows,
         processing_class=data.tokenizer,
-        data_collator=default_data_collator,  # the Trainer's choice for a tokenizer pads row by row
+        data_collator=default_data_collator,  # with a tokenizer the Trainer would choose a collator that pads
         **evaluation,
     )
     chosen = {**asdict(data_settings), **asdict(model_settings)}

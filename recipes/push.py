@@ -1,8 +1,8 @@
-"""Push folders of an experiment to the Hub that HF_ENDPOINT names (huggingface.co by default), a commit each.
+"""Push folders of an experiment to the Hub at HF_ENDPOINT (by default huggingface.co), with one commit per folder.
 
     hmm-datasets push-all --config demo/push.yaml [--namespace me ...]
 
-Where the Hub does not answer, or there is no token, one line says how to push later, and nothing fails.
+If the Hub does not answer or there is no token, it does not fail, and prints how to push later.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class PushSettings:
-    """What to push, where."""
+    """The folders to push, and their repositories."""
 
     folders: list[str] = field(metadata={"help": "Folders, each with its README.md."})
     names: list[str] = field(metadata={"help": "Names of the repositories, one per folder."})
@@ -26,20 +26,20 @@ class PushSettings:
     def __post_init__(self):
         if not len(self.folders) == len(self.names) == len(self.types) > 0:
             raise InputError(
-                f"{len(self.folders)} folders, {len(self.names)} names, {len(self.types)} types; expected as many, "
-                "one at least"
+                f"{len(self.folders)} folders, {len(self.names)} names, {len(self.types)} types; expected the same "
+                "number, at least one"
             )
 
 
 def main(settings: PushSettings) -> None:
-    """Push every folder, or say how."""
+    """Push every folder, or print how to do it later."""
     from huggingface_hub import HfApi, get_token
 
     from hmm_datasets.hub.push import how_to_push, push_folder, reachable
 
     if not reachable() or get_token() is None:
-        where = f"{settings.namespace or 'USER'}/{settings.names[0]}"
-        print(f"not pushed: {how_to_push(settings.folders[0], where, repo_type=settings.types[0])}")
+        repository = f"{settings.namespace or 'USER'}/{settings.names[0]}"
+        print(f"not pushed: {how_to_push(settings.folders[0], repository, repo_type=settings.types[0])}")
         return
     namespace = settings.namespace or HfApi().whoami()["name"]
     for folder, name, kind in zip(settings.folders, settings.names, settings.types, strict=True):

@@ -1,11 +1,11 @@
-"""One report of an experiment: a table in the terminal, report.json, plots, and cards filled from its runs.
+"""Report of an experiment: a table in the terminal, `report.json`, plots, and model cards.
 
     hmm-datasets report --experiment outputs/demo
 
-Reads what the other recipes wrote in the folders `hmm`, `pretrain_hmm`, `evaluate_hmm`, `tokens`, `pretrain_text`,
-`midtrain`, `sft`, `evaluate_text`, those of them that there are. Writes `report.json` and `*.png` there, adds to the
-card of each model what the evaluations measured on it, and makes the folder `dataset`, the sequences of the HMM as a
-data set with a card. Fails if the table is out of order.
+It reads what the other recipes wrote into the folders `hmm`, `pretrain_hmm`, `evaluate_hmm`, `tokens`,
+`pretrain_text`, `midtrain`, `sft` and `evaluate_text`, as far as they exist. It writes `report.json` and `*.png`, adds
+the results of the evaluations to the card of each model, and creates the folder `dataset` with the sequences of the
+HMM as a data set. It fails if the losses are not in the order optimum <= model <= unigram <= uniform.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ MODELS = ("pretrain_hmm", "pretrain_text", "midtrain", "sft")
 
 @dataclass
 class ReportSettings:
-    """Which experiment."""
+    """The experiment to report on."""
 
     experiment: str = field(metadata={"help": "Folder of the runs."})
     license: str = field(default="cdla-sharing-1.0", metadata={"help": "Licence of what was made from the corpus."})
@@ -40,7 +40,7 @@ def main(settings: ReportSettings) -> None:
     root = Path(settings.experiment)
     names = [name for name in ("hmm", *MODELS) if (root / name / "summary.json").exists()]
     if not names:
-        raise InputError(f"{root}: no finished run in it; expected folders such as {', '.join(MODELS)}")
+        raise InputError(f"{root}: has no finished run; expected folders such as {', '.join(MODELS)}")
     summaries = {name: read_json(root / name / "summary.json") for name in names}
     report: dict[str, Any] = {"runs": summaries, "versions": read_json(root / names[0] / "run.json")["versions"]}
     lines = [_stage_table(summaries)]
@@ -70,7 +70,7 @@ def main(settings: ReportSettings) -> None:
     print("\n".join(lines))
     print(f"\n{root}/report.json, {', '.join(path.name for path in sorted(root.glob('*.png')))}")
     if faults:
-        raise InputError(f"{root}: the table is out of order: {'; '.join(faults)}")
+        raise InputError(f"{root}: the losses are not in the expected order: {'; '.join(faults)}")
 
 
 def _stage_table(summaries: dict[str, dict]) -> str:
@@ -107,7 +107,7 @@ def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
 
 
 def _write_dataset(root: Path, licence: str, fit: dict[str, Any]) -> None:
-    """The HMM, as the data set that the model was trained on."""
+    """Write the HMM with a card of the data set that the model was trained on."""
     from hmm_datasets import HMM
     from hmm_datasets.files import read_json
     from hmm_datasets.hmm.format import FORMAT_VERSION
@@ -122,7 +122,7 @@ def _write_dataset(root: Path, licence: str, fit: dict[str, Any]) -> None:
         root / "dataset",
         {
             "name": f"Sequences of an HMM of {corpus}",
-            "hmm": f"an HMM of {hmm.num_states} states over the {hmm.num_symbols} commonest words of {corpus}",
+            "hmm": f"an HMM of {hmm.num_states} states over the {hmm.num_symbols} most frequent words of {corpus}",
             "seed": data["seed"],
             "num_sequences": None,
             "length": data["length"],

@@ -1,9 +1,10 @@
-"""Fine-tune a model on conversations with TRL, the loss on the assistant's words alone; then let it answer.
+"""Fine-tune a model on conversations with TRL, with the loss on the assistant's words only; then let it answer.
 
     hmm-datasets sft --launch cpu2 --config demo/sft.yaml [--prompt "What is the capital of France?" ...]
 
-With `--num_questions N` the first questions of N held-out conversations are put to the model before and after, and
-answers in exactly the right words are counted: `answers.json` and `answers.jsonl`, which `hmm-datasets answers` shows.
+With `--num_questions N` the model answers the first questions of N held-out conversations before and after
+fine-tuning. Answers in exactly the right words are counted in `answers.json` and `answers.jsonl`, which `hmm-datasets
+answers` shows.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class ConversationSettings:
-    """What to fine-tune, on what."""
+    """The model to fine-tune, and its conversations."""
 
     model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
     conversations: str = field(
@@ -64,7 +65,7 @@ def main(chat: ConversationSettings, settings) -> None:
         never_evaluate(settings)
     trainer = FineTuner(model=model, args=settings, train_dataset=train, eval_dataset=test, processing_class=tokenizer)
     if end_of_turn(tokenizer) is None:
-        trainer.say(f"{chat.model}: the chat template ends a turn in no special token; generation stops at EOS")
+        trainer.say(f"{chat.model}: the chat template ends turns without a special token; generation stops at EOS")
     data = {"conversations": chat.conversations, "count": len(train), "seed": settings.seed}
     if chat.test_fraction is not None:
         data["test_fraction"] = chat.test_fraction
@@ -78,7 +79,7 @@ def main(chat: ConversationSettings, settings) -> None:
 
 
 def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
-    """What the saved model says, by greedy decoding."""
+    """The answer of the saved model, by greedy decoding."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -91,7 +92,7 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
 
 
 def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int]) -> None:
-    """Put held-out questions to the model as it was and as it is saved; write what came, print how much is right."""
+    """Let the model answer held-out questions before and after fine-tuning; write answers, print accuracies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from hmm_datasets.evaluation.answers import answer, compare_answers, questions_of
@@ -99,10 +100,10 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
 
     questions = questions_of(test or [], chat.num_questions)
     if not questions:
-        print(f"{chat.conversations}: no held-out question has an answer; none is counted")
+        print(f"{chat.conversations}: no held-out question has an answer; no answers are counted")
         return
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    said = [
+    answers = [
         answer(
             load_pretrained(AutoModelForCausalLM, name),
             tokenizer,
@@ -112,7 +113,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
         )
         for name in (chat.model, folder)
     ]
-    found = compare_answers(folder, questions, *said)
+    found = compare_answers(folder, questions, *answers)
     before, after = (found[when]["all"]["accuracy"] for when in ("before", "after"))
     print(f"{len(questions)} held-out questions, answered in the right words: {before:.1%} before, {after:.1%} after")
 

@@ -2,17 +2,18 @@
 
     hmm-datasets tokenize --config demo/tokenize_corpus.yaml [--vocab_size 8192 ...]
 
-In `output_dir`: `tokenizer/`; under `text/` and `chat/` the token streams `train/` and `test/`, of several corpora of
-conversations under `chat/NAME/`. Conversations are written as the chat template lays them out, one document each; the
-names of special tokens in a text are text. With `--tokenizer` an existing tokenizer is used in place of a new one, so
-that a corpus can be added later, in a folder of its own:
+In `output_dir` it writes `tokenizer/`, and the token streams `train/` and `test/` below `text/` and `chat/`; for
+several corpora of conversations below `chat/NAME/`. Each conversation is one document, written by the chat template.
+Names of special tokens that occur in a text are encoded as text. With `--tokenizer` an existing tokenizer is used
+instead of a new one, so that a corpus can be added later, in another folder:
 
     hmm-datasets tokenize --corpus none --conversations more.jsonl --tokenizer outputs/a/tokenizer \
         --output_dir outputs/more
 
-Both splits of a corpus are written in one pass over its first `max_documents` rows: a document is held out by a hash
-of its words, of a file that holds one text the end is. Everything is opened and checked before work starts. Stopped at
-any moment and started again with the same settings it goes on after the last whole shard of each split.
+Both splits of a corpus are written in one pass over its first `max_documents` rows. A hash of its words decides
+whether a document is held out; if a file has only one text, its end is held out. Everything is opened and checked
+before the work starts. A run that was stopped continues after the last whole shard of each split when it is started
+again with the same settings.
 """
 
 import re
@@ -38,11 +39,11 @@ class TokenizeSettings:
     )
     tokenizer: str | None = field(
         default=None,
-        metadata={"help": "Folder or Hub name of a fast tokenizer with an EOS token, to use in place of a new one."},
+        metadata={"help": "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one."},
     )
     tokenizer_splits: list[str] = field(
         default_factory=lambda: ["train"],
-        metadata={"help": "Splits whose text a new tokenizer is trained on; with test it is a leaky one."},
+        metadata={"help": "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."},
     )
     vocab_size: int = field(
         default=4096, metadata={"help": "Vocabulary size of a new tokenizer, special tokens included."}
@@ -61,9 +62,9 @@ class TokenizeSettings:
         self.conversations = [] if named == ["none"] else list(named)
         self.corpus = None if self.corpus == "none" else self.corpus
         if self.corpus is None and self.tokenizer is None:
-            raise InputError("corpus is none, so there is no text to train a tokenizer on; name one by tokenizer")
+            raise InputError("corpus is none, so there is no text to train a tokenizer on; set tokenizer")
         if self.corpus is None and not self.conversations:
-            raise InputError("corpus is none and conversations is none; name one of them")
+            raise InputError("corpus is none and conversations is none; set one of them")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction is {self.test_fraction}; expected above 0 and below 1")
         if not set(self.tokenizer_splits) <= {"train", "test"} or not self.tokenizer_splits:
@@ -76,20 +77,20 @@ class TokenizeSettings:
 
     @property
     def chat_folders(self) -> dict[str, str]:
-        """Of each corpus of conversations the folder of its streams, below `output_dir`."""
+        """For each corpus of conversations the folder of its streams, below `output_dir`."""
         if len(self.conversations) == 1:
             return {self.conversations[0]: "chat"}
         return {name: f"chat/{_folder_name(name)}" for name in self.conversations}
 
 
 def _folder_name(corpus: str) -> str:
-    """`someone--chats` of a name on the Hub, `chats` of a file."""
+    """`someone--chats` for the name `someone/chats` on the Hub, `chats` for the file `chats.jsonl`."""
     name = Path(corpus).name.partition(".")[0] if Path(corpus).exists() else corpus.replace("/", "--")
     return re.sub(r"[^\w.-]+", "-", name)
 
 
 def main(settings: TokenizeSettings) -> None:
-    """Check everything; train the tokenizer, on train text alone unless told otherwise; tokenize every corpus."""
+    """Check everything, train the tokenizer, tokenize every corpus."""
     from hmm_datasets.identity import check_folder_identity
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
     from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
@@ -101,11 +102,11 @@ def main(settings: TokenizeSettings) -> None:
     data = {name: value for name, value in asdict(settings).items() if name != "output_dir"}
     if len(settings.conversations) < 2:
         data["conversations"] = next(iter(settings.conversations), None)
-    remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} goes on with this tokenizer there"
+    remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} uses this tokenizer there"
     check_folder_identity(output, {"data": data}, None, remedy=remedy)
 
-    place = output / "tokenizer"
-    given = place if place.exists() else settings.tokenizer
+    tokenizer_folder = output / "tokenizer"
+    given = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
     tokenizer = None if given is None else load_tokenizer(given)
     if settings.corpus is not None:
         check_splits(settings.corpus, kind="text", **chosen)
@@ -116,18 +117,18 @@ def main(settings: TokenizeSettings) -> None:
         check_splits(name, kind="conversations", check=check, **chosen)
     write_record(output, asdict(settings), data, None, remedy=remedy)
 
-    if not place.exists():
-        _save(tokenizer or _trained(settings, chosen), place)
-    tokenizer = load_tokenizer(place)
-    how = {"shard_tokens": settings.shard_tokens, "num_documents": settings.max_documents}
+    if not tokenizer_folder.exists():
+        _save(tokenizer or _trained(settings, chosen), tokenizer_folder)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    limits = {"shard_tokens": settings.shard_tokens, "num_documents": settings.max_documents}
     if settings.corpus is not None:
         rows = read_splits(settings.corpus, kind="text", **chosen)
         texts = ((split, row["text"]) for split, row in rows)
-        _report("text", tokenize_splits(texts, tokenizer, _splits(output / "text"), settings.corpus, **how))
+        _report("text", tokenize_splits(texts, tokenizer, _splits(output / "text"), settings.corpus, **limits))
     for name, folder in settings.chat_folders.items():
         rows = read_splits(name, kind="conversations", **chosen)
         chats = ((split, row["messages"]) for split, row in rows)
-        _report(folder, lay_out_splits(chats, tokenizer, _splits(output / folder), name, **how))
+        _report(folder, lay_out_splits(chats, tokenizer, _splits(output / folder), name, **limits))
 
 
 def _splits(folder: Path) -> dict[str, Path]:
@@ -135,7 +136,7 @@ def _splits(folder: Path) -> dict[str, Path]:
 
 
 def _trained(settings: TokenizeSettings, chosen: dict):
-    """A tokenizer trained on the text of the splits that the settings name."""
+    """A tokenizer trained on the text of `tokenizer_splits`."""
     from itertools import chain
 
     from hmm_datasets.text.corpora.loading import load_corpus

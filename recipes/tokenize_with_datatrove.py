@@ -1,11 +1,12 @@
-"""Tokenize a text corpus on a cluster: a datatrove pipeline, run by the executor you name, that ends in token streams.
+"""Tokenize a text corpus on a cluster: a datatrove pipeline that writes token streams, run by a chosen executor.
 
     hmm-datasets tokenize-with-datatrove --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
         --output_dir outputs/fineweb --executor slurm --tasks 200 --partition cpu --time 4:00:00
 
-In `output_dir`, for each split, a folder of datatrove's shards, one a task, with the index that makes it a token
-stream. Started again, datatrove does the tasks that are not done. The Slurm executor returns when the jobs are
-submitted: the index is written by a last job, after them. Needs the extra `datatrove`; the Ray executor needs ray.
+For each split, `output_dir` has a folder of datatrove's shards, one per task, with the index that makes it a token
+stream. When it is started again, datatrove runs only the tasks that are not done. The Slurm executor returns as soon
+as the jobs are submitted; a last job writes the index. This needs the extra `datatrove`; the Ray executor also needs
+ray.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -15,7 +16,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class ClusterSettings:
-    """What to tokenize, and where."""
+    """The corpus to tokenize, and the executor that does it."""
 
     output_dir: str = field(
         metadata={"help": "Output folder of splits and datatrove's logs, on a disk that all nodes share."}
@@ -50,7 +51,7 @@ class ClusterSettings:
 
 
 def main(settings: ClusterSettings) -> None:
-    """Tokenize each split by `tasks` tasks, then write its index by one more."""
+    """Tokenize each split with `tasks` tasks, then write its index with one more task."""
     from pathlib import Path
 
     from hmm_datasets.text.stream import TokenStream, tokenizer_hash
@@ -67,7 +68,7 @@ def main(settings: ClusterSettings) -> None:
         for split in settings.splits
     }
     for reader in readers.values():
-        reader.open()  # what cannot be read is refused here, not by a task
+        reader.open()  # an error in reading should occur here and not in a task
     write_record(output, asdict(settings), data, accepted=None)
     for split, reader in readers.items():
         folder, logs = output / split, output / "datatrove" / split
@@ -83,7 +84,7 @@ def main(settings: ClusterSettings) -> None:
 
 
 def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir: str, depends=None):
-    """The executor of datatrove that the settings name, for one stage."""
+    """The executor of datatrove for one stage of the pipeline."""
     common = {"tasks": tasks, "workers": settings.workers, "logging_dir": logging_dir, "depends": depends}
     if settings.executor == "local":
         from datatrove.executor import LocalPipelineExecutor

@@ -37,7 +37,7 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     )
     assert HMM.from_pretrained(output / "hmm") == expected.hmm
     out = capsys.readouterr().out
-    assert f"epoch 6: {expected.train_log_likelihood:.4f} nats per token on train" in out
+    assert f"epoch 6: log-likelihood {expected.train_log_likelihood:.4f} nats per token on train" in out
     assert f"{expected.test_log_likelihood:.4f} held out" in out
     rows = [json.loads(line) for line in (output / "fit" / "history.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == list(range(6))
@@ -74,7 +74,7 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     assert "init is 'x'" in failing(capsys, "fit", path, "--num-states", "3", "--init", "x", *output)
     assert "required: --num_states" in failing(capsys, "fit", path, *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num-states", "3", "--test", path, *output)
-    assert "test and num_symbols go with a .npy file, but corpus is tinystories-sample" in told
+    assert "test and num_symbols need a .npy file, but corpus is tinystories-sample" in told
     message = failing(capsys, "fit", path, "--num-states", "3", "--num-symbols", "3", *output)
     assert "is 3; the symbols of this HMM are 0..2" in message
     message = failing(capsys, "fit", path, "--num-states", "3", "--device", "cuda:99", *output)

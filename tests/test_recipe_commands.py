@@ -120,7 +120,7 @@ def test_the_shipped_file_that_is_read_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["pretrain", "--config", "demo/pretrain_hmm.yaml", "--output_dir", "run"])
     lines = capsys.readouterr().err.splitlines()
-    assert f"--config demo/pretrain_hmm.yaml: no such file here; this is the shipped {shipped()}" in lines[0]
+    assert f"--config demo/pretrain_hmm.yaml: no such file here; using the shipped {shipped()}" in lines[0]
     assert "outputs/demo/hmm/hmm" in lines[-1]
 
 

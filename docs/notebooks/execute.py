@@ -1,10 +1,10 @@
-"""Execute the notebooks beside this file and keep what they show: `make notebooks`, or by name
+"""Execute the notebooks in this folder and save them with their outputs: `make notebooks`, or by name
 
     python docs/notebooks/execute.py hmm_to_trainer beliefs
 
-Each runs in a fresh kernel and an empty temporary folder, so that it needs nothing but the installed package, and
+Each notebook runs in a new kernel and an empty temporary folder, so that it needs only the installed package, and
 without a network: `push_and_load` pushes to the Hub of the tests (`tests/hub/local_hub.py`), the others are offline.
-Progress bars and the kernel's version are not kept, so that a second execution changes what differs alone.
+Progress bars and the kernel's version are not saved, so that executing a notebook again changes only what differs.
 """
 
 import os
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 _LOCAL_HUB = FOLDER.parents[1] / "tests" / "hub" / "local_hub.py"
 
-# What libraries say of the machine and of the network has no place among the outputs.
+# Keeps messages of libraries about the machine and the network out of the outputs.
 _QUIET = {
     "DS_ACCELERATOR": "cpu",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -36,15 +36,15 @@ _PROGRESS = re.compile(r"[^|]*\d+%\|")
 
 
 def execute(name: str, folder: str | os.PathLike, *, offline: bool = False) -> NotebookNode:
-    """The notebook as executed in `folder`, an empty one; the file is left as it is.
+    """Execute a notebook in an empty folder and return it; its file is not changed.
 
     Args:
-        name (`str`): which.
-        folder (path): where it writes.
-        offline (`bool`, *optional*, defaults to `False`): leave `push_and_load` without a Hub, as the others are.
+        name (`str`): name of the notebook.
+        folder (path): the folder in which it runs.
+        offline (`bool`, *optional*, defaults to `False`): run `push_and_load` without a Hub, like the others.
 
     Raises:
-        `nbclient.exceptions.CellExecutionError`: a cell ends in an error, an assertion of the last ones included.
+        `nbclient.exceptions.CellExecutionError`: a cell raises an error, for example a failed assertion.
     """
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     client = NotebookClient(
@@ -69,7 +69,7 @@ def execute(name: str, folder: str | os.PathLike, *, offline: bool = False) -> N
 
 @contextmanager
 def _local_hub(root: Path) -> Generator[dict[str, str]]:
-    """A Hub on this machine: the variables by which a kernel finds it."""
+    """Start a Hub on this machine, and yield the environment variables by which a kernel finds it."""
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         command = [sys.executable, str(_LOCAL_HUB), "--port", "0", "--root", scratch, "--stop-with-stdin"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -87,7 +87,7 @@ def _local_hub(root: Path) -> Generator[dict[str, str]]:
 
 
 def _is_progress(output: NotebookNode) -> bool:
-    """Whether an output is progress bars alone; what else is written to stderr is kept, and seen."""
+    """Whether an output has only progress bars; anything else that is written to stderr is kept."""
     if output.output_type != "stream" or output.name != "stderr":
         return False
     lines = re.split(r"[\r\n]+", output.text)

@@ -1,1 +1,1 @@
-"""A model measured: against the exact optimum and the baselines of its process, on text, on questions."""
+"""Evaluating a model: against the exact optimum and the baselines of a process, on text, and on questions."""

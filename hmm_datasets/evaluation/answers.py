@@ -1,8 +1,8 @@
-"""Questions whose one right answer is known: how many a chat model answers in just those words.
+"""Questions with one right answer: how many of them a chat model answers in exactly those words.
 
-A conversation's first question, with whatever stands before it, is put to the model by its chat template, and its
-greedy answer is compared with the assistant's, white space around both aside. Questions of like length run together,
-padded on the left; cost is that of generating `max_new_tokens` tokens for each.
+The first question of a conversation, with the messages before it, is put to the model in its chat template. The greedy
+answer is compared with the assistant's, ignoring white space around both. Questions of similar length run in one
+batch, padded on the left. The cost is that of generating `max_new_tokens` tokens per question.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """What the assistant is asked, and what it has to say.
+    """A question to the assistant, and its right answer.
 
     Attributes:
-        messages (`list` of `dict`): the conversation up to the question.
+        messages (`list` of `dict`): the conversation up to and including the question.
         expected (`str`): the right answer.
-        kind (`str`): what the question is about; questions of a kind are counted together.
-        chance (`float`, *optional*): how often a guess is right, where the corpus says so.
+        kind (`str`): the kind of question; questions of one kind are counted together.
+        chance (`float`, *optional*): probability that a guess is right, if the corpus gives it.
     """
 
     messages: list[dict[str, str]]
@@ -41,11 +41,11 @@ class Question:
 
 
 def questions_of(rows: Iterable[Mapping[str, Any]], count: int | None = None) -> list[Question]:
-    """The first question of each conversation that answers one.
+    """The first question of each conversation that contains a question and an answer.
 
     Args:
-        rows (iterable of mappings): `messages`, and where the corpus has them `kind` and `chance`.
-        count (`int`, *optional*): how many at most.
+        rows (iterable of mappings): `messages`, and optionally `kind` and `chance`.
+        count (`int`, *optional*): maximum number of questions.
 
     ```python
     >>> chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Tom."}]
@@ -59,11 +59,11 @@ def questions_of(rows: Iterable[Mapping[str, Any]], count: int | None = None) ->
         if len(questions) == count:
             break
         roles = [message["role"] for message in row["messages"]]
-        place = roles.index("assistant") if "assistant" in roles else 0
-        if "user" in roles[:place]:
+        index = roles.index("assistant") if "assistant" in roles else 0
+        if "user" in roles[:index]:
             messages = list(row["messages"])
-            told = {name: row[name] for name in ("kind", "chance") if name in row}
-            questions.append(Question(messages[:place], messages[place]["content"], **told))
+            details = {name: row[name] for name in ("kind", "chance") if name in row}
+            questions.append(Question(messages[:index], messages[index]["content"], **details))
     return questions
 
 
@@ -76,20 +76,20 @@ def answer(
     max_new_tokens: int = 64,
     batch_size: int = 32,
 ) -> list[str]:
-    """What a model answers, by greedy decoding.
+    """The answers of a model to questions, by greedy decoding.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, with a chat template.
-        questions (sequence of [`Question`]): what it is asked.
+        questions (sequence of [`Question`]): the questions.
         stop (`int` or `list` of `int`, *optional*): tokens that end an answer; by default those of the model's
             generation configuration.
-        max_new_tokens (`int`, *optional*, defaults to 64): longest answer, in tokens.
-        batch_size (`int`, *optional*, defaults to 32): questions that run at once.
+        max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
+        batch_size (`int`, *optional*, defaults to 32): questions per batch.
 
     Returns:
-        `list` of `str`: the answers, without special tokens; of a question that leaves the model no room for one, the
-        empty string.
+        `list` of `str`: the answers, without special tokens; an empty string for a question so long that the model's
+        context has no room for an answer.
 
     Raises:
         `InputError`: a token that the model does not know.
@@ -101,36 +101,36 @@ def answer(
     check_vocabulary(model, 1 + max((max(row) for row in rows), default=0), "tokens")
     longest = (context_limit(model) or float("inf")) - max_new_tokens
     order = sorted(
-        (place for place, row in enumerate(rows) if len(row) <= longest), key=lambda place: -len(rows[place])
+        (index for index, row in enumerate(rows) if len(row) <= longest), key=lambda index: -len(rows[index])
     )
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    how = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding, "use_cache": True}
+    generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding, "use_cache": True}
     if stop is not None:
-        how["eos_token_id"] = stop
+        generation["eos_token_id"] = stop
     answers, training = [""] * len(rows), model.training
     model.eval()
     with tqdm(total=len(order), desc="answer", unit=" questions") as bar, torch.inference_mode():
         for first in range(0, len(order), batch_size):
-            places = order[first : first + batch_size]
-            tokens, mask = padded([rows[place] for place in places], model.device, left=True)
-            output = model.generate(input_ids=tokens, attention_mask=mask, **how)
-            for place, said in zip(places, output[:, tokens.shape[1] :], strict=True):
-                answers[place] = tokenizer.decode(said, skip_special_tokens=True)
-            bar.update(len(places))
+            batch = order[first : first + batch_size]
+            tokens, mask = padded([rows[index] for index in batch], model.device, left=True)
+            output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
+            for index, generated in zip(batch, output[:, tokens.shape[1] :], strict=True):
+                answers[index] = tokenizer.decode(generated, skip_special_tokens=True)
+            bar.update(len(batch))
     model.train(training)
     return answers
 
 
 def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, Any]:
-    """How many answers are right, of each kind of question and in all.
+    """How many answers are right, for each kind of question and for all.
 
     Args:
-        questions (sequence of [`Question`]), answers (sequence of `str`): one for the other.
+        questions (sequence of [`Question`]), answers (sequence of `str`): questions, and an answer to each.
 
     Returns:
-        `dict`: by kind, and in `all` for all of them, `questions`, `right`, `accuracy`, its `standard_error`,
-        `most_common` (the share of the most common right answer, which who always says it gets right) and, where the
-        corpus says so, `chance`.
+        `dict`: for each kind, and under `all` for all questions: the number of `questions`, how many are `right`, the
+        `accuracy` and its `standard_error`, `most_common` (the share of the most common right answer, which is the
+        accuracy of always giving that answer) and, if the corpus gives it, `chance`.
 
     ```python
     >>> asked = [Question([], "Tom.", "who"), Question([], "Mia.", "who"), Question([], "two", "how many")]
@@ -143,10 +143,10 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
     pairs = list(zip(questions, answers, strict=True))
     found = {}
     for kind in dict.fromkeys([*(question.kind for question in questions), "all"]):
-        asked = [(question, said) for question, said in pairs if kind in (question.kind, "all")]
+        asked = [(question, given) for question, given in pairs if kind in (question.kind, "all")]
         if not asked:
             continue
-        right = sum(is_right(question, said) for question, said in asked)
+        right = sum(is_right(question, given) for question, given in asked)
         accuracy = right / len(asked)
         common = Counter(question.expected.strip() for question, _ in asked).most_common(1)[0][1]
         found[kind] = {
@@ -164,10 +164,10 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
 def compare_answers(
     folder: str | Path, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]
 ) -> dict[str, Any]:
-    """Count the right answers of two models to the same questions, and write them beside the second one.
+    """Count the right answers of two models to the same questions, and write them into a folder.
 
-    Writes `answers.jsonl`, a row per question: `kind`, `messages`, `expected`, the answers `before` and `after`; and
-    `answers.json`, which is returned: [`exact_match`] of both under `before` and `after`.
+    It writes `answers.jsonl`, with a row per question (`kind`, `messages`, `expected`, and the answers `before` and
+    `after`), and `answers.json`, which is also returned: [`exact_match`] of both models, under `before` and `after`.
     """
     rows = [
         {
@@ -185,6 +185,6 @@ def compare_answers(
     return found
 
 
-def is_right(question: Question, said: str) -> bool:
-    """Whether an answer is the expected one, white space around both aside."""
-    return said.strip() == question.expected.strip()
+def is_right(question: Question, given: str) -> bool:
+    """Whether an answer is the expected one, ignoring white space around both."""
+    return given.strip() == question.expected.strip()

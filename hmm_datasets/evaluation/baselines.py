@@ -1,9 +1,8 @@
-"""Where a model stands among the predictors of its data's distribution, token by token, and over the course of
-training.
+"""Comparing a model with simple predictors of its data, token by token and during training.
 
-A language model trained on the sequences of an HMM, or of a family of them, passes from the uniform distribution to
-the unigram, the bigram and at last the Bayes-optimal one. Its divergence from each, and its cross-entropy beside
-theirs, tell where it is.
+A language model trained on sequences of an HMM, or of a family of them, at first predicts like the uniform
+distribution, then like the unigram, the bigram, and finally like the Bayes-optimal predictor. Its divergence from
+each, and its cross-entropy compared with theirs, show how far it has come.
 """
 
 from typing import NamedTuple
@@ -23,7 +22,7 @@ class PredictorRows(NamedTuple):
 
     Attributes:
         log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's distributions.
-        symbols (`torch.Tensor` of shape `(B, T)`): the symbols that came.
+        symbols (`torch.Tensor` of shape `(B, T)`): the observed symbols.
         distributions (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's distributions, by name.
     """
 
@@ -35,16 +34,16 @@ class PredictorRows(NamedTuple):
 class BaselineComparison:
     """Compares a model with the predictors of `source` on rows of [`~hmm_datasets.HMMSequences`].
 
-    Made for the Trainer: [`BaselineComparison.reduce_logits`] as `preprocess_logits_for_metrics` keeps a handful of
-    numbers a token instead of the logits, on every rank; [`BaselineComparison.summarize`] as `compute_metrics`
-    averages them.
+    Its methods are arguments of the Trainer: [`BaselineComparison.reduce_logits`] as `preprocess_logits_for_metrics`
+    reduces the logits to a few numbers per token on every rank, and [`BaselineComparison.summarize`] as
+    `compute_metrics` averages them.
 
     Args:
         source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the distribution of the data. A family
             without an exact distribution has no Bayes-optimal predictor here.
         bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
             first symbol is not predicted.
-        order (`int`, *optional*, defaults to 2): of the longest n-gram in context, 2 for the bigram.
+        order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context; 2 for the bigram.
     """
 
     def __init__(self, source: HMM | Family, *, bos: bool = True, order: int = 2):
@@ -56,7 +55,7 @@ class BaselineComparison:
         self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
 
     def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> PredictorRows:
-        """The model's distributions beside the predictors', for rows of `R` tokens."""
+        """The distributions of the model and of the predictors, for rows of `R` tokens."""
         log_model = torch.log_softmax(logits[:, :-1].double(), dim=-1)
         symbols = labels[:, 1:] if self.bos else labels
         skipped = 0 if self.bos else 1
@@ -68,7 +67,7 @@ class BaselineComparison:
         return PredictorRows(log_model, symbols[:, skipped:], distributions)
 
     def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
-        """Per token: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
+        """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
         return token_scores(self.rows(logits, labels)).float()
 
     def summarize(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -84,17 +83,16 @@ class BaselineComparison:
 
 
 def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:
-    """Per token, nats: the model's cross-entropy, that of each of the `K` predictors, and KL(predictor || model)."""
-    places = rows.symbols.unsqueeze(-1)
-    columns = [-rows.log_model.gather(-1, places).squeeze(-1)]
-    columns += [-distribution.gather(-1, places).squeeze(-1).log() for distribution in rows.distributions.values()]
+    """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
+    symbols = rows.symbols.unsqueeze(-1)
+    columns = [-rows.log_model.gather(-1, symbols).squeeze(-1)]
+    columns += [-distribution.gather(-1, symbols).squeeze(-1).log() for distribution in rows.distributions.values()]
     columns += [kl_divergence(distribution, rows.log_model) for distribution in rows.distributions.values()]
     return torch.stack(columns, dim=-1)
 
 
 def kl_divergence(distribution: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
-    """`KL(distribution || model)` in nats at every position; the model may know tokens (`V > E`) that
-    `distribution` does not."""
+    """`KL(distribution || model)` in nats at every position; the model may have more tokens (`V > E`)."""
     return (
         torch.xlogy(distribution, distribution)
         - torch.where(distribution > 0, distribution * log_model[..., : distribution.shape[-1]], 0.0)

@@ -1,12 +1,14 @@
-"""Whether a model holds the beliefs of the HMM whose sequences it reads: linear probes of its hidden states.
+"""Whether a model represents the beliefs of the HMM whose sequences it reads: linear probes of its hidden states.
 
-The belief of an HMM is the distribution of its state given the symbols so far, all of the past that the future depends
-on. Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers represent belief state geometry in their residual
-stream", 2024) found that a transformer trained on the sequences holds an affine image of it. Here the hidden state of
-every layer, and those of all layers side by side, is regressed on the exact belief at the same position: fitted on
-half of the sequences, tested on the others (see `linear_probe`). The same is done with the beliefs of other places,
-and with the hidden states of an untrained model of the same configuration, whose random features of the last few
-symbols explain a part too. The model runs once over all rows, and the untrained one.
+The belief of an HMM is the distribution of its state given the symbols so far; the future depends on the past only
+through it. Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers represent belief state geometry in their
+residual stream", 2024) found that a transformer trained on the sequences represents an affine image of it. Here the
+exact belief is regressed on the hidden state at the same position, for every layer and for all layers together. The
+regression is fitted on half of the sequences and tested on the others (see `linear_probe`).
+
+There are two controls: the same regression to the beliefs at other positions, and the same regression from the hidden
+states of an untrained model of the same configuration, since its random features of the last symbols explain a part
+too. The model and the untrained model each run once over all rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ from ..hmm.model import HMM
 from .linear_probe import (
     LinearProbe,
     partners,
-    shuffled_places,
+    shuffled_positions,
     split_sequences,
 )
 from .ranks import check_vocabulary, share_rows, shared_batches
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..data.hmm_sequences import HMMSequences
 
-_MOST_ITEMS = 4000
+_MAX_ITEMS = 4000
 
 
 def probe_beliefs(
@@ -44,31 +46,34 @@ def probe_beliefs(
     batch_size: int = 32,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """How well the beliefs of an HMM are read off a model's hidden states by linear regression.
+    """How well the beliefs of an HMM are predicted from a model's hidden states by linear regression.
 
-    The place that has read `t` symbols goes with the belief before symbol `t`, places `0 .. T` with a beginning token,
-    `1 .. T` without. As everywhere in transformers the last layer's hidden state is the one after the final norm.
+    The hidden state after `t` symbols is paired with the belief after these symbols, for `t` in `0 .. T` with a
+    beginning token and in `1 .. T` without. As everywhere in transformers, the last layer's hidden state is the one
+    after the final norm.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
         hmm ([`~hmm_datasets.HMM`]): the distribution of the rows.
-        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it; a few times as many places as features.
-        accelerator ([`~accelerate.Accelerator`]): who shares the rows; the main rank regresses.
-        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
-        seed (`int`, *optional*, defaults to 0): of the split, the shuffle, and the weights of the untrained model.
+        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of the HMM, with several times as many positions as
+            there are features.
+        accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks; the main rank regresses.
+        batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
+        seed (`int`, *optional*, defaults to 0): seed of the split, the shuffle, and the untrained model's weights.
 
     Returns:
-        `dict`: `layers`, of each layer (`"0"`, the embedding, `"1"`, ..) and of `"all"` together `r2`, `rmse`,
-        `shuffled_r2`, `shuffled_rmse`, `untrained_r2`, `untrained_rmse`; counts; of an HMM of three states `items`,
-        held-out beliefs beside what all layers make of them. On ranks other than the main one an empty `dict`.
+        `dict`: `layers`, with `r2`, `rmse`, `shuffled_r2`, `shuffled_rmse`, `untrained_r2` and `untrained_rmse` for
+        each layer (`"0"` is the embedding, then `"1"`, ..) and for `"all"` layers together; counts; and for an HMM of
+        three states `items`, held-out beliefs and their predictions from all layers. Empty on ranks other than the
+        main one.
 
     Raises:
-        `InputError`: a family, which has no one belief; a model that returns no hidden states; fewer than 4 rows.
+        `InputError`: a family, which has several HMMs; a model that returns no hidden states; fewer than 4 rows.
     """
     if not isinstance(hmm, HMM):
-        raise InputError(f"{type(hmm).__name__} has no one belief to probe for; expected a single HMM")
+        raise InputError(f"{type(hmm).__name__} is a family of HMMs and has no single belief; expected one HMM")
     check_vocabulary(model, rows.vocab_size, "symbols")
-    halves = [_Half(rows, places, seed) for places in split_sequences(len(rows), seed)]
+    halves = [_Half(rows, sequences, seed) for sequences in split_sequences(len(rows), seed)]
     layers, items = _probe(model, hmm, halves, accelerator, batch_size)
     untrained, _ = _probe(_untrained(model, seed), hmm, halves, accelerator, batch_size)
     if not accelerator.is_main_process:
@@ -88,7 +93,7 @@ def probe_beliefs(
 
 
 class _Half:
-    """The rows of one half, each with a row of the same half and an order of its places to shuffle beliefs by."""
+    """The rows of one half, each with a partner row of that half and an order in which to shuffle its beliefs."""
 
     def __init__(self, rows: "HMMSequences", sequences: np.ndarray, seed: int):
         self.rows = rows
@@ -100,7 +105,8 @@ class _Half:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         own, others = (self.rows.__getitems__(chosen[list(indices)]) for chosen in (self._sequences, self._partners))
-        orders = (shuffled_places(i, self.rows.length + self.bos, self._seed) for i in self._sequences[list(indices)])
+        num_positions = self.rows.length + self.bos
+        orders = (shuffled_positions(i, num_positions, self._seed) for i in self._sequences[list(indices)])
         return [
             {"input_ids": row["input_ids"], "partner": other["input_ids"], "order": torch.from_numpy(order)}
             for row, other, order in zip(own, others, orders, strict=True)
@@ -110,25 +116,25 @@ class _Half:
 def _probe(
     model: "PreTrainedModel", hmm: HMM, halves: list[_Half], accelerator: "Accelerator", batch_size: int
 ) -> tuple[dict[str, Any], list[dict[str, list[float]]]]:
-    """Figures of every layer, and held-out places of three states; both empty on other ranks."""
+    """Figures of every layer, and for three states held-out beliefs; both empty on ranks other than the main one."""
     probe, items = None, []
     for half, held_out in zip(halves, (False, True), strict=True):
-        for widths, *tables in _places(model, hmm, half, accelerator, batch_size):
+        for widths, *tables in _positions(model, hmm, half, accelerator, batch_size):
             probe = LinearProbe(widths, hmm.num_states) if probe is None else probe
             if not held_out:
                 probe.fit(*tables)
                 continue
             probed, beliefs = probe.test(*tables), tables[1]
             if hmm.num_states == 3:
-                pairs = zip(*(table[: _MOST_ITEMS - len(items)].tolist() for table in (beliefs, probed)), strict=True)
+                pairs = zip(*(table[: _MAX_ITEMS - len(items)].tolist() for table in (beliefs, probed)), strict=True)
                 items += [{"belief": _rounded(belief), "probed": _rounded(found)} for belief, found in pairs]
     return ({}, []) if probe is None else (probe.figures(), items)
 
 
-def _places(
+def _positions(
     model: "PreTrainedModel", hmm: HMM, half: _Half, accelerator: "Accelerator", batch_size: int
 ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Widths of the layers, hidden states of all side by side, beliefs, shuffled beliefs; on the main rank alone."""
+    """Widths of the layers, their concatenated hidden states, beliefs, shuffled beliefs; only on the main rank."""
     for batch in shared_batches(half, batch_size, accelerator, "sequences"):
         mine = share_rows(batch["input_ids"], accelerator)
         with torch.inference_mode():
@@ -147,12 +153,12 @@ def _places(
 
 
 def _beliefs(hmm: HMM, tokens: torch.Tensor, bos: bool) -> torch.Tensor:
-    """Return the belief at every token of a row: that after a beginning token is the one before any symbol."""
+    """The belief after every token of a row; after a beginning token it is the belief before any symbol."""
     return hmm.beliefs(tokens[:, 1:]) if bos else hmm.beliefs(tokens)[:, 1:]
 
 
 def _untrained(model: "PreTrainedModel", seed: int) -> "PreTrainedModel":
-    """Return a model of the same configuration with fresh weights; torch's random numbers are left as they were."""
+    """A model of the same configuration with initial weights; the state of torch's random numbers is restored."""
     from ..training.models import new_model
 
     with torch.random.fork_rng(devices=[]):

@@ -18,15 +18,15 @@ def bits_per_byte(
     Args:
         predictions (array of shape `(N,)`): for each text (or window) the sum of the natural logarithms of its tokens'
             probabilities.
-        references (array of shape `(N,)`): for each the bytes of UTF-8 that those tokens stand for.
+        references (array of shape `(N,)`): for each text (or window) the number of UTF-8 bytes of those tokens.
         resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): of the bootstrap.
+            *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        `dict`: as the metric `bits_per_byte` describes it.
+        `dict`: the result of the metric `bits_per_byte`.
 
     Raises:
-        `InputError`: a prediction that is NaN, or references that are no counts of bytes.
+        `InputError`: a prediction is NaN, or the references are not counts of bytes.
     """
     bits = -as_table("predictions", predictions, 1) / math.log(2)
     size = as_table("references", references, 1)

@@ -1,15 +1,17 @@
-"""Whether what a model gives a probability of one in five happens one time in five.
+"""Calibration: whether symbols to which a model gives probability 0.2 occur in 20% of the cases.
 
-Every pair of a place and a symbol is put into a bin by the probability `q` that the model gave the symbol there; of
-each bin are kept the mean of `q`, the frequency with which the symbol came, and the mean of its probability under the
-true distribution. The expected calibration error (Naeini, Cooper and Hauskrecht, AAAI 2015, eq. 3) is the mean over
-bins, weighted by their pairs, of the distance between the first and what should equal it: here the third, which is the
-second without the noise of the draw. Over all symbols, not only the likeliest (Nixon et al., CVPR workshops 2019).
+Every pair of a position and a symbol is put into a bin by the probability `q` that the model gave the symbol there.
+For each bin there are three means: of `q`, of whether the symbol occurred (its frequency), and of its probability
+under the true distribution. The expected calibration error (Naeini, Cooper and Hauskrecht, AAAI 2015, eq. 3) is the
+mean over bins, weighted by their number of pairs, of the distance between the first and the second. Here the third is
+used in place of the second, which it equals in expectation and without sampling noise. All symbols count, not only the
+most likely one (Nixon et al., CVPR workshops 2019).
 
-A calibrated model need not be good, the process's unigram is calibrated too: it is no substitute for the gap.
+A calibrated model need not be good: the unigram of the process is calibrated too. So this does not replace the gap to
+the optimum.
 
-Bins are of equal width in log-odds, half a nat, so that one in a thousand is told from one in a hundred where there
-are many symbols. Time is `O(B T E)` a batch, memory that of a few tables `(B, T, E)`.
+Bins have equal width in log-odds, half a nat, so that 0.001 and 0.01 are in different bins; this matters if there are
+many symbols. Time is `O(B T E)` per batch, memory that of a few tables `(B, T, E)`.
 """
 
 from typing import Any
@@ -22,7 +24,7 @@ _INNER_EDGES = torch.linspace(-8, 8, 33, dtype=torch.float64).sigmoid()
 
 
 class Calibration:
-    """Sums over the pairs of each bin, fed a batch at a time."""
+    """Sums over the pairs of each bin, collected batch by batch."""
 
     def __init__(self):
         self._sums = torch.zeros(len(_INNER_EDGES) + 1, 4, dtype=torch.float64)
@@ -31,31 +33,34 @@ class Calibration:
     def sums(
         log_model: Float[Tensor, "B T V"], distribution: Float[Tensor, "B T E"], symbols: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B K 4"]:
-        """Of each sequence and bin: pairs, and their sums of model's probability, arrivals and the distribution's
-        probability.
+        """For each sequence and each of the `K` bins: the number of pairs, and the sums of the model's probability, of
+        occurrences, and of the true probability.
 
-        Tokens that the distribution does not know (`V > E`) are left out.
+        Tokens that the distribution does not have (`V > E`) are left out.
         """
         probability = log_model[..., : distribution.shape[-1]].double().exp()
         bins = torch.bucketize(probability, _INNER_EDGES.to(probability.device), right=True)
-        arrived = bins.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
+        observed = bins.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
         every, one = bins.flatten(1), probability.new_ones(1, 1)
         columns = (
             (every, one.expand_as(every)),
             (every, probability.flatten(1)),
-            (arrived, one.expand_as(arrived)),
+            (observed, one.expand_as(observed)),
             (every, distribution.double().flatten(1)),
         )
         empty = probability.new_zeros(len(probability), len(_INNER_EDGES) + 1)
-        return torch.stack([empty.scatter_add(1, places, values) for places, values in columns], dim=-1)
+        return torch.stack([empty.scatter_add(1, indices, values) for indices, values in columns], dim=-1)
 
     def add(self, sums: Float[Tensor, "B K 4"]) -> None:
-        """Take in the sums of some sequences."""
+        """Add the sums of a batch of sequences."""
         self._sums += sums.sum(0).cpu()
 
     def result(self) -> dict[str, Any]:
-        """`edges` (K + 1) of the bins; `count` of pairs, `predicted`, `observed` and `distribution`, means (K), None
-        where a bin is empty; `error`, the mean of `|predicted - distribution|`.
+        """The result over all batches.
+
+        Returns:
+            `dict`: `edges` of the `K` bins (`K + 1` numbers); `count`, the pairs in each; `predicted`, `observed` and
+            `optimum`, the three means of each bin, None if it is empty; `error`, the expected calibration error.
         """
         count, predicted, observed, distribution = self._sums.unbind(1)
         return {

@@ -1,8 +1,8 @@
-"""Means of per-token quantities, with standard errors that know that tokens of one sequence hang together.
+"""Means of per-token quantities, with standard errors that account for dependence within a sequence.
 
-The sequence is the unit that was drawn independently, so the error of the mean over `N T` tokens is the standard
-deviation of the `N` sequence means over `sqrt(N)` (a cluster-robust error with equal clusters; Liang and Zeger,
-Biometrika 73, 1986).
+Sequences are drawn independently, tokens of one sequence are not. So the standard error of the mean over `N T` tokens
+is the standard deviation of the `N` sequence means divided by `sqrt(N)`: a cluster-robust error with equal clusters
+(Liang and Zeger, Biometrika 73, 1986).
 """
 
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ class ClusteredMean(NamedTuple):
     """A mean over tokens.
 
     Attributes:
-        mean (`float`): over all sequences and places.
-        standard_error (`float`): of `mean`, clustered by sequence; NaN for a single sequence.
+        mean (`float`): mean over all sequences and positions.
+        standard_error (`float`): standard error of `mean`, clustered by sequence; NaN for a single sequence.
         by_position (`np.ndarray` of shape `(T,)`): mean at every position.
-        by_position_error (`np.ndarray` of shape `(T,)`): its standard errors.
+        by_position_error (`np.ndarray` of shape `(T,)`): standard errors of `by_position`.
     """
 
     mean: float
@@ -29,7 +29,7 @@ class ClusteredMean(NamedTuple):
     by_position_error: Float[np.ndarray, "T"]
 
     def report(self, name: str) -> dict[str, Any]:
-        """Plain numbers and lists, the mean under `name`."""
+        """The result as numbers and lists, with the mean under the key `name`."""
         return {
             name: self.mean,
             "standard_error": self.standard_error,
@@ -39,7 +39,7 @@ class ClusteredMean(NamedTuple):
 
 
 def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
-    """Nested lists as an array of float64 with `ndim` axes.
+    """Convert nested lists to a float64 array with `ndim` axes.
 
     Raises:
         `InputError`: rows of unequal length, or another number of axes.
@@ -47,7 +47,7 @@ def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
     try:
         table = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} are ragged, or no numbers; expected sequences of equal length") from None
+        raise InputError(f"{name} are ragged, or not numbers; expected sequences of equal length") from None
     if table.ndim != ndim or table.size == 0:
         raise InputError(f"{name} have shape {table.shape}; expected {ndim} axes, none empty")
     return table
@@ -57,7 +57,7 @@ def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
     """Mean of a per-token quantity over `N` sequences of `T` tokens.
 
     Raises:
-        `InputError`: an empty array, or a value that is NaN; it names the place.
+        `InputError`: an empty array, or a value that is NaN; the message gives its index.
     """
     values = as_table("values", values)
     wrong = np.argwhere(np.isnan(values))
@@ -72,20 +72,19 @@ def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
 
 
 def cross_entropy_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
-    """The figures of the metric `token_cross_entropy`, of the losses of `N` sequences of `T` tokens."""
+    """The result of the metric `token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
     result = clustered_mean(nats)
     return {**result.report("cross_entropy"), "perplexity": float(np.exp(result.mean))}
 
 
 def final_token_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
-    """The figures of the metric `final_token_cross_entropy`."""
+    """The result of the metric `final_token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
     result = clustered_mean(nats[:, -1:])
     return {"cross_entropy": result.mean, "standard_error": result.standard_error}
 
 
 def gap_figures(nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"]) -> dict[str, Any]:
-    """The figures of the metric `bayes_gap`, of a model's losses and those of the true distribution on the same
-    tokens."""
-    with np.errstate(invalid="ignore"):  # two impossible tokens: NaN, which `clustered_mean` refuses
+    """The result of the metric `bayes_gap` for losses of a model and of the true distribution on the same tokens."""
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which `clustered_mean` refuses
         gap = clustered_mean(nats - optimum)
     return {**gap.report("bayes_gap"), "model": float(nats.mean()), "optimum": float(optimum.mean())}

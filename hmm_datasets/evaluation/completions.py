@@ -1,7 +1,7 @@
-"""What a model says: simple facts, whose answer is known, and open prompts.
+"""Continuations of simple facts, whose answer is known, and of open prompts.
 
-Greedy continuations tell what it holds likeliest, sampled ones what else it says. All prompts run as one batch, padded
-on the left; cost is `max_new_tokens` passes of that batch, and as many again for each sample.
+Each prompt is continued greedily and by sampling. All prompts run as one batch, padded on the left. The cost is
+`max_new_tokens` forward passes of that batch, and as many again for each sample.
 """
 
 import re
@@ -40,7 +40,7 @@ FACTS = (
     ("A young dog is called a", "puppy"),
     ("Romeo and Juliet was written by William", "Shakespeare"),
 )
-"""Prompts, and the word that a continuation has to begin with."""
+"""Prompts, each with the word that its continuation should begin with."""
 
 OPEN_PROMPTS = (
     "Once upon a time",
@@ -61,28 +61,28 @@ def complete(
     max_new_tokens: int = 24,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Continue prompts, greedily and sampled; the same for the same seed, on the same device.
+    """Continue prompts greedily and by sampling; the same seed gives the same samples on the same device.
 
-    Before each prompt goes a BOS, or an EOS where the tokenizer has none; a continuation ends at EOS, or where the
-    chat template of the tokenizer ends a turn. A fact is known where the greedy
-    continuation begins with the expected word, white space and case aside. The state of the random numbers stays.
+    Each prompt is preceded by a BOS, or by an EOS if the tokenizer has no BOS. A continuation ends at EOS, or where
+    the tokenizer's chat template ends a turn. A fact counts as correct if the greedy continuation begins with the
+    expected word, ignoring white space and case. The state of the random numbers is restored.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model in eval mode.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer.
         facts (sequence of pairs of `str`, *optional*, defaults to `FACTS`): prompts and their expected words.
-        open_prompts (sequence of `str`, *optional*, defaults to `OPEN_PROMPTS`): prompts without one.
-        samples (`int`, *optional*, defaults to 2): sampled continuations of each.
-        temperature (`float`, *optional*, defaults to 0.8): of the samples.
-        max_new_tokens (`int`, *optional*, defaults to 24): tokens of a continuation, at most.
-        seed (`int`, *optional*, defaults to 0): of the samples; sample `k` is drawn with `seed + k`.
+        open_prompts (sequence of `str`, *optional*, defaults to `OPEN_PROMPTS`): prompts without an expected word.
+        samples (`int`, *optional*, defaults to 2): sampled continuations per prompt.
+        temperature (`float`, *optional*, defaults to 0.8): sampling temperature.
+        max_new_tokens (`int`, *optional*, defaults to 24): maximum number of tokens per continuation.
+        seed (`int`, *optional*, defaults to 0): seed of the samples; sample `k` is drawn with `seed + k`.
 
     Returns:
-        `dict`: `prompts`, of each the `prompt`, its `kind` (`fact` or `open`), `expected`, `greedy`, `correct` and
-        `sampled`; `facts_correct` of `facts`; `temperature`, `seed`, `max_new_tokens`.
+        `dict`: `prompts`, a list with `prompt`, `kind` (`fact` or `open`), `expected`, `greedy`, `correct` and
+        `sampled` for each; `facts_correct`, out of `facts`; `temperature`, `seed`, `max_new_tokens`.
 
     Raises:
-        `InputError`: no prompt, an empty one, or settings that cannot be.
+        `InputError`: no prompt, an empty one, or a setting out of range.
     """
     prompts = [*(prompt for prompt, _ in facts), *open_prompts]
     if not prompts or not all(prompt.strip() for prompt in prompts):
@@ -99,18 +99,18 @@ def complete(
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         for number in range(samples):
             torch.manual_seed(seed + number)
-            how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-            sampled.append(_continued(model, tokenizer, tokens, mask, **how, **limits))
+            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            sampled.append(_continued(model, tokenizer, tokens, mask, **sampling, **limits))
     expected = [*(word for _, word in facts), *[None] * len(open_prompts)]
     rows = []
-    for prompt, word, said, *others in zip(prompts, expected, greedy, *sampled, strict=True):
+    for prompt, word, continuation, *others in zip(prompts, expected, greedy, *sampled, strict=True):
         rows.append(
             {
                 "prompt": prompt,
                 "kind": "open" if word is None else "fact",
                 "expected": word,
-                "greedy": said,
-                "correct": None if word is None else begins_with(said, word),
+                "greedy": continuation,
+                "correct": None if word is None else begins_with(continuation, word),
                 "sampled": others,
             }
         )
@@ -125,7 +125,7 @@ def complete(
 
 
 def begins_with(text: str, word: str) -> bool:
-    """Whether a text begins with a word, white space, quotes and case aside.
+    """Whether a text begins with a word, ignoring white space, quotes and case.
 
     ```python
     >>> begins_with(" Paris, of course", "paris"), begins_with(" Parisian", "Paris")
@@ -137,7 +137,7 @@ def begins_with(text: str, word: str) -> bool:
 
 
 def _prompts(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> tuple:
-    """Tokens behind a beginning, padded on the left, and a mask of what is not padding."""
+    """The tokens of the prompts after a beginning token, padded on the left, and the attention mask."""
     beginning, _ = beginning_token(tokenizer)
     rows = [([] if beginning is None else [beginning]) + ids for ids in encode(tokenizer, texts)]
     check_vocabulary(model, 1 + max(map(max, rows)), "tokens")
@@ -149,10 +149,10 @@ def _continued(
     tokenizer: "PreTrainedTokenizerBase",
     tokens: torch.Tensor,
     mask: torch.Tensor,
-    **how: Any,
+    **generation: Any,
 ) -> list[str]:
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     stops = stop_tokens(tokenizer, model.generation_config)
-    how |= {"pad_token_id": padding, "use_cache": True} | ({"eos_token_id": stops} if stops else {})
-    output = model.generate(input_ids=tokens, attention_mask=mask, **how)
+    generation |= {"pad_token_id": padding, "use_cache": True} | ({"eos_token_id": stops} if stops else {})
+    output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output[:, tokens.shape[1] :]]

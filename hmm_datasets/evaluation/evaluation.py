@@ -1,8 +1,8 @@
-"""An evaluation: every measure that applies to a model, in one folder of tables, pictures and items.
+"""An evaluation: every measure that applies to a model, written into one folder.
 
-`report.json` (figures, versions, seeds, commit, hashes) comes last, so that a folder that has one is whole; beside it
-`report.html` (self-contained), `plots/` (PNG and PDF) and `items/TASK.jsonl`, the figures of every sequence, document
-or question, from which `hmm-datasets compare` takes its paired intervals.
+The folder has `report.html` (self-contained), `plots/` (PNG and PDF), `items/TASK.jsonl` with the result of every
+sequence, document or question, and `report.json` with results, versions, seeds, commit and hashes. `report.json` is
+written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
 import hashlib
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
 
-_LONGEST_WINDOW = 1024
+_MAX_WINDOW = 1024
 
 TASKS = ("optimum", "beliefs", "training", "text", "core", "completions")
 
 _WHY_NOT = {
-    "optimum": "nothing to measure it against; name an HMM or a family with --targets",
-    "beliefs": "beliefs are those of one HMM, and are looked for in hidden states; name an HMM with --targets, and a "
-    "model that is not an HMM itself",
-    "training": "no history with divergences beside the model, and no checkpoints asked for; set --checkpoints true "
-    "and name the distribution with --targets",
-    "text": "no held-out text; name a token stream or a corpus with --targets, and a model with a tokenizer",
-    "core": "no questions; name their folder with --core_data, and a model with a tokenizer",
+    "optimum": "there is no distribution to measure it against; give an HMM or a family with --targets",
+    "beliefs": "it needs one HMM, and a model with hidden states; give an HMM with --targets, and a model that is not "
+    "an HMM itself",
+    "training": "the model's folder has no history with divergences, and checkpoints is not set; set --checkpoints "
+    "true, and give the distribution with --targets",
+    "text": "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
+    "core": "no questions; give their folder with --core_data, and a model with a tokenizer",
     "completions": "the model has no tokenizer",
 }
 
 
 @dataclass
 class EvaluationSettings:
-    """What to measure, against what."""
+    """The model to evaluate, what to measure, and what to measure it against."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
     targets: list[str] = field(
@@ -130,16 +130,16 @@ class EvaluationSettings:
 
 
 def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
-    """Measure a model, write the folder, print the tables; under a launcher on all ranks.
+    """Evaluate a model, write the folder of the evaluation, and print its tables; under a launcher on all ranks.
 
     Args:
         settings ([`EvaluationSettings`]): what to measure.
 
     Returns:
-        `dict`: what `report.json` holds; empty on ranks other than the main one.
+        `dict`: the content of `report.json`; empty on ranks other than the main one.
 
     Raises:
-        `InputError`: a name that stands for nothing, or a task that cannot be.
+        `InputError`: a name that is not found, or a task that does not apply.
     """
     import torch
     from accelerate import Accelerator
@@ -165,7 +165,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
-    """Write the folder of an evaluation and print its tables; what was there stays until all of it is written."""
+    """Write the folder of an evaluation and print its tables; an existing folder is replaced once all is written."""
     from ..report.evaluation_plots import draw_evaluation
     from ..report.evaluation_tables import evaluation_text
     from ..report.page import write_page
@@ -183,14 +183,14 @@ def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folde
 
 
 class _Subject:
-    """A model, what it is measured against, and a method for each task."""
+    """A model, its targets, and a method for each task."""
 
     model: "PreTrainedModel"
 
     def __init__(self, settings: EvaluationSettings):
         from transformers import AutoConfig
 
-        from ..hmm import causal_lm  # noqa: F401, an HMM is a model that can be named too
+        from ..hmm import causal_lm  # noqa: F401, so that `settings.model` can be an HMM
         from ..hmm.families import Family
         from ..hmm.model import HMM
         from ..training.models import load_pretrained
@@ -203,14 +203,14 @@ class _Subject:
         texts = [target for target in targets if not isinstance(target, HMM | Family)]
         if len(processes) > 1 or len(texts) > 1:
             raise InputError(
-                f"targets names {len(processes)} processes and {len(texts)} texts; expected at most one of each"
+                f"targets has {len(processes)} processes and {len(texts)} texts; expected at most one of each"
             )
         self.source: HMM | Family | None = processes[0] if processes else None
         self.held_out: TokenStream | Documents | None = texts[0] if texts else None
         self.tokenizer: PreTrainedTokenizerBase | None = _tokenizer(settings.model)
 
     def tasks(self) -> list[str]:
-        """Those asked for, or all that apply, in their order."""
+        """The tasks in the settings, or all that apply, in the order of `TASKS`."""
         from ..hmm.model import HMM
 
         has_text = self.tokenizer is not None
@@ -231,7 +231,7 @@ class _Subject:
         return chosen
 
     def optimum(self, accelerator: "Accelerator") -> dict[str, Any]:
-        return self._beside_the_process(self.model, self.settings.num_sequences, accelerator)
+        return self._measure_optimum(self.model, self.settings.num_sequences, accelerator)
 
     def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .beliefs import probe_beliefs
@@ -256,7 +256,7 @@ class _Subject:
         from .text import DocumentWindows, measure_text
 
         settings = self.settings
-        window = settings.window or min(context_limit(self.model) or _LONGEST_WINDOW, _LONGEST_WINDOW)
+        window = settings.window or min(context_limit(self.model) or _MAX_WINDOW, _MAX_WINDOW)
         stride = settings.stride or max(1, window // 2)
         if isinstance(self.held_out, Documents):
             windows = DocumentWindows(self.held_out.texts, self.tokenizer, window, stride)
@@ -296,7 +296,7 @@ class _Subject:
             return {}
         return complete(self.model, self.tokenizer, seed=self.settings.seed)
 
-    def _beside_the_process(
+    def _measure_optimum(
         self, model: "PreTrainedModel", num_sequences: int, accelerator: "Accelerator"
     ) -> dict[str, Any]:
         from .optimum import measure_optimum
@@ -310,7 +310,7 @@ class _Subject:
         from ..data.hmm_sequences import TEST_FIRST, HMMSequences
 
         settings = self.settings
-        # Beyond those the training curves were measured on.
+        # Not the held-out sequences that were used for evaluations during training.
         return HMMSequences(
             self.source,
             settings.length,
@@ -334,9 +334,9 @@ class _Subject:
 
         state = read_json(folder / "trainer_state.json")
         model = load_pretrained(AutoModelForCausalLM, str(folder)).to(accelerator.device).eval()
-        measured = self._beside_the_process(model, self.settings.checkpoint_sequences, accelerator)
-        place = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
-        return place | evaluation_of(measured) if measured else {}
+        measured = self._measure_optimum(model, self.settings.checkpoint_sequences, accelerator)
+        progress = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
+        return progress | evaluation_of(measured) if measured else {}
 
 
 def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
@@ -346,7 +346,7 @@ def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
 
     folder = Path(name)
     if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
-        return None  # trained on symbols; asking transformers would make up a tokenizer or go to the Hub
+        return None  # trained on symbols; transformers would make up a tokenizer or ask the Hub
     try:
         return load_pretrained(AutoTokenizer, name)
     except InputError:
@@ -356,7 +356,7 @@ def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
 def _checkpoints(folder: Path) -> list[Path]:
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     if not found:
-        raise InputError(f"{folder}: no checkpoint-* in it; train with save_steps, or leave --checkpoints out")
+        raise InputError(f"{folder}: has no checkpoint-*; train with save_steps, or leave --checkpoints out")
     return found
 
 
@@ -381,7 +381,7 @@ def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[
 
 
 def _hashes(found: dict[str, Any]) -> dict[str, Any]:
-    """What was measured on: tables of the distribution, held-out text, files of questions."""
+    """Hashes of the data measured on: the distribution, the held-out text, the files of questions."""
     hashes = {}
     if "optimum" in found:
         hashes["optimum"] = found["optimum"]["fingerprint"]
@@ -393,7 +393,7 @@ def _hashes(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_sha256(model: "PreTrainedModel") -> str:
-    """A hash of a model's tensors: names in order, types, shapes and bytes, whatever files they came from."""
+    """A hash of a model's tensors (sorted names, types, shapes and bytes), independent of its files."""
     import torch
 
     digest = hashlib.sha256()

@@ -1,8 +1,8 @@
-"""A model's passage from predictor to predictor along its training: uniform, unigram, bigram, at last the optimum.
+"""The phases of learning: during training a model resembles the uniform predictor, unigram, bigram, and the optimum.
 
-Of every predictor two steps are told. It is closest where KL(predictor || model) is least: there the model predicts
-most like it. It is passed at the first step from which the model's held-out cross-entropy stays below the predictor's
-own. Both are steps of evaluations, so they are known to the evaluation before; in between nobody looked.
+For every predictor two steps are reported. `closest_step` is where KL(predictor || model) is at its minimum, so where
+the model predicts most like it. `passed_step` is the first step from which the model's held-out cross-entropy stays
+below the predictor's. Both are steps of evaluations; what happened between two evaluations is not known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ _KL, _CROSS_ENTROPY = "kl_", "cross_entropy_"
 
 
 def learning_phases(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tell which predictor a model was most like at each evaluation, and when it passed each.
+    """Find which predictor a model was closest to at each evaluation, and when it passed each predictor.
 
     Args:
         rows (sequence of mappings): evaluations in the order of steps, with `step`, `tokens`, `cross_entropy`, and for
             every predictor `cross_entropy_NAME` and `kl_NAME`, KL(predictor || model), all in nats per token.
 
     Returns:
-        `dict`: `rows`; `predictors`, by name `closest_step`, `closest_kl` and `passed_step` (`None` of one that is not
-        passed by the end); `phases`, the runs of evaluations with one nearest predictor: `predictor`, `first_step`,
-        `last_step`.
+        `dict`: `rows`; `predictors`, for each name `closest_step`, `closest_kl` and `passed_step` (`None` if it is not
+        passed by the end); `phases`, the runs of evaluations with the same nearest predictor, each with `predictor`,
+        `first_step` and `last_step`.
 
     ```python
     >>> names = ("step", "cross_entropy", "cross_entropy_a", "kl_a", "cross_entropy_b", "kl_b")
@@ -69,7 +69,8 @@ def evaluations_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as one such row, but for step and tokens."""
+    """A row for [`learning_phases`], without `step` and `tokens`, from the result of
+    [`~hmm_datasets.evaluation.optimum.measure_optimum`]."""
     row = {"cross_entropy": measured["cross_entropy"]["model"]["cross_entropy"]}
     for name, found in measured["cross_entropy"].items():
         if name != "model":

@@ -1,15 +1,15 @@
-"""Linear regression from features to targets, in one pass over the places it is fitted on and one over those held out.
+"""Linear regression from features to targets, with one pass over the fitting data and one over the held-out data.
 
-Least squares with an intercept: the means and centred second moments of features and targets are all that is kept of
-the places seen, updated a batch at a time in float64 (Chan, Golub and LeVeque, The American Statistician 37,
-1983), so that memory is `O((D + K)^2)` for `D` features and `K` targets however many places there are. The features'
-scatter is then decomposed, and directions whose variance is below `D` roundings of the largest are left out: the
-solution of least norm, which a layer needs that does not fill its width (an embedding of few symbols). Time is
-`O(D^2)` a place and `O(D^3)` to solve. Squaring the features costs half the digits of float64, what is left is those
-of float32, in which the features come.
+This is least squares with an intercept. Only the means and centered second moments of features and targets are kept,
+updated batch by batch in float64 (Chan, Golub and LeVeque, The American Statistician 37, 1983). So memory is
+`O((D + K)^2)` for `D` features and `K` targets, whatever the number of positions. The scatter matrix of the features
+is then decomposed, and directions whose variance is below `D` rounding errors of the largest are left out. This gives
+the minimum-norm solution, which is needed if the features span fewer than `D` dimensions, as an embedding of few
+symbols does. Time is `O(D^2)` per position and `O(D^3)` to solve. Second moments cost half the digits of float64,
+which leaves about the precision of float32, the type of the features.
 
-The control is the same regression to the targets of other places: those of another sequence of the same half, in
-random order. Whatever it explains, chance explains.
+The control is the same regression to targets of other positions: those of another sequence of the same half, in random
+order. What it explains is due to chance.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from ..errors import InputError
 
 
 def split_sequences(count: int, seed: int) -> tuple[Int[np.ndarray, "F"], Int[np.ndarray, "G"]]:
-    """Which sequences to fit on and which to test on: a random half each, in ascending order.
+    """The indices of the sequences to fit on and of those to test on: random halves, each in ascending order.
 
     Raises:
-        `InputError`: fewer than 4 sequences, so that a half has no two.
+        `InputError`: fewer than 4 sequences, so that a half has fewer than two.
 
     ```python
     >>> [half.tolist() for half in split_sequences(6, seed=0)]
@@ -42,22 +42,23 @@ def split_sequences(count: int, seed: int) -> tuple[Int[np.ndarray, "F"], Int[np
 
 
 def partners(half: Int[np.ndarray, "F"]) -> Int[np.ndarray, "F"]:
-    """Another sequence of the same half for each."""
+    """For each sequence of a half another sequence of the same half."""
     return np.roll(half, 1)
 
 
-def shuffled_places(sequence: int, length: int, seed: int) -> Int[np.ndarray, "T"]:
-    """A random order of the places of one sequence's partner."""
+def shuffled_positions(sequence: int, length: int, seed: int) -> Int[np.ndarray, "T"]:
+    """A random order of the positions of one sequence's partner."""
     return np.random.default_rng([seed, sequence]).permutation(length)
 
 
 class Moments:
-    """Count, means and centred second moments of rows that come in batches.
+    """Count, means and centered second moments of rows that are added in batches.
 
     Attributes:
         count (`int`): rows so far.
-        mean (`torch.Tensor` of shape `(C,)`, float64): their mean.
-        scatter (`torch.Tensor` of shape `(C, C)`, float64): the sum of outer products of their deviations from it.
+        mean (`torch.Tensor` of shape `(C,)`, float64): mean of the rows.
+        scatter (`torch.Tensor` of shape `(C, C)`, float64): sum of the outer products of their deviations from the
+            mean.
     """
 
     count = 0
@@ -65,7 +66,7 @@ class Moments:
     scatter: Float[Tensor, "C C"]
 
     def add(self, rows: Float[Tensor, "R C"]) -> None:
-        """Take in more rows, float64."""
+        """Add rows, in float64."""
         mean = rows.mean(0)
         deviation = rows - mean
         scatter = deviation.T @ deviation
@@ -90,10 +91,10 @@ class Moments:
 class LinearProbe:
     """Regressions of the same targets on several sets of features, and on all of them together.
 
-    Feed every position to fit on to [`LinearProbe.fit`], then every position held out to [`LinearProbe.test`].
+    First call [`LinearProbe.fit`] with all positions to fit on, then [`LinearProbe.test`] with all held-out positions.
 
     Args:
-        widths (sequence of `int`): features of each set, `D_0, D_1, ..`; they stand side by side.
+        widths (sequence of `int`): number of features of each set, `D_0, D_1, ..`; the sets are concatenated.
         num_targets (`int`): `K`.
     """
 
@@ -109,13 +110,13 @@ class LinearProbe:
     def fit(
         self, features: Float[Tensor, "R D"], targets: Float[Tensor, "R K"], shuffled: Float[Tensor, "R K"]
     ) -> None:
-        """Take in places to fit on; `shuffled` are the targets of other places."""
+        """Add positions to fit on; `shuffled` are the targets of other positions."""
         self._moments.add(torch.cat([features.double(), targets.double(), shuffled.double()], dim=1))
 
     def test(
         self, features: Float[Tensor, "R D"], targets: Float[Tensor, "R K"], shuffled: Float[Tensor, "R K"]
     ) -> Float[Tensor, "R K"]:
-        """Take in places held out; returns what all features together make of them."""
+        """Add held-out positions; returns the predictions of their targets from all features together."""
         if not self._solved:
             self._solved = {name: self._moments.regress(part, self._targets) for name, part in self._sets.items()}
         features, targets = features.double(), targets.double()
@@ -129,10 +130,10 @@ class LinearProbe:
         return found[:, : targets.shape[1]]
 
     def figures(self) -> dict[str, dict[str, float | None]]:
-        """Of each set of features (`"0"`, `"1"`, .., `"all"`) `r2`, `rmse`, `shuffled_r2` and `shuffled_rmse`.
+        """For each set of features (`"0"`, `"1"`, .., `"all"`): `r2`, `rmse`, `shuffled_r2` and `shuffled_rmse`.
 
-        R2 is the share of the variance of all targets together that is explained, on the places held out (None where
-        there is none), RMSE the root of the mean squared error of a target.
+        R2 is the explained share of the variance of all targets together on the held-out positions, None if they do
+        not vary. RMSE is the root of the mean squared error of a target.
         """
         spread = self._held_out.scatter.trace().item()
         entries = self._held_out.count * len(self._held_out.mean)
@@ -148,17 +149,20 @@ class LinearProbe:
 def probe_arrays(
     features: Sequence[Any], targets: Sequence[Any], seed: int = 0
 ) -> tuple[dict[str, float | None], tuple[int, int]]:
-    """One set of features in memory: the figures, and the numbers of sequences fitted and tested on.
+    """Probe one set of features that is in memory.
 
     Args:
         features: `N` arrays of shape `(T, D)`.
         targets: `N` arrays of shape `(T, K)`.
-        seed (`int`, *optional*, defaults to 0): of the split and the shuffle.
+        seed (`int`, *optional*, defaults to 0): seed of the split and the shuffle.
+
+    Returns:
+        `tuple`: `r2`, `rmse`, `shuffled_r2` and `shuffled_rmse`; and the numbers of sequences fitted and tested on.
     """
     halves = split_sequences(len(features), seed)
     probe = LinearProbe([features[0].shape[1]], targets[0].shape[1])
-    for half, take in zip(halves, (probe.fit, probe.test), strict=True):
+    for half, add in zip(halves, (probe.fit, probe.test), strict=True):
         for sequence, partner in zip(half, partners(half), strict=True):
-            shuffled = targets[partner][shuffled_places(sequence, len(targets[partner]), seed)]
-            take(*map(torch.from_numpy, (features[sequence], targets[sequence], shuffled)))
+            shuffled = targets[partner][shuffled_positions(sequence, len(targets[partner]), seed)]
+            add(*map(torch.from_numpy, (features[sequence], targets[sequence], shuffled)))
     return probe.figures()["all"], (len(halves[0]), len(halves[1]))

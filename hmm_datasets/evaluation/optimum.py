@@ -1,9 +1,9 @@
-"""A model beside the predictors of its data's distribution, on held-out rows, on every rank.
+"""Comparing a model with the optimum and other predictors of its data, on held-out rows and on any number of ranks.
 
-Each rank turns the distributions of its rows into a few numbers per token (losses and divergences, float64), which are
-what is gathered and kept: `O(N T K)` memory for `K` predictors, whatever the number of symbols. The figures are those
-of the metric modules (`bayes_gap` and so on), which the same functions compute; `evaluate.load` would keep whole
-distributions in memory, and take many times as long to store them as to add them up.
+Each rank reduces the distributions of its rows to a few numbers per token (losses and divergences, float64), and only
+these are gathered: `O(N T K)` memory for `K` predictors, whatever the number of symbols. The results are those of the
+metric modules (`bayes_gap` and so on), computed by the same functions. Computing them with `evaluate.load` would store
+whole distributions, which takes much more memory and many times as long.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,29 +40,29 @@ def measure_optimum(
     batch_size: int = 32,
     order: int = 2,
 ) -> dict[str, Any]:
-    """How far a model is from the predictors of an HMM, or of a family of them.
+    """How far a model is from the optimum and from other predictors of an HMM, or of a family of HMMs.
 
-    Of a family there is also `oracle`, the distribution of one who is told the HMM of each row. No predictor that sees
-    the tokens alone loses less on average; where the family has no exact distribution the gap is measured from there,
-    and is more than the gap to the optimum.
+    For a family there is also the predictor `oracle`, which is told the HMM of each row. No predictor that sees only
+    the tokens has a lower expected loss. If the family has no exact distribution, the gap is measured from the oracle,
+    and is larger than the gap to the optimum.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
         source ([`~hmm_datasets.HMM`] or [`~hmm_datasets.hmm.families.Family`]): the distribution of the rows.
-        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of it, 2 or more.
-        accelerator ([`~accelerate.Accelerator`]): who shares the rows.
-        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
-        order (`int`, *optional*, defaults to 2): of the longest n-gram in context.
+        rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of the source, 2 or more.
+        accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks.
+        batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
+        order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context.
 
     Returns:
-        `dict`: `cross_entropy`, of `model` and each predictor the result of `token_cross_entropy`; `final_token`, of
-        the same the result of `final_token_cross_entropy`; `kl`, of each predictor that of `predictor_kl`;
-        `bayes_gap`, and `floor`, the predictor that it is measured from, `bayes` or `oracle`; `calibration`, see
-        [`Calibration`]; `items`, of each sequence the nats of model and floor; what
-        was measured on. On ranks other than the main one an empty `dict`.
+        `dict`: `cross_entropy` and `final_token`, the results of the metrics `token_cross_entropy` and
+        `final_token_cross_entropy` for `model` and each predictor; `kl`, the result of `predictor_kl` for each
+        predictor; `bayes_gap`, and `floor`, the predictor from which it is measured (`bayes` or `oracle`);
+        `calibration`, see [`Calibration`]; `items`, for each sequence the nats of model and floor; and a description
+        of the data. Empty on ranks other than the main one.
 
     Raises:
-        `InputError`: fewer than 2 rows, or a model that does not know all symbols.
+        `InputError`: fewer than 2 rows, or a model whose vocabulary is smaller than the number of symbols.
     """
     from ..hmm.families import Family
 
@@ -76,13 +76,13 @@ def measure_optimum(
     first = 0
     for batch in shared_batches(rows, batch_size, accelerator, "sequences"):
         labels = batch["input_ids"]
-        # Every rank runs as many batches; what padded the last one is cut off after gathering.
+        # Every rank runs the same number of rows; those that pad the last batch are cut off after gathering.
         mine = share_rows(labels, accelerator)
         with torch.inference_mode():
             found = baselines.rows(model(input_ids=mine, use_cache=False).logits, mine)
             if "oracle" in names:
-                place = first + int(share_rows(torch.arange(len(labels)).unsqueeze(1), accelerator)[0])
-                found.distributions["oracle"] = _oracle(source, rows, mine, place)
+                first_of_rank = first + int(share_rows(torch.arange(len(labels)).unsqueeze(1), accelerator)[0])
+                found.distributions["oracle"] = _oracle(source, rows, mine, first_of_rank)
             tables = token_scores(found), Calibration.sums(found.log_model, found.distributions[floor], found.symbols)
         gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
         scores.append(gathered[0].numpy())
@@ -103,11 +103,11 @@ def measure_optimum(
     }
 
 
-def _oracle(source: "Family", rows: "HMMSequences", mine: torch.Tensor, place: int) -> torch.Tensor:
-    """Return the distributions of one who is told the HMM of each row; `place` is that of the first in the view."""
+def _oracle(source: "Family", rows: "HMMSequences", mine: torch.Tensor, first: int) -> torch.Tensor:
+    """The distributions of a predictor that is told the HMM of each row; `first` is the index of the first row."""
     skipped = 0 if rows.bos_token_id is not None else 1
     symbols = mine[:, 1 - skipped :]
-    return source.oracle_next_token_probs(symbols, rows.seed, rows.first + place)[:, skipped:-1]
+    return source.oracle_next_token_probs(symbols, rows.seed, rows.first + first)[:, skipped:-1]
 
 
 def _figures(scores: np.ndarray, names: list[str], floor: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _figures(scores: np.ndarray, names: list[str], floor: str) -> dict[str, Any]
         "bayes_gap": gap_figures(losses["model"], losses[floor]),
         "floor": floor,
         "items": [
-            {"sequence": index, "nats": nats, "floor_nats": least, "tokens": scores.shape[1]}
-            for index, (nats, least) in enumerate(totals)
+            {"sequence": index, "nats": nats, "floor_nats": floor_nats, "tokens": scores.shape[1]}
+            for index, (nats, floor_nats) in enumerate(totals)
         ],
     }

@@ -1,4 +1,4 @@
-"""Rows shared out among ranks in order and gathered in order, so that no figure depends on the number of processes."""
+"""Dividing rows among ranks and gathering them in order, so that no result depends on the number of processes."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def shared_batches(
     rows: Any, batch_size: int, accelerator: "Accelerator", unit: str
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the columns of consecutive rows, as many as all ranks run at once, with a progress bar."""
+    """Yield the columns of consecutive rows, one batch for all ranks together at a time, with a progress bar."""
     step = batch_size * accelerator.num_processes
     bar = tqdm(total=len(rows), desc="evaluate", unit=f" {unit}", disable=not accelerator.is_main_process)
     for first in range(0, len(rows), step):
@@ -27,12 +27,12 @@ def shared_batches(
 
 
 def share_rows(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
-    """This rank's rows, as many as every other has, on its device; the last row stands in for those that lack.
+    """The rows of this rank, on its device; every rank gets the same number, for which the last row is repeated.
 
-    What is gathered of them in order is cut off after `len(rows)`.
+    What is gathered from all ranks must be cut off after `len(rows)`.
     """
-    # Padded at the end of the whole: accelerate's split_between_processes pads each rank's share, so that from three
-    # ranks on padding would stand between the rows gathered.
+    # accelerate's split_between_processes pads each rank's share, so with three ranks or more there would be padding
+    # between the gathered rows. Here padding is only at the end.
     share = -(-len(rows) // accelerator.num_processes)
     short = share * accelerator.num_processes - len(rows)
     padded = torch.cat([rows, rows[-1:].expand(short, -1)])
@@ -40,9 +40,9 @@ def share_rows(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
 
 
 def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
-    """Raise [`InputError`] for a model with fewer tokens than the data have."""
+    """Raise [`InputError`] if the model has fewer tokens than the data."""
     if model.config.vocab_size < needed:
         raise InputError(
-            f"the model knows {model.config.vocab_size} tokens, the data have {needed} {kind}; measure it on what it "
-            "was trained on"
+            f"the model has {model.config.vocab_size} tokens, but the data have {needed} {kind}; evaluate it on data "
+            "like those it was trained on"
         )

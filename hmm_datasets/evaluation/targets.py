@@ -1,4 +1,4 @@
-"""What a model is measured against, by one name: a distribution (an HMM, or a family of them) or held-out text."""
+"""Targets, against which a model is measured: a distribution (an HMM or a family) or held-out text, opened by name."""
 
 import hashlib
 import itertools
@@ -17,14 +17,14 @@ from ..text.stream.index import INDEX_NAME
 
 
 class Documents(NamedTuple):
-    """Held-out documents: the `name` they were asked for by, and the `texts`."""
+    """Held-out documents: the `name` by which they were opened, and their `texts`."""
 
     name: str
     texts: list[str]
 
     @property
     def sha256(self) -> str:
-        """A hash of the texts in their order."""
+        """A hash of the texts, in order."""
         digest = hashlib.sha256()
         for text in self.texts:
             digest.update(hashlib.sha256(text.encode()).digest())
@@ -32,16 +32,16 @@ class Documents(NamedTuple):
 
 
 def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStream | Documents:
-    """Open what a name stands for.
+    """Open a target by its name.
 
     Args:
-        name (`str`): a folder of an HMM, of a family or of a token stream; a corpus that has a name, whose test split
-            is read; a file of text, which is read whole; else a name on the Hub: a repository that holds an HMM or a
-            family, or a data set of text.
-        max_documents (`int`, *optional*, defaults to 1000): of a corpus or file, that are read.
+        name (`str`): one of these: a folder of an HMM, a family or a token stream; a named corpus, whose test split is
+            read; a file of text, all of whose documents count as held out; or the Hub repository of an HMM, a family
+            or a data set of text.
+        max_documents (`int`, *optional*, defaults to 1000): maximum number of documents read from a corpus or file.
 
     Raises:
-        `InputError`: none of these.
+        `InputError`: the name is none of these.
 
     ```python
     >>> open_target("tinystories-sample", max_documents=2).texts[0][:8]
@@ -56,7 +56,7 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
         if (folder / FAMILY_NAME).exists() or (folder / CONFIG_NAME).exists():
             return load_source(name)
         raise InputError(
-            f"{name}: no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family or {INDEX_NAME} of a token stream in it"
+            f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family or {INDEX_NAME} of a token stream"
         )
     if name not in CORPORA and not folder.is_file():
         kind = _repository_of_process(name)
@@ -68,7 +68,7 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
 
 
 def _repository_of_process(name: str) -> str | None:
-    """Which kind of repository on the Hub holds an HMM or a family by this name, if one does."""
+    """The type of the Hub repository of this name (model or dataset) if it has an HMM or a family, else None."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -78,5 +78,5 @@ def _repository_of_process(name: str) -> str | None:
             if hub.file_exists(name, file, repo_type=kind):
                 return kind
     except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
-        pass  # what reads a corpus by this name says what is wrong
+        pass  # `load_corpus` reports what is wrong with the name
     return None

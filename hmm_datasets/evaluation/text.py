@@ -1,7 +1,7 @@
-"""A model on held-out text: nats per token, perplexity, bits per byte, with intervals, on every rank.
+"""A model on held-out text: nats per token, perplexity and bits per byte, with intervals, on any number of ranks.
 
-Two roads to the same figures: a token stream in windows, and texts as they are, for any tokenizer. Intervals are of
-the percentile bootstrap over documents (see `bootstrap`), or over windows where these hold several documents.
+The text is either a token stream, read in windows, or a list of texts, for any tokenizer. Intervals come from the
+percentile bootstrap over documents (see `statistics`), or over windows if these have several documents.
 """
 
 import math
@@ -35,38 +35,41 @@ if TYPE_CHECKING:
     from ..data.windows import StridedWindows, TokenWindows
 
 LEVEL = 0.95
-_TEXTS = 1024  # that are encoded at once
+_TEXTS = 1024  # texts encoded in one call
 
 
 class DocumentWindows:
-    """Overlapping windows of texts, each by itself: [`~hmm_datasets.data.windows.StridedWindows`] of any tokenizer.
+    """Overlapping windows of single texts: like [`~hmm_datasets.data.windows.StridedWindows`], but for any tokenizer.
 
-    A text is read behind a token of beginning: the tokenizer's BOS, else its EOS; without either its first token is
-    context alone. A window sees the `length` tokens before its end and scores those that no window before it scored:
-    the first all but the beginning, every other `stride`, the last what is left. So each token is scored once, from at
-    least `length - stride` tokens before it, or from all there are. A model reads at most `length - 1` tokens at once.
+    Each text is preceded by the tokenizer's BOS, or else its EOS; if there is neither, the first token of a text is
+    only context. A window has the `length` tokens before its end, and scores those that no earlier window scored: the
+    first window scores all but the beginning token, every other window `stride` tokens, and the last one the rest. So
+    each token is scored once, given at least `length - stride` tokens before it, or all there are. A model reads at
+    most `length - 1` tokens at once.
 
-    lm-evaluation-harness's rolling log-likelihood for a model of at most `M` tokens is that of `length = M + 1` and
-    `stride = M`, to the last token, if it encodes without adding tokens.
+    With `length = M + 1` and `stride = M` this gives the rolling log-likelihood of lm-evaluation-harness for a model
+    of at most `M` tokens, provided that the harness encodes without adding tokens.
 
-    Bytes are those of the text in UTF-8; of one whose first token is context alone, without that token's.
+    Bytes are those of the text in UTF-8. If the first token is only context, its bytes do not count.
 
     Args:
         texts (sequence of `str`):
-            The documents. One without tokens is scored as nothing.
+            The documents. A document without tokens contributes nothing.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Of any kind.
+            A tokenizer of any kind.
         length (`int`):
             Tokens per window, at least 2.
         stride (`int`):
-            Tokens a window scores, from 1 to `length - 1`.
+            Tokens scored per window, from 1 to `length - 1`.
 
     Attributes:
-        rows (list of lists of `Row`): of each document its windows, and the first token that each scores.
-        tokens (`np.ndarray` of shape `(D,)`), bytes (`np.ndarray` of shape `(D,)`): scored of each document.
+        rows (list of lists of `Row`): for each document its windows, each with the first token that it scores.
+        tokens (`np.ndarray` of shape `(D,)`), bytes (`np.ndarray` of shape `(D,)`): numbers of scored tokens and bytes
+            of each document.
 
     Raises:
-        `InputError`: a text that is none, a length below 2, a stride outside `[1, length)`, nothing to score.
+        `InputError`: a text that is not a string, a length below 2, a stride outside `[1, length)`, or nothing to
+            score.
 
     ```python
     >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -114,30 +117,33 @@ def measure_text(
     batch_size: int = 32,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Perplexity and bits per byte: of the tokens that have labels, and of their bytes alone.
+    """Perplexity and bits per byte of held-out text, over the tokens that have labels.
 
-    Each window is read by itself, so a token is predicted from those before it in its window. With `StridedWindows`
-    and `DocumentWindows` every token counts once and has at least `length - stride` before it; with `TokenWindows` a
-    window's first token is context alone and counts nowhere. Log-probabilities are float64, a row at a time.
+    Windows are read independently, so a token is predicted from those before it in its window. With `StridedWindows`
+    and `DocumentWindows` every token counts once and has at least `length - stride` tokens before it. With
+    `TokenWindows` the first token of a window is only context and is never scored. Log-probabilities are computed in
+    float64, row by row.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the text; of a token stream it is byte-level.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer of the text; for a token stream it must be
+            byte-level.
         windows ([`~hmm_datasets.data.windows.StridedWindows`], [`~hmm_datasets.data.windows.TokenWindows`] or
-            [`DocumentWindows`]): what to read, with what context.
-        accelerator ([`~accelerate.Accelerator`]): who shares the rows.
-        batch_size (`int`, *optional*, defaults to 32): rows a rank runs at once.
-        seed (`int`, *optional*, defaults to 0): of the bootstrap.
+            [`DocumentWindows`]): the text, with the context of each token.
+        accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks.
+        batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
+        seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
 
     Returns:
-        `dict`: `perplexity`, `nats_per_token`, `bits_per_byte` with its `standard_error`; `perplexity_low`, `_high`,
-        `bits_per_byte_low`, `_high`, bounds of intervals at `level`, None for a single document; `num_tokens`,
-        `bytes`, `num_documents`; `window`, `stride`, `least_context`, the tokens that a scored one has before it but
-        for those near a document's beginning; `unit`, what was resampled, `document` or `window`; `items`, of each
-        unit its number, `nats`, `tokens` and `bytes`. Empty on other ranks.
+        `dict`: `perplexity`, `nats_per_token`, `bits_per_byte` and its `standard_error`; `perplexity_low`,
+        `perplexity_high`, `bits_per_byte_low` and `bits_per_byte_high`, bounds of intervals at `level`, None for a
+        single document; `num_tokens`, `bytes`, `num_documents`; `window`, `stride` and `least_context`, the minimum
+        number of tokens before a scored one except near the beginning of a document; `unit`, what was resampled
+        (`document` or `window`); and `items`, for each unit its number, `nats`, `tokens` and `bytes`. Empty on ranks
+        other than the main one.
 
     Raises:
-        `InputError`: a model of fewer tokens than the text has, or of shorter windows.
+        `InputError`: a model with fewer tokens than the text has, or a window too long for the model.
     """
     limit = context_limit(model)
     if limit is not None and windows.length - 1 > limit:
@@ -181,7 +187,7 @@ def _figures(
         **bits,
     }
     rows = zip(nats.tolist(), tokens.tolist(), num_bytes.tolist(), strict=True)
-    items = [{unit: place, "nats": n, "tokens": t, "bytes": b} for place, (n, t, b) in enumerate(rows)]
+    items = [{unit: index, "nats": n, "tokens": t, "bytes": b} for index, (n, t, b) in enumerate(rows)]
     return {name: value if math.isfinite(value) else None for name, value in found.items()} | {
         "num_tokens": int(tokens.sum()),
         "unit": unit,
@@ -236,13 +242,13 @@ def _score_stream(
 
 
 def _negative_log_likelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the summed -log P of the targets that count, float64."""
-    scored = targets != IGNORED  # chosen first, since most of a strided window is not
+    """The summed -log P of the targets that count, in float64."""
+    scored = targets != IGNORED  # selected first, since most targets of a strided window do not count
     return cross_entropy(logits[scored].double(), targets[scored], reduction="sum")
 
 
 def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:
-    """The windows of one text, and the first token that each scores."""
+    """The windows of one text, each with the first token that it scores."""
     begin, end, scored = 0, min(length, len(tokens)), 1
     while scored < end:
         yield Row(tokens[begin:end], scored - begin)

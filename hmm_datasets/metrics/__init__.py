@@ -1,4 +1,4 @@
-"""Measures of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
+"""Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def metric_path(name: str) -> str:
 
 
 def load_metric(name: str) -> "evaluate.EvaluationModule":
-    """A metric that keeps its inputs in memory."""
+    """Load a metric by name; it keeps its inputs in memory."""
     import evaluate
 
     return evaluate.load(metric_path(name), keep_in_memory=True)

@@ -1,1 +1,1 @@
-"""A run and its machine, seen from outside: preflight checks, progress, verification of what was written."""
+"""Monitoring a run and its machine: preflight checks, progress, verification of files."""

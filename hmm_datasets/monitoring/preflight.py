@@ -1,8 +1,8 @@
-"""Checks of the machine before a run: what would fail hours later is better known now, with the name of the host.
+"""Checks of the machine before a run, to find what would otherwise fail hours later.
 
-Each check is one measurement and one line. Under a launcher (`torchrun`, `accelerate launch`) every rank runs them,
-and together they time an all-reduce: on machines whose GPUs cannot reach each other the first one hangs for ever, so
-it runs in a thread of its own that is given up after a while. Takes a few seconds.
+Each check is one measurement, reported in one line. Under a launcher (`torchrun`, `accelerate launch`) every rank runs
+the checks, and together they time an all-reduce. On machines whose GPUs cannot reach each other an all-reduce hangs,
+so it runs in a separate thread with a timeout. The checks take a few seconds.
 """
 
 import importlib.metadata
@@ -20,7 +20,7 @@ from .. import launch_environment
 from ..errors import InputError
 
 GIB = 1 << 30
-_LONGEST_BUILD = 15 * 60  # seconds
+_MAX_BUILD_SECONDS = 15 * 60
 _PACKAGES = (
     "torch",
     "transformers",
@@ -36,13 +36,13 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Check:
-    """One measurement.
+    """The result of a check.
 
     Attributes:
-        name (`str`): what was looked at.
-        ok (`bool`): whether a run can start with it.
-        detail (`str`): what was found, in one line, with what to do where it is not well.
-        warning (`bool`): whether it is not well, though this run can do with it.
+        name (`str`): what was checked.
+        ok (`bool`): whether a run can start.
+        detail (`str`): what was found, in one line, with a remedy if there is a problem.
+        warning (`bool`): whether there is a problem that does not keep a run from starting.
     """
 
     name: str
@@ -56,11 +56,12 @@ class PreflightSettings:
     """What a run needs.
 
     Args:
-        min_disk_gib (`float`, *optional*, defaults to 10.0): free at the output folder.
-        min_memory_gib (`float`, *optional*, defaults to 2.0): free for this machine's processes together.
-        min_shm_gib (`float`, *optional*, defaults to 0.5): `/dev/shm`, through which DataLoader workers send batches.
-        timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, meeting included.
-        push (`bool`, *optional*, defaults to `False`): it pushes to the Hub, which must then answer.
+        min_disk_gib (`float`, *optional*, defaults to 10.0): free disk space at the output folder.
+        min_memory_gib (`float`, *optional*, defaults to 2.0): free memory for all processes on this machine.
+        min_shm_gib (`float`, *optional*, defaults to 0.5): free space in `/dev/shm`, through which DataLoader workers
+            send batches.
+        timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, including the rendezvous.
+        push (`bool`, *optional*, defaults to `False`): whether the run pushes to the Hub, which must then answer.
     """
 
     min_disk_gib: float = 10.0
@@ -79,12 +80,12 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
     """Run every check.
 
     Args:
-        output_dir (path): where the run will write; it need not exist, and is not made.
+        output_dir (path): where the run will write; it need not exist, and is not created.
         settings ([`PreflightSettings`], *optional*): what the run needs.
 
     Returns:
-        `list` of [`Check`]: host, versions, disk, memory, shared memory, devices, builds, Hub, and,
-        where there are several processes, the all-reduce.
+        `list` of [`Check`]: host, versions, disk, memory, shared memory, devices, builds, Hub, and for several
+        processes the all-reduce.
     """
     settings = settings or PreflightSettings()
     checks = [
@@ -116,7 +117,7 @@ def check_host() -> Check:
 
 
 def check_versions() -> Check:
-    """The packages of the stack against what this package asks for (where it is installed, else that they exist)."""
+    """Compare installed packages with this package's requirements; in a bare checkout only check that they exist."""
     found, wrong = [f"python {platform.python_version()}"], []
     for name, allowed in _requirements().items():
         try:
@@ -134,29 +135,29 @@ def check_versions() -> Check:
 
 
 def check_disk(output_dir: str | os.PathLike, min_gib: float) -> Check:
-    """Free space where the run will write, and whether it may."""
-    place = Path(output_dir).absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / GIB
+    """Free space where the run will write, and whether it is writable."""
+    folder = Path(output_dir).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / GIB
     try:
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Check("disk", False, f"{place} cannot be written: {error.strerror}; choose another output_dir")
-    return Check("disk", free >= min_gib, f"{free:.1f} GiB free at {place}, {min_gib:g} needed")
+        return Check("disk", False, f"{folder} cannot be written: {error.strerror}; choose another output_dir")
+    return Check("disk", free >= min_gib, f"{free:.1f} GiB free at {folder}, {min_gib:g} needed")
 
 
 def check_memory(min_gib: float) -> Check:
-    """Memory that is free, within the control group where there is one."""
+    """Free memory, within the limit of the control group if there is one."""
     free = _free_memory()
     if free is None:
-        return Check("memory", True, "unknown: neither /proc/meminfo nor a control group to read")
+        return Check("memory", True, "unknown: neither /proc/meminfo nor a control group can be read")
     return Check("memory", free / GIB >= min_gib, f"{free / GIB:.1f} GiB free, {min_gib:g} needed")
 
 
 def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
-    """Size of `/dev/shm`: workers die of a bus error where a batch does not fit."""
+    """Free space in `/dev/shm`; workers die of a bus error if a batch does not fit."""
     if not os.path.isdir(path):
         return Check("shared memory", True, f"no {path} on this system")
     usage = shutil.disk_usage(path)
@@ -167,7 +168,7 @@ def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
 
 
 def check_devices() -> Check:
-    """Each GPU multiplies a small matrix and says its name and free memory; without any, the CPU will do."""
+    """Multiply a small matrix on each GPU, and report its name and free memory; a machine without GPUs is fine."""
     import torch
 
     if not torch.cuda.is_available():
@@ -189,23 +190,23 @@ def check_devices() -> Check:
 
 
 def check_builds() -> Check:
-    """Locks of compilations that are over: DeepSpeed, and whoever compiles through torch, waits on one for ever."""
+    """Locks left by killed compilations, for which DeepSpeed and others that compile with torch would wait forever."""
     from torch.utils.cpp_extension import get_default_build_root
 
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
-    # One level deeper in the default place, which has a folder for each Python and device.
+    # One level deeper in the default folder, which has a subfolder for each Python and device.
     locks = [lock for pattern in ("*/lock", "*/*/lock") for lock in root.glob(pattern)]
-    old = [lock for lock in locks if time.time() - lock.stat().st_mtime > _LONGEST_BUILD]
+    old = [lock for lock in locks if time.time() - lock.stat().st_mtime > _MAX_BUILD_SECONDS]
     if old:
-        return Check("builds", False, f"{old[0]}: left by a compilation that was killed, and waited on; delete it")
-    return Check("builds", True, f"no compilation was left unfinished in {root}")
+        return Check("builds", False, f"{old[0]}: lock of a compilation that was killed, which would hang; delete it")
+    return Check("builds", True, f"no lock of an unfinished compilation in {root}")
 
 
 def check_hub(needed: bool = False) -> Check:
-    """Whether the Hub answers; where the run does not need it to, a silent one is a warning.
+    """Whether the Hub answers; if the run does not need it, no answer is only a warning.
 
     Args:
-        needed (`bool`, *optional*, defaults to `False`): the run pushes.
+        needed (`bool`, *optional*, defaults to `False`): whether the run pushes.
     """
     from ..hub.push import reachable
 
@@ -213,17 +214,17 @@ def check_hub(needed: bool = False) -> Check:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         if needed:
             return Check("Hub", False, "HF_HUB_OFFLINE is set, so a run that pushes fails: unset it")
-        return Check("Hub", True, "not asked, HF_HUB_OFFLINE is set")
+        return Check("Hub", True, "not checked, since HF_HUB_OFFLINE is set")
     if reachable():
         return Check("Hub", True, f"{endpoint} answers")
-    remedy = "a run that needs nothing from it goes on with HF_HUB_OFFLINE=1; push afterwards"
+    remedy = "a run that needs nothing from it can run with HF_HUB_OFFLINE=1; push afterwards"
     return Check("Hub", not needed, f"{endpoint} does not answer; {remedy}", warning=True)
 
 
 def check_all_reduce(timeout: float) -> Check:
-    """All processes of the launcher meet and sum 16 MiB, timed, within `timeout` seconds.
+    """Time an all-reduce of 16 MiB over all processes of the launcher, with a timeout in seconds.
 
-    The process group is made if there is none, and then taken down again.
+    If there is no process group, one is created and destroyed afterwards.
     """
     rank, world = launch_environment.rank(), launch_environment.world_size()
     origin = f"rank {rank} of {world} on {socket.gethostname()}"
@@ -232,7 +233,7 @@ def check_all_reduce(timeout: float) -> Check:
     def attempt() -> None:
         try:
             result.append(_all_reduce(origin, world, timeout))
-        except Exception as error:  # whatever stops a rank here, the others should read why
+        except Exception as error:  # any error is reported as a failed check
             result.append(Check("all-reduce", False, f"{origin}: {str(error).splitlines()[0]}"))
 
     thread = threading.Thread(target=attempt, daemon=True)
@@ -258,7 +259,7 @@ def _all_reduce(origin: str, world: int, timeout: float) -> Check:
         dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=max(timeout, 1.0)))
     try:
         values = torch.ones(1 << 22, device="cuda" if cuda else "cpu")
-        dist.all_reduce(values[:1])  # the first one makes the connections
+        dist.all_reduce(values[:1])  # the first call sets up the connections
         values[0] = 1.0
         began = time.perf_counter()
         dist.all_reduce(values)
@@ -274,7 +275,7 @@ def _all_reduce(origin: str, world: int, timeout: float) -> Check:
 
 
 def _requirements() -> dict:
-    # Of the installed package, so that the versions stand in one place; from a bare checkout, the names alone.
+    # From the installed package's metadata, so that versions are stated only once; a bare checkout has only the names.
     from packaging.requirements import Requirement
 
     try:

@@ -1,9 +1,9 @@
-"""Whether the folders this package wrote are as they were written: what `hmm-datasets verify` shows.
+"""`hmm-datasets verify`: whether folders that this package wrote have changed since.
 
-Files are compared with the SHA-256 sums in the `digests.json` beside them; those of a token stream with the sums in
-its index, and tokens, ends and EOS with each other. The tables of an HMM and the parts of a family must have the
-fingerprint that their settings say, a tokenizer the hash that the streams beside it say. Records of a run must be
-whole JSON. Of folders written before there were digests sizes and headers are checked.
+Files are compared with the SHA-256 sums in the `digests.json` of their folder. Files of a token stream are compared
+with the sums in its index, and its tokens, document ends and EOS are checked against each other. An HMM and the parts
+of a family must have the fingerprint in their settings, and a tokenizer the hash in the indexes of the streams next to
+it. Records of a run must be valid JSON. In folders without digests only sizes and headers are checked.
 """
 
 import json
@@ -25,12 +25,12 @@ _RECORD_NAME = "run.json"
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found of one folder.
+    """The result for one folder.
 
     Attributes:
-        folder (`Path`): which.
-        kind (`str`): what it holds.
-        problems (`tuple[str, ...]`): a line per file that differs; empty where all is well.
+        folder (`Path`): the folder.
+        kind (`str`): what it contains.
+        problems (`tuple[str, ...]`): a line per file that differs; empty if there is no problem.
     """
 
     folder: Path
@@ -44,10 +44,10 @@ class Verified:
 
 
 def verify(folder: str | os.PathLike) -> Iterator[Verified]:
-    """Check a folder and those in it, as far as they are of kinds known here.
+    """Check a folder and its subfolders, as far as they are of known kinds.
 
     Raises:
-        `InputError`: no such folder, or nothing in it is known.
+        `InputError`: no such folder, or it contains nothing of a known kind.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -80,7 +80,7 @@ def _walk(folder: Path) -> Iterator[Verified]:
         if (folder / DIGESTS_NAME).is_file():
             yield _verified(folder, "model", _digest_lines)
         elif any(folder.glob("*.safetensors")):
-            yield _verified(folder, f"model without {DIGESTS_NAME}, sizes alone", _size_problems)
+            yield _verified(folder, f"model without {DIGESTS_NAME}, sizes only", _size_problems)
         elif (folder / "tokenizer.json").is_file():
             yield _verified(folder, "tokenizer", _tokenizer_problems)
         for path in sorted(folder.iterdir()):
@@ -101,7 +101,7 @@ def _model_type(folder: Path) -> str | None:
     try:
         return json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError):
-        # Of an HMM whose settings no longer parse the code beside them is left.
+        # If the settings of an HMM cannot be parsed, it is recognized by its code file.
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
 
 
@@ -144,7 +144,7 @@ def _record_problems(folder: Path) -> Iterator[str]:
 
 
 def _tokenizer_problems(folder: Path) -> Iterator[str]:
-    """A tokenizer is as it was if it is the one that the streams beside it name."""
+    """A tokenizer is unchanged if its hash is the one in the indexes of the streams next to it."""
     from transformers import AutoTokenizer
 
     from ..text.stream.tokenization import tokenizer_hash
@@ -158,7 +158,7 @@ def _tokenizer_problems(folder: Path) -> Iterator[str]:
         try:
             expected = read_index(path.parent).tokenizer_hash
         except InputError:
-            continue  # told where its stream is verified
+            continue  # reported when its stream is verified
         if expected != found:
             yield f"{folder / 'tokenizer.json'}: hash {found}, but {path} was made with {expected}"
             return

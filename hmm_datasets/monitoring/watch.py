@@ -1,10 +1,10 @@
-"""How a run is doing, told from the rows of its `history.jsonl` alone.
+"""The status of a run, computed from its `history.jsonl` alone.
 
-The rate is the median over the latest intervals between rows, which one slow evaluation or a restart does not move.
-A run has stalled when no row came for several such intervals. A spike is a loss that rises above the median of the
-few before it by much more than losses did lately, in median absolute deviations (Hampel, Journal of the American
-Statistical Association 69, 1974): neither the fall of the loss nor earlier spikes hide it. One reading costs a pass
-over the file.
+The rate is the median over the latest intervals between rows, so one slow evaluation or a restart does not affect it.
+A run has stalled if no row was written for several such intervals. A spike is a loss that rises above the median of
+the few losses before it by much more than recent losses did, measured in median absolute deviations (Hampel, Journal
+of the American Statistical Association 69, 1974), so neither the fall of the loss nor earlier spikes hide it. Reading
+the status costs one pass over the file.
 """
 
 import math
@@ -23,8 +23,8 @@ from ..quantities import format_duration
 
 HISTORY_NAME = "history.jsonl"
 
-_NEAR = 9  # rows whose median is the level a spike rises from
-_FEW = 5  # rows without which nothing is said
+_LEVEL_ROWS = 9  # rows whose median is the level above which a spike rises
+_MIN_ROWS = 5  # rows needed to detect a spike
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,12 @@ class WatchSettings:
     """When to call a run stalled, and a loss a spike.
 
     Args:
-        stall_intervals (`float`, *optional*, defaults to 10.0): median intervals without a row.
-        spike_deviations (`float`, *optional*, defaults to 8.0): robust standard deviations above the median.
-        window (`int`, *optional*, defaults to 50): rows before, for the rate and for what is usual.
+        stall_intervals (`float`, *optional*, defaults to 10.0): number of median intervals without a row after which
+            a run has stalled.
+        spike_deviations (`float`, *optional*, defaults to 8.0): number of robust standard deviations above the median
+            from which a loss is a spike.
+        window (`int`, *optional*, defaults to 50): number of latest rows from which the rate and the usual deviations
+            are computed.
     """
 
     stall_intervals: float = 10.0
@@ -51,23 +54,23 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run is doing.
+    """The status of a run.
 
     Attributes:
-        step (`int`): the latest.
-        max_steps (`int`, *optional*): where it ends, if the rows say so.
-        loss (`float`, *optional*): the latest, in nats per token.
-        tokens (`int`, *optional*): consumed so far.
-        steps_per_second (`float`, *optional*): over the latest rows.
-        tokens_per_second (`float`, *optional*): over the latest rows.
-        fraction (`float`, *optional*): of the plan that is done: by rows where they say so, else by steps.
-        seconds_left (`float`, *optional*): to the end at that rate.
-        skipped_steps (`int`, *optional*): steps whose gradient was not finite, so that they changed nothing.
-        seconds_silent (`float`): since the latest row.
-        host (`str`, *optional*): who wrote it.
-        stalled (`bool`): silent for longer than is usual, and not finished.
+        step (`int`): latest step.
+        max_steps (`int`, *optional*): last step of the run, if known.
+        loss (`float`, *optional*): latest loss, in nats per token.
+        tokens (`int`, *optional*): tokens consumed so far.
+        steps_per_second (`float`, *optional*): rate over the latest rows.
+        tokens_per_second (`float`, *optional*): rate over the latest rows.
+        fraction (`float`, *optional*): share of the plan that is done, from the rows' `fraction` or else from steps.
+        seconds_left (`float`, *optional*): seconds to the end at that rate.
+        skipped_steps (`int`, *optional*): number of steps that were skipped because their gradient was not finite.
+        seconds_silent (`float`): seconds since the latest row.
+        host (`str`, *optional*): host that wrote the latest row.
+        stalled (`bool`): whether the run is not finished and has been silent for too long.
         not_finite (`tuple` of rows): steps whose loss is NaN or infinite, with their hosts.
-        spikes (`tuple` of rows): steps whose loss stands out, with their hosts.
+        spikes (`tuple` of rows): steps whose loss is a spike, with their hosts.
     """
 
     step: int
@@ -92,17 +95,17 @@ class RunStatus:
 
     @property
     def ok(self) -> bool:
-        """Whether it neither stalled nor lost its numbers; a spike alone is no failure."""
+        """Whether it has neither stalled nor had a loss that is not finite; a spike alone is not a failure."""
         return not self.stalled and not self.not_finite
 
 
 def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, now: float | None = None) -> RunStatus:
-    """Read how a run is doing.
+    """Read the status of a run.
 
     Args:
-        path (path): `history.jsonl`, or the folder that holds it.
+        path (path): `history.jsonl`, or the folder of the run.
         settings ([`WatchSettings`], *optional*): what counts as stalled and as a spike.
-        now (`float`, *optional*): the present as a Unix time; the clock's by default.
+        now (`float`, *optional*): the current Unix time; by default that of the clock.
 
     Returns:
         [`RunStatus`].
@@ -119,7 +122,7 @@ def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, 
 
 
 def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -> RunStatus:
-    """How a run is doing, from rows with `step`, `time` and, some of them, `loss`, `tokens`, `max_steps`, `host`.
+    """The status of a run from its rows, which have `step`, `time` and maybe `loss`, `tokens`, `max_steps`, `host`.
 
     ```python
     >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
@@ -130,9 +133,9 @@ def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -
     ```
     """
     last = rows[-1]
-    # Rows of one step (training and evaluation) are one beat; steps that went back mark a restart.
-    beats = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
-    pairs = [(a, b) for a, b in pairwise(beats) if b["step"] > a["step"] and b["time"] > a["time"]]
+    # One row per step, since training and evaluation each write one. A step that is not larger marks a restart.
+    last_rows = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
+    pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
     pairs = pairs[-settings.window :]
     steps_per_second = _median([(b["step"] - a["step"]) / (b["time"] - a["time"]) for a, b in pairs])
     counted = [(a, b) for a, b in pairs if _is_number(a.get("tokens")) and _is_number(b.get("tokens"))]
@@ -182,13 +185,13 @@ def format_status(status: RunStatus) -> str:
         ("spikes", _list(status.spikes)),
     ]
     if status.skipped_steps is not None:
-        rows.append(("left out", f"{status.skipped_steps:,} steps"))
+        rows.append(("skipped", f"{status.skipped_steps:,} steps"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def follow(path: str | os.PathLike, settings: WatchSettings | None = None, every: float = 10.0) -> Iterator[RunStatus]:
-    """Yield the status now and then every so many seconds, until the run is finished."""
+    """Yield the status now and then every `every` seconds, until the run is finished."""
     while True:
         status = read_status(path, settings)
         yield status
@@ -200,15 +203,17 @@ def follow(path: str | os.PathLike, settings: WatchSettings | None = None, every
 def _progress(
     rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None, window: int
 ) -> tuple[float | None, float | None]:
-    """Share of the plan that is done, and seconds left: by its rows, where they are told, since a ramp makes steps
-    unequal; else by its steps."""
+    """Share of the plan that is done, and seconds left.
+
+    Both come from the rows' `fraction` if they have it, since steps differ in size when the global batch grows.
+    """
     if max_steps is not None and rows[-1]["step"] >= max_steps:
         return 1.0, 0.0
-    told = [row for row in rows if _is_number(row.get("fraction"))]
-    if told:
-        pairs = [(a, b) for a, b in pairwise(told) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
-        pace = _median([(b["fraction"] - a["fraction"]) / (b["time"] - a["time"]) for a, b in pairs[-window:]])
-        return told[-1]["fraction"], None if pace is None else (1 - told[-1]["fraction"]) / pace
+    known = [row for row in rows if _is_number(row.get("fraction"))]
+    if known:
+        pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
+        rate = _median([(b["fraction"] - a["fraction"]) / (b["time"] - a["time"]) for a, b in pairs[-window:]])
+        return known[-1]["fraction"], None if rate is None else (1 - known[-1]["fraction"]) / rate
     if max_steps is None:
         return None, None
     left = max(max_steps - rows[-1]["step"], 0)
@@ -216,7 +221,7 @@ def _progress(
 
 
 def end_date(moment: float) -> str:
-    """A Unix time as local day and minute.
+    """A Unix time as local date and time.
 
     ```python
     >>> end_date(0.0)[-5:-3].isdigit()
@@ -230,21 +235,21 @@ def end_date(moment: float) -> str:
 def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings) -> Iterator[tuple]:
     finite = [row for row in losses if math.isfinite(row[1])]
     rises: list[float] = []
-    for place, row in enumerate(finite):
-        before = [loss for _, loss, _ in finite[max(place - _NEAR, 0) : place]]
-        if len(before) < _FEW:
+    for index, row in enumerate(finite):
+        before = [loss for _, loss, _ in finite[max(index - _LEVEL_ROWS, 0) : index]]
+        if len(before) < _MIN_ROWS:
             continue
         level = statistics.median(before)
         rise = row[1] - level
         usual = rises[-settings.window :]
         rises.append(rise)
-        if len(usual) < _FEW:
+        if len(usual) < _MIN_ROWS:
             continue
-        centre = statistics.median(usual)
-        # 1.4826 times the median deviation is the standard deviation of a normal distribution. The floor is for losses
-        # that hardly move, where any change would be many deviations.
-        deviation = max(1.4826 * statistics.median(abs(r - centre) for r in usual), 0.005 * abs(level))
-        if rise - centre > settings.spike_deviations * deviation:
+        center = statistics.median(usual)
+        # 1.4826 times the median deviation is the standard deviation of a normal distribution. The minimum is for
+        # losses that hardly change, where any change would be many deviations.
+        deviation = max(1.4826 * statistics.median(abs(r - center) for r in usual), 0.005 * abs(level))
+        if rise - center > settings.spike_deviations * deviation:
             yield row
 
 
@@ -270,7 +275,7 @@ def _rate(status: RunStatus) -> str:
 def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:
     if not rows:
         return "none"
-    told = ", ".join(
+    latest = ", ".join(
         f"{loss:.4g} at step {step:,}" + (f" on {host}" if host else "") for step, loss, host in rows[-3:]
     )
-    return told if len(rows) <= 3 else f"{len(rows)}, the latest: {told}"
+    return latest if len(rows) <= 3 else f"{len(rows)}, the latest: {latest}"

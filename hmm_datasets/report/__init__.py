@@ -1,1 +1,1 @@
-"""What a person looks at: tables in the terminal, plots, reports."""
+"""Tables for the terminal, plots, and HTML reports."""

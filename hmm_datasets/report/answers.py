@@ -1,4 +1,4 @@
-"""Answers to held-out questions: how many were right before and after fine-tuning, and some of them in full."""
+"""Answers to held-out questions: how many are right before and after fine-tuning, and some examples in full."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from .tables import Table
 
 FIGURES_NAME, ROWS_NAME = "answers.json", "answers.jsonl"
-"""Beside a fine-tuned model: how many answers are right, and the answers."""
+"""Files in the folder of a fine-tuned model: how many answers are right, and the answers themselves."""
 
 
 def answers_table(found: Mapping[str, Any]) -> Table:
-    """The figures of [`~hmm_datasets.evaluation.answers.compare_answers`].
+    """The result of [`~hmm_datasets.evaluation.answers.compare_answers`] as a table.
 
-    `guessed` is what a guess among the things that could be meant gets right, where the corpus says so, else what the
-    most common answer gets right.
+    The column `guessed` is the accuracy of a random guess if the corpus gives it, else that of always giving the most
+    common answer.
     """
     rows = []
     for kind, after in found["after"].items():
@@ -26,7 +26,7 @@ def answers_table(found: Mapping[str, Any]) -> Table:
 
 
 def transcripts(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Questions with the answer after fine-tuning, as they are, and whether it is right."""
+    """Questions with the answer after fine-tuning, word for word, and whether it is right."""
     parts = []
     for row in rows:
         said = [f"{message['role']}: {message['content']}" for message in row["messages"]]

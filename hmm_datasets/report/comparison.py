@@ -1,13 +1,13 @@
-"""Several evaluations beside each other: what each found, and how far each is from the first, on the same items.
+"""Comparing several evaluations: the results of each, and its difference from the first one on the same items.
 
-Two runs are paired, task by task, where both were measured on the same items: a distribution's sequences of one
-fingerprint, stream, length and number; documents of the same bytes, in order; questions of the same files. Their
-difference then has an interval by the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, documents, or
-the questions within each task, which is far narrower than what two separate intervals tell. Runs that were measured on
-different items get no difference: a line says what differs, and the figures stand side by side with their own
-intervals.
+Two runs are paired, task by task, if both were measured on the same items: sequences with the same fingerprint,
+stream, length and number; documents with the same bytes in the same order; or questions from the same files. Their
+difference then has an interval from the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, over
+documents, or over the questions within each task. This interval is much narrower than two separate ones suggest. For
+runs that were measured on different items there is no difference; a line says what differs, and each result has its
+own interval.
 
-Time is a pass over the items for each of 2,000 resamples, memory a figure for each item.
+Time is a pass over the items for each of 2,000 resamples; memory is one number per item.
 """
 
 import os
@@ -38,12 +38,12 @@ from .tables import (
 
 TASKS = {
     "optimum": "excess over the floor, nats per token",
-    "text": "bits a byte of held-out text",
-    "core": "score of its name, CORE or a subset",
+    "text": "bits per byte of held-out text",
+    "core": "score of CORE or of a subset",
     "beliefs": "held-out R² of beliefs",
     "completions": "share of facts completed",
 }
-"""What is compared of each task."""
+"""The measure that is compared for each task."""
 
 
 def compare_reports(
@@ -53,23 +53,24 @@ def compare_reports(
     heat_map: Sequence[str] | None = None,
     value: str = "optimum.bayes_gap.bayes_gap",
 ) -> dict[str, Any]:
-    """Compare evaluations with the first of them.
+    """Compare evaluations with the first one.
 
     Args:
-        folders (sequence of paths): of evaluations, two or more; each has a `report.json` and `items/`.
-        seed (`int`, *optional*, defaults to 0): of the bootstrap.
+        folders (sequence of paths): folders of two or more evaluations, each with a `report.json` and `items/`.
+        seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
         heat_map (two `str`, *optional*): dotted paths in the reports, such as `optimum.num_states` and
-            `optimum.length`, that say in which column and row of a heat map a run stands.
-        value (`str`, *optional*, defaults to `"optimum.bayes_gap.bayes_gap"`): dotted path of the number it shows.
+            `optimum.length`, whose values are the column and the row of a run in a heat map.
+        value (`str`, *optional*, defaults to `"optimum.bayes_gap.bayes_gap"`): dotted path of the number in its cells.
 
     Returns:
-        `dict`, ready for JSON: `runs`; `tasks`, of each that all runs have `measure` and `rows`, a row a run with
-        `value`, `low`, `high`, and `difference` from the first run (`value`, `low`, `high`) or `unpaired`, why there
-        is none; `left_out`, a line for each task that only some have; `positions`, `training` and `questions`, the
-        curves to draw; `heat_map`, if asked for; `seed`, `resamples`, `level`.
+        `dict`, ready for JSON: `runs`; `tasks`, for each task that all runs have its `measure` and `rows`, one per run
+        with `value`, `low`, `high`, and either `difference` from the first run (`value`, `low`, `high`) or `unpaired`,
+        the reason why there is none; `left_out`, a line for each task that only some runs have; `positions`,
+        `training` and `questions`, the curves to draw; `heat_map`, if asked for; `seed`, `resamples`, `level`.
 
     Raises:
-        `InputError`: fewer than two folders, one twice, one without a report, or a path that a report does not have.
+        `InputError`: fewer than two folders, the same folder twice, a folder without a report, or a path that a report
+            does not have.
     """
     runs = _read(folders)
     kinds = [task for task in (*TASKS, "training") if any(task in run.report for run in runs)]
@@ -98,7 +99,7 @@ def compare_reports(
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """For each folder the shortest end of its path that no other path ends in, without what all paths end in.
+    """Names of runs: for each folder the shortest unique end of its path, after removing what all paths end in.
 
     ```python
     >>> run_names([Path("a/x/eval"), Path("b/x/eval"), Path("c/eval")])
@@ -107,8 +108,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     ```
     """
     all_parts = [folder.absolute().parts for folder in folders]
-    shared, most = 0, min(map(len, all_parts)) - 2  # the root of a path, and a name, are left
-    while shared < most and len({parts[-1 - shared] for parts in all_parts}) == 1:
+    shared, max_shared = 0, min(map(len, all_parts)) - 2  # at least the root and one name are kept
+    while shared < max_shared and len({parts[-1 - shared] for parts in all_parts}) == 1:
         shared += 1
     all_parts = [parts[: len(parts) - shared] for parts in all_parts]
     names = []
@@ -121,19 +122,19 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(folders: Sequence[str | os.PathLike]) -> list[Run]:
-    places = [Path(folder) for folder in folders]
-    if len(places) < 2:
-        raise InputError(f"{len(places)} run to compare; expected the folders of two evaluations or more")
-    same = {}
-    for place in places:
-        if (earlier := same.setdefault(place.resolve(), place)) is not place:
-            raise InputError(f"{place} is {earlier} again; name each run once")
+    paths = [Path(folder) for folder in folders]
+    if len(paths) < 2:
+        raise InputError(f"{len(paths)} run to compare; expected the folders of two evaluations or more")
+    resolved = {}
+    for path in paths:
+        if (earlier := resolved.setdefault(path.resolve(), path)) is not path:
+            raise InputError(f"{path} is the same folder as {earlier}; give each run once")
     runs = []
-    for name, place in zip(run_names(places), places, strict=True):
-        report = read_json(place / "report.json")
+    for name, path in zip(run_names(paths), paths, strict=True):
+        report = read_json(path / "report.json")
         if not isinstance(report, dict) or "model" not in report:
-            raise InputError(f"{place / 'report.json'}: not the report of an evaluation, which has a field `model`")
-        runs.append(Run(name, place, report))
+            raise InputError(f"{path / 'report.json'}: not the report of an evaluation, which has a field `model`")
+        runs.append(Run(name, path, report))
     return runs
 
 
@@ -158,7 +159,7 @@ def _task(task: str, runs: Sequence[Run], seed: int) -> dict[str, Any]:
 
 
 def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """What a run found, and the bounds of its own interval."""
+    """The result of a run, and the bounds of its own interval."""
     if task == "optimum":
         gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
         return (gap, None, None) if error is None else (gap, gap - Z_95 * error, gap + Z_95 * error)
@@ -172,7 +173,7 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
 
 
 def _questions(runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
-    """Of each task that all runs have the same questions of, a row a run."""
+    """For each task on which all runs have the same questions, a row per run."""
     first, *others = (run.report["core"]["tasks"] for run in runs)
     found = {}
     for label, task in first.items():
@@ -196,9 +197,9 @@ def _training(run: Run) -> dict[str, Any]:
 
 
 def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
-    """A table for each task, one of the passages along training, and one of the heat map."""
+    """A table for each task, one of the learning phases, and one of the heat map."""
     first = comparison["runs"][0]["name"]
-    header = ["run", "value", "95% interval", f"less {first}", "95% interval"]
+    header = ["run", "value", "95% interval", f"minus {first}", "95% interval"]
     tables = []
     for task, found in comparison["tasks"].items():
         rows, notes = [], []
@@ -250,7 +251,7 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
 
     Args:
         comparison (`dict`): the result of [`compare_reports`].
-        folder (path): where they go; made if there is none.
+        folder (path): folder to write, created if needed.
     """
     from .comparison_plots import FIGURES, draw_comparison
     from .page import (
@@ -270,25 +271,25 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
             title=f"{len(comparison['runs'])} evaluations",
             subtitle=f"each compared with {comparison['runs'][0]['name']}",
             summary=_sentences(comparison) + comparison["left_out"],
-            sections=[Section("Figures of each run", comparison_tables(comparison)), Section("Pictures", (), figures)],
+            sections=[Section("Results of each run", comparison_tables(comparison)), Section("Figures", (), figures)],
             provenance=list(flattened(made_of)),
         )
         write_json(temporary / "comparison.json", comparison)
 
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """What is surely different, task by task, and what is not."""
+    """A sentence for each difference, which says whether chance may explain it."""
     first, found = comparison["runs"][0]["name"], []
     for task, results in comparison["tasks"].items():
         for row in results["rows"]:
             change = row["difference"]
             if change is None:
                 continue
-            sure = change["low"] > 0 or change["high"] < 0
+            is_significant = change["low"] > 0 or change["high"] < 0
             found.append(
                 f"{task}, {results['measure']}: {row['run']} has {abs(change['value']):.4f} "
                 f"{'more' if change['value'] > 0 else 'less'} than {first} on the same items (95% interval "
                 f"{interval_text(change['low'], change['high'], '+.4f')})"
-                f"{'.' if sure else ', which chance may explain.'}"
+                f"{'.' if is_significant else ', which chance may explain.'}"
             )
     return found

@@ -1,4 +1,4 @@
-"""Pictures of several evaluations beside each other, each a PNG and a PDF as wide as the column of a paper."""
+"""Figures that compare several evaluations, each a PNG and a PDF as wide as the column of a paper."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,18 +19,18 @@ from .plots import (
 from .tables import Z_95
 
 FIGURES = {
-    "optimum": "Excess over the floor with 95% intervals; right, the paired difference from the first run.",
-    "text": "Bits a byte of held-out text with 95% intervals; right, the paired difference from the first run.",
-    "core": "Score with 95% intervals; right, the paired difference from the first run.",
-    "positions": "Excess over the floor by position, of few runs with 95% intervals.",
-    "training": "KL of the model from the Bayes-optimal predictor along training.",
+    "optimum": "Left: excess over the floor with 95% intervals. Right: paired difference from the first run.",
+    "text": "Left: bits per byte of held-out text with 95% intervals. Right: paired difference from the first run.",
+    "core": "Left: score with 95% intervals. Right: paired difference from the first run.",
+    "positions": "Excess over the floor by position, with 95% intervals if there are few runs.",
+    "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
-    "heat_map": "A value of the runs of a sweep, by two of their settings.",
+    "heat_map": "A result of the runs of a sweep, by two of their settings.",
 }
-"""What each picture shows, by the name of its file."""
+"""Caption of each figure, by the name of its file."""
 
 _COLOURS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MOST_BANDS = 4  # more on top of each other would not be told apart
+_MAX_BANDS = 4  # more overlapping bands could not be distinguished
 _DASHES = ("-", "--", "-.", ":")
 
 _UNITS = {
@@ -46,18 +46,18 @@ _UNITS = {
 
 
 def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -> list[Path]:
-    """Draw what a comparison has data for.
+    """Draw all figures for which a comparison has data.
 
     Args:
         comparison (`dict`): the result of [`~hmm_datasets.report.comparison.compare_reports`].
-        folder (path): where pictures go.
+        folder (path): where the figures go.
 
     Returns:
-        list of `Path`: the PNGs; a PDF lies beside each.
+        list of `Path`: the PNGs; each has a PDF of the same name.
     """
     folder = Path(folder)
     training = {name: found for name, found in comparison.get("training", {}).items() if any(found["tokens"])}
-    pictures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
+    figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
         **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
@@ -65,7 +65,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
         "heat_map": (comparison.get("heat_map"), plot_heat_map),
     }
     paths = []
-    for name, (found, draw) in pictures.items():
+    for name, (found, draw) in figures.items():
         if found:
             paths.append(folder / f"{name}.png")
             draw(found, paths[-1])
@@ -73,24 +73,24 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
 
 
 def run_style(number: int) -> dict[str, Any]:
-    """How run `number` looks: no two of 28 alike, and no two neighbours by colour alone."""
+    """Color and line style of run `number`: 28 different ones; neighbors differ in more than color."""
     return {"color": _COLOURS[number % 7], "linestyle": _DASHES[(number + number // 7) % 4]}
 
 
 @rc_context(PAPER)
 def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """A value of every run with its interval, and beside it the paired difference from the first, if there is one.
+    """Plot the value of every run with its interval, and the paired difference from the first run if there is one.
 
     Args:
         found (`dict`): `measure` and `rows` of a task.
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     rows = found["rows"]
     changes = [row["difference"] for row in rows]
     sides = [([(row["value"], row["low"], row["high"]) for row in rows], "value")]
     if any(changes):
         points = [(None, None, None) if change is None else tuple(change.values()) for change in changes]
-        sides.append((points, "less the first"))
+        sides.append((points, "minus the first"))
     size = (WIDTH, 0.75 + 0.22 * len(rows))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)
@@ -112,17 +112,17 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
 
 @rc_context(PAPER)
 def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Excess over the floor by position, of every run."""
+    """Plot the excess over the floor by position for every run."""
     figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color="gray", linewidth=0.8)
     for number, (name, found) in enumerate(runs.items()):
         gap, error = (np.array(found[key], float) for key in ("by_position", "by_position_error"))
-        places, look = np.arange(1, len(gap) + 1), run_style(number)
-        if len(runs) <= _MOST_BANDS:
-            band = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(places, gap - Z_95 * error, gap + Z_95 * error, **band)
-        axes.plot(places, gap, **look, **markers(number, len(gap)), label=name)
+        positions, style = np.arange(1, len(gap) + 1), run_style(number)
+        if len(runs) <= _MAX_BANDS:
+            band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(positions, gap - Z_95 * error, gap + Z_95 * error, **band)
+        axes.plot(positions, gap, **style, **markers(number, len(gap)), label=name)
     axes.set(xlabel="position in the sequence", ylabel="excess over the floor (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center")
@@ -131,7 +131,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
 
 @rc_context(PAPER)
 def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """KL(Bayes || model) along training, of every run that has it, against the tokens it saw."""
+    """Plot KL(Bayes || model) against tokens for every run that has it."""
     figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
     axes = figure.subplots()
     for number, (name, found) in enumerate(runs.items()):
@@ -145,7 +145,7 @@ def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> N
 
 @rc_context(PAPER)
 def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> None:
-    """Centered accuracy by task, the runs of a task one below the other."""
+    """Plot the centered accuracy by task, with the runs of a task below each other."""
     count = max(map(len, tasks.values()))
     size = (WIDTH, 0.8 + 0.13 * count + len(tasks) * (0.1 + 0.09 * count))
     figure = Figure(figsize=size, layout="constrained")
@@ -154,10 +154,10 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
     for number in range(count):
         rows = [found[number] for found in tasks.values()]
         values, lows, highs = (np.array([row[key] for row in rows], float) for key in ("value", "low", "high"))
-        places = np.arange(len(rows)) + 0.7 * ((number + 0.5) / count - 0.5)
+        heights = np.arange(len(rows)) + 0.7 * ((number + 0.5) / count - 0.5)
         bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
         mark = {"fmt": markers(number, 1)["marker"], "color": run_style(number)["color"]}
-        axes.errorbar(values, places, xerr=bars, **mark, capsize=1.5, linewidth=0.8, label=rows[0]["run"])
+        axes.errorbar(values, heights, xerr=bars, **mark, capsize=1.5, linewidth=0.8, label=rows[0]["run"])
     axes.set(yticks=range(len(tasks)), yticklabels=list(tasks), ylim=(len(tasks) - 0.5, -0.5))
     axes.grid(axis="y", visible=False)
     figure.supxlabel("centered accuracy (0 is chance)", fontsize=8)
@@ -167,11 +167,11 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
 
 @rc_context(PAPER)
 def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """A value by two settings, written in its cells; a cell without a run is empty.
+    """Plot a value by two settings, with the numbers in the cells; a cell without a run is empty.
 
     Args:
         sweep (`dict`): the result of [`~hmm_datasets.report.sweep.cells`].
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     table = np.array(sweep["cells"], float)
     size = (WIDTH, np.clip(0.9 + 0.35 * len(table), 1.6, 5))

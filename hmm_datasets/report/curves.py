@@ -1,4 +1,4 @@
-"""The curves of one run, against the tokens it has seen, from the rows of its `history.jsonl`."""
+"""The curves of a run against tokens, from the rows of its `history.jsonl`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from .tables import FLOORS
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of one kind.
+    """A curve in a panel.
 
     Args:
-        label (`str`): what they are; empty for a curve that is alone.
-        tokens (sequence of `int`): where they were taken.
-        values (sequence of `float`): all finite.
+        label (`str`): name of the curve; empty if it is the only one.
+        tokens (sequence of `int`): tokens consumed at each point.
+        values (sequence of `float`): value at each point, finite.
     """
 
     label: str
@@ -28,11 +28,11 @@ class Panel:
     """Curves that share their axes.
 
     Args:
-        name (`str`): of the file.
-        title (`str`): what is shown, in which unit.
-        curves (sequence of [`Curve`]): at least one.
-        level (`tuple`, *optional*): name and value of a straight line across.
-        falls (`bool`, *optional*, defaults to `False`): whether it changes as learning does, fast and then slowly.
+        name (`str`): name of the file.
+        title (`str`): quantity and unit.
+        curves (sequence of [`Curve`]): one curve or more.
+        level (`tuple`, *optional*): name and value of a horizontal line.
+        falls (`bool`, *optional*, defaults to `False`): whether the curves fall fast at first and then slowly.
     """
 
     name: str
@@ -42,16 +42,16 @@ class Panel:
     falls: bool = False
 
     def suits_logarithm(self) -> bool:
-        """Whether to draw tokens on a logarithmic axis: what falls, where tokens span more than a factor of ten."""
-        tokens = [place for curve in self.curves for place in curve.tokens]
+        """Whether to draw tokens on a logarithmic axis: if curves fall and tokens span more than a factor of 10."""
+        tokens = [count for curve in self.curves for count in curve.tokens]
         return self.falls and max(tokens) > 10 * min(tokens) > 0
 
 
 def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Loss, learning rate, gradient norm and throughput, those of which a run has values.
+    """Panels of loss, learning rate, gradient norm and throughput, as far as a run has values.
 
-    The loss has the held-out loss beside it, and, on data whose distribution is known, the cross-entropy of the best
-    predictor.
+    The panel of the loss also has the held-out loss and, if the distribution of the data is known, the cross-entropy
+    of the best predictor.
 
     ```python
     >>> [panel.name for panel in panels([{"tokens": 64, "loss": 2.0, "learning_rate": 0.1}])]
@@ -71,7 +71,7 @@ def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
 
 def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve:
-    # A later row of the same tokens, as of the evaluation at the end, takes the place of an earlier one.
+    # A later row with the same number of tokens, such as the evaluation at the end, replaces an earlier one.
     points = {row["tokens"]: row[name] for row in history if name in row and math.isfinite(row[name])}
     return Curve(label, list(points), list(points.values()))
 

@@ -1,6 +1,6 @@
-"""Pictures of one evaluation, each a PNG and a PDF as wide as the column of a paper.
+"""Figures of an evaluation, each a PNG and a PDF as wide as the column of a paper.
 
-Colours are those of Okabe and Ito (2008), which the colour-blind can tell apart, and no two curves differ by colour
+Colors are those of Okabe and Ito (2008), which color-blind readers can distinguish, and curves never differ in color
 alone. Bands and bars are 95% intervals.
 """
 
@@ -29,9 +29,9 @@ from .plots import (
 )
 from .tables import Z_95
 
-_LEAST_KL = 1e-6  # nats; what is below is rounding, and would squeeze all else together on a logarithmic axis
+_MIN_KL = 1e-6  # nats; smaller values are rounding, and would compress the rest of a logarithmic axis
 
-# Probabilities to mark on a logit scale, where it is wide and where it is narrow.
+# Ticks of a logit scale that spans many orders of magnitude, and of one that does not.
 _COARSE = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 _FINE = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 
@@ -42,20 +42,20 @@ Report = Mapping[str, Any]
 
 
 def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder: str | os.PathLike) -> list[Path]:
-    """Draw what a report has data for.
+    """Draw all figures for which a report has data.
 
     Args:
-        report (`dict`): what `report.json` holds.
+        report (`dict`): the content of `report.json`.
         items (`dict`): for each task its items, as in `items/TASK.jsonl`.
-        folder (path): where pictures go.
+        folder (path): where the figures go.
 
     Returns:
-        list of `Path`: the PNGs; a PDF lies beside each.
+        list of `Path`: the PNGs; each has a PDF of the same name.
     """
     folder = Path(folder)
     optimum, beliefs = report.get("optimum"), report.get("beliefs")
     points = [item for item in items.get("beliefs", ()) if len(item["belief"]) == 3]
-    pictures: dict[str, tuple[bool, Callable[[Path], None]]] = {
+    figures: dict[str, tuple[bool, Callable[[Path], None]]] = {
         "positions": (optimum is not None, lambda path: plot_positions(optimum, path)),
         "kl_positions": (optimum is not None, lambda path: plot_kl_positions(optimum, path)),
         "calibration": (
@@ -71,7 +71,7 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
         "core": ("core" in report, lambda path: plot_core(report["core"], path)),
     }
     paths = []
-    for name, (has_data, draw) in pictures.items():
+    for name, (has_data, draw) in figures.items():
         if has_data:
             paths.append(folder / f"{name}.png")
             draw(paths[-1])
@@ -80,11 +80,11 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
 
 @rc_context(PAPER)
 def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
-    """KL(predictor || model) along the sequence: how unlike each predictor the model is, and where.
+    """Plot KL(predictor || model) by position in the sequence.
 
     Args:
         optimum (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     axes = figure.subplots()
@@ -92,13 +92,13 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
     for number, (name, style) in enumerate(predictor_styles(optimum["kl"])):
         values, errors = (np.array(optimum["kl"][name][key], float) for key in ("by_position", "by_position_error"))
         highest = max(highest, np.nanmax(values))
-        if values.max() < _LEAST_KL:
-            style = {**style, "label": f"{style['label']} (below {_LEAST_KL:g})"}
-        places = np.arange(1, len(values) + 1)
+        if values.max() < _MIN_KL:
+            style = {**style, "label": f"{style['label']} (below {_MIN_KL:g})"}
+        positions = np.arange(1, len(values) + 1)
         axes.fill_between(
-            places, values - Z_95 * errors, values + Z_95 * errors, color=style["color"], alpha=0.2, linewidth=0
+            positions, values - Z_95 * errors, values + Z_95 * errors, color=style["color"], alpha=0.2, linewidth=0
         )
-        axes.plot(places, values, **style, **markers(number, len(values)))
+        axes.plot(positions, values, **style, **markers(number, len(values)))
     _logarithmic(axes, highest)
     axes.set(xlabel="position in the sequence", ylabel="KL(predictor || model) (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -107,19 +107,21 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
 
 
 def _logarithmic(axes: Axes, highest: float) -> None:
-    """Make divergences logarithmic, if there is one to be seen so."""
-    if highest > _LEAST_KL:
+    """Make the axis of divergences logarithmic, if one of them is above rounding error."""
+    if highest > _MIN_KL:
         axes.set_yscale("log", nonpositive="clip")
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], _LEAST_KL))
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], _MIN_KL))
 
 
 @rc_context(PAPER)
 def plot_training(training: Report, path: str | os.PathLike) -> None:
-    """KL(predictor || model) along training; where each predictor is closest, where passed, and the phases above.
+    """Plot KL(predictor || model) during training, with the steps at which each predictor is closest and passed.
+
+    A strip above the plot shows the learning phases.
 
     Args:
-        training (`dict`): the result of [`learning_phases`], with two steps after 0 or more.
-        path (path): where the PNG goes, a PDF beside it.
+        training (`dict`): the result of [`learning_phases`], with two or more steps after step 0.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     rows = [row for row in training["rows"] if row["step"] > 0]
     steps = [row["step"] for row in rows]
@@ -130,8 +132,8 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     for number, (name, style) in enumerate(styles.items()):
         found = training["predictors"][name]
         values = [row[f"kl_{name}"] for row in rows]
-        look = {**style, "label": f"{style['label']}: {_when(found)}", **markers(number, len(rows))}
-        lines += axes.plot(steps, values, **look)
+        line = {**style, "label": f"{style['label']}: {_when(found)}", **markers(number, len(rows))}
+        lines += axes.plot(steps, values, **line)
         for step, mark in ((found["closest_step"], _CLOSEST), (found["passed_step"], _PASSED)):
             if step in steps:
                 axes.plot(step, values[steps.index(step)], markeredgecolor=style["color"], zorder=3, **mark)
@@ -139,7 +141,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats per token)", xscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if steps[-1] < 10 * steps[0]:  # there may be no power of ten to be named
+    if steps[-1] < 10 * steps[0]:  # there may be no power of ten for a tick
         axes.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axes.xaxis.set_minor_formatter(EngFormatter(sep=""))
     marks = [
@@ -157,17 +159,17 @@ def _when(found: Report) -> str:
 
 
 def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:
-    """A strip of colours that says which predictor the model is nearest to, with names where they have room."""
+    """Draw a strip whose colors show the nearest predictor, with its name if there is room."""
     strip.axis("off")
     strip.set_ylim(0, 1)
-    # Between two evaluations a phase ends half way, as seen on a logarithmic axis.
+    # A phase ends half way between two evaluations on the logarithmic axis.
     edges = np.sqrt(np.multiply(steps[:-1], steps[1:], dtype=float)).tolist()
     edges = [float(steps[0]), *edges, float(steps[-1])]
     names = []
     for phase in phases:
-        inside = [place for place, step in enumerate(steps) if phase["first_step"] <= step <= phase["last_step"]]
+        inside = [index for index, step in enumerate(steps) if phase["first_step"] <= step <= phase["last_step"]]
         if not inside:
-            continue  # step 0 alone
+            continue  # the phase has only step 0
         low, high = edges[inside[0]], edges[inside[-1] + 1]
         style = styles[phase["predictor"]]
         strip.axvspan(low, high, color=style["color"], alpha=0.35, linewidth=0)
@@ -182,13 +184,13 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
 
 @rc_context(PAPER)
 def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str) -> None:
-    """How often what the model gave a probability came, beside the probability that the distribution gave it.
+    """Plot the observed frequency and the true probability against the probability predicted by the model.
 
     Args:
         calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`,
             `optimum`.
-        path (path): where the PNG goes, a PDF beside it.
-        floor (`str`): the predictor that is the distribution.
+        path (path): where the PNG goes; a PDF is written next to it.
+        floor (`str`): name of the predictor that gives the true probability.
     """
     figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
     (above, below) = figure.subplots(2, sharex=True, height_ratios=(3, 1))
@@ -197,15 +199,16 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
     )
     edges, count = (np.array(calibration[name], float) for name in ("edges", "count"))
     used = np.flatnonzero(count)
-    # The outermost edges, 0 and 1, are nowhere on a logit scale.
+    # The outermost edges, 0 and 1, are at infinity on a logit scale.
     edges[[0, -1]] = edges[1] / 2, (1 + edges[-2]) / 2
     low, high = edges[used[0]], edges[used[-1] + 1]
     above.plot([low, high], [low, high], color="gray", linestyle=":", label="perfectly calibrated")
-    look = STYLES[floor]
+    style = STYLES[floor]
     predicted = np.clip(predicted, low, high)
-    above.plot(predicted, optimum, marker="D", markersize=3.5, linestyle="", color=look["color"], label=look["label"])
+    diamond = {"marker": "D", "markersize": 3.5, "linestyle": ""}
+    above.plot(predicted, optimum, **diamond, color=style["color"], label=style["label"])
     ring = {"marker": "o", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8, "linestyle": ""}
-    # What lies beyond, such as a bin of which none came, is drawn on the border.
+    # Frequencies beyond the axes, such as 0 in a bin, are drawn on the border.
     shown = np.clip(observed, low, high)
     above.plot(predicted, shown, **ring, color="black", clip_on=False, label="observed frequency")
     above.set(xscale="logit", yscale="logit", xlim=(low, high), ylim=(low, high), ylabel="optimum, observed frequency")
@@ -226,30 +229,30 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
 
 @rc_context(PAPER)
 def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
-    """R2 of the linear probes by layer, on sequences not fitted on, with their two controls.
+    """Plot the held-out R2 of linear probes by layer, with the two controls.
 
     Args:
         beliefs (`dict`): the result of [`~hmm_datasets.evaluation.beliefs.probe_beliefs`].
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
     axes = figure.subplots()
     layers = beliefs["layers"]
-    looks = {
+    styles = {
         "r2": {"color": "#009E73", "marker": "o", "linestyle": "-", "label": "trained model"},
         "untrained_r2": {"color": "#E69F00", "marker": "s", "linestyle": "--", "label": "untrained model"},
         "shuffled_r2": {"color": "#0072B2", "marker": "^", "linestyle": ":", "label": "shuffled beliefs"},
     }
-    alone = [name for name in layers if name != "all"]
-    for key, look in looks.items():
+    single = [name for name in layers if name != "all"]
+    for key, style in styles.items():
         values = np.array([layers[name].get(key) for name in layers], float)
-        axes.plot(range(len(alone)), values[: len(alone)], markersize=4, **look)
-        # Apart from the line: all layers together are no layer after the last.
-        axes.plot(range(len(alone), len(layers)), values[len(alone) :], **{**look, "label": None}, markersize=4)
-    # Of many layers not all names have room; the last, all layers together, has.
-    named = [*range(0, len(alone), math.ceil(len(alone) / 14)), *range(len(alone), len(layers))]
+        axes.plot(range(len(single)), values[: len(single)], markersize=4, **style)
+        # Not connected by the line, since all layers together are not the layer after the last.
+        axes.plot(range(len(single), len(layers)), values[len(single) :], **{**style, "label": None}, markersize=4)
+    # If there are many layers, only some are named, but always "all".
+    named = [*range(0, len(single), math.ceil(len(single) / 14)), *range(len(single), len(layers))]
     axes.set(xlabel="layer probed (0 is the embedding)", ylabel="R² of beliefs, held out")
-    axes.set_xticks(named, [list(layers)[place] for place in named])
+    axes.set_xticks(named, [list(layers)[index] for index in named])
     axes.set(ylim=(min(-0.05, axes.get_ylim()[0]), 1.03), xlim=(-0.4, len(layers) - 0.6))
     figure.legend(loc="outside lower center", ncols=3, columnspacing=1.2)
     save_figure(figure, path, vector=True)
@@ -257,28 +260,28 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
 
 @rc_context(PAPER)
 def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
-    """True beliefs over three states beside the probed ones; the colour is the true belief, in both.
+    """Plot true beliefs over three states next to probed ones; in both panels the color is the true belief.
 
     Args:
         points (sequence of `dict`): `belief` and `probed`, three numbers each.
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     figure = Figure(figsize=(WIDTH, 1.75), layout="constrained")
     panels = figure.subplots(1, 2)
-    colours = np.clip(np.array([point["belief"] for point in points]), 0, 1)
+    colors = np.clip(np.array([point["belief"] for point in points]), 0, 1)
     for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
-        draw_simplex(axes, np.array([point[key] for point in points]), colours)
+        draw_simplex(axes, np.array([point[key] for point in points]), colors)
         axes.set_title(title, pad=8)
     save_figure(figure, path, vector=True)
 
 
 @rc_context(PAPER)
 def plot_core(core: Report, path: str | os.PathLike) -> None:
-    """Centered accuracy of each task with its interval, the control with corrupted inputs, and the mean of all.
+    """Plot the centered accuracy of each task with its interval, the control with corrupted inputs, and the mean.
 
     Args:
         core (`dict`): the result of the CORE metric.
-        path (path): where the PNG goes, a PDF beside it.
+        path (path): where the PNG goes; a PDF is written next to it.
     """
     rows = [(name, task["centered"], task["low"], task["high"], task["corrupted_centered"])
             for name, task in core["tasks"].items()]  # fmt: skip
@@ -286,18 +289,18 @@ def plot_core(core: Report, path: str | os.PathLike) -> None:
     figure = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="gray", linewidth=0.8)
-    places = np.arange(len(rows), dtype=float)
-    places[-1] += 0.6  # its name has up to three lines
+    heights = np.arange(len(rows), dtype=float)
+    heights[-1] += 0.6  # the name of the score has up to three lines
     axes.axhline(len(rows) - 1.4, color="black", linewidth=0.5)
     _, scores, lows, highs, corrupted = (np.array(column, object) for column in zip(*rows, strict=True))
     scores, lows, highs, corrupted = (column.astype(float) for column in (scores, lows, highs, corrupted))
-    axes.plot(corrupted, places, marker="x", markersize=4, linestyle="", color="#D55E00", label="corrupted input")
+    axes.plot(corrupted, heights, marker="x", markersize=4, linestyle="", color="#D55E00", label="corrupted input")
     intervals = np.maximum([scores - lows, highs - scores], 0)
     axes.errorbar(
-        scores, places, xerr=intervals, fmt="o", color="#0072B2", markersize=4, capsize=2, label="model, 95% interval"
+        scores, heights, xerr=intervals, fmt="o", color="#0072B2", markersize=4, capsize=2, label="model, 95% interval"
     )
     names = [row[0].replace(" (", "\n(").replace(", ", ",\n") for row in rows]
-    axes.set(yticks=places, yticklabels=names, ylim=(len(rows) + 0.4, -0.6))
+    axes.set(yticks=heights, yticklabels=names, ylim=(len(rows) + 0.4, -0.6))
     figure.supxlabel(f"centered accuracy (0 is chance, {core['baselines']} baselines)", fontsize=8)
     axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.grid(axis="y", visible=False)

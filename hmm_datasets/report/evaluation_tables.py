@@ -1,4 +1,4 @@
-"""An evaluation in words and tables: what the terminal shows, and the page."""
+"""An evaluation as sentences and tables, for the terminal and for the HTML page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Report = Mapping[str, Any]
 
 
 def evaluation_text(report: Report) -> str:
-    """The tables of a report, its summary before them."""
+    """The summary and the tables of a report."""
     parts = [
         f"{report['model']['name']} ({report['model']['parameters']:,} parameters)\n" + "\n".join(summary(report))
     ]
@@ -27,16 +27,16 @@ def evaluation_text(report: Report) -> str:
 
 
 def evaluation_tables(report: Report) -> dict[str, list[Table]]:
-    """The tables of each task that a report has, but for completions, which are no table."""
+    """The tables of each task in a report, except completions, which are not shown as a table."""
     makers = {"optimum": _optimum, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
     return {task: make(report[task]) for task, make in makers.items() if task in report}
 
 
 def summary(report: Report) -> list[str]:
-    """What was found, in a sentence for each task, the distance from the optimum first.
+    """A sentence for each task, the distance from the optimum first.
 
     Args:
-        report (`dict`): what `report.json` holds.
+        report (`dict`): the content of `report.json`.
     """
     makers = {
         "optimum": _optimum_sentence,
@@ -71,8 +71,8 @@ def _training_sentence(training: Report) -> str:
         if found["passed_step"] is not None
     ]
     if not passed:
-        return "Along training the model's loss did not come below that of any predictor."
-    return f"Along training the model's loss came below that of: {'; '.join(passed)}."
+        return "During training the model's loss did not fall below that of any predictor."
+    return f"During training the model's loss fell below that of: {'; '.join(passed)}."
 
 
 def _beliefs_sentence(beliefs: Report) -> str:
@@ -87,14 +87,14 @@ def _beliefs_sentence(beliefs: Report) -> str:
 def _text_sentence(text: Report) -> str:
     bounds = interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])
     return (
-        f"Held-out text costs it {text['bits_per_byte']:.4f} bits per byte ({text['level']:.0%} interval {bounds}) "
-        f"over {text['num_documents']:,} documents; its perplexity per token is "
+        f"On held-out text the model needs {text['bits_per_byte']:.4f} bits per byte ({text['level']:.0%} interval "
+        f"{bounds}) over {text['num_documents']:,} documents; its perplexity per token is "
         f"{figure_text(text['perplexity'], '.2f')}."
     )
 
 
 def _core_sentence(core: Report) -> str:
-    warning = "" if core["complete"] else " The score of a subset compares with that of the same subset alone."
+    warning = "" if core["complete"] else " The score of a subset can only be compared with that of the same subset."
     return (
         f"{core['name']}: {core['score']:.4f} (95% interval {interval_text(core['low'], core['high'])}), "
         f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
@@ -102,11 +102,11 @@ def _core_sentence(core: Report) -> str:
 
 
 def _completions_sentence(completions: Report) -> str:
-    return f"Of {completions['facts']:,} facts it completes {completions['facts_correct']:,} correctly."
+    return f"The model completes {completions['facts_correct']:,} of {completions['facts']:,} facts correctly."
 
 
 def _optimum(optimum: Report) -> list[Table]:
-    return [optimum_table(optimum, "Loss beside that of the predictors of the distribution")]
+    return [optimum_table(optimum, "Loss of the model and of the predictors of the distribution")]
 
 
 def _training(training: Report) -> list[Table]:
@@ -149,8 +149,8 @@ def _text(text: Report) -> list[Table]:
     ]  # fmt: skip
     note = (
         f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {text['num_documents']:,} documents; windows of "
-        f"{text['window']:,} tokens, at least {text['least_context']:,} before each one scored; intervals by "
-        f"resampling each {text['unit']}"
+        f"{text['window']:,} tokens, each scored token with a context of at least {text['least_context']:,}; "
+        f"intervals by resampling {text['unit']}s"
     )
     return [Table("Loss on held-out text", ["measure", "value", f"{text['level']:.0%} interval"], rows, note)]
 
@@ -178,7 +178,7 @@ def _core(core: Report) -> list[Table]:
 
 
 def _completions_text(completions: Report) -> str:
-    """Facts with their greedy completions, then open prompts; escaped, since a model may print anything."""
+    """Facts with their greedy completions, then open prompts; escaped, since a model may produce any characters."""
     lines = [f"Completions: {completions['facts_correct']} of {completions['facts']} facts"]
     marks = {True: "right", False: "wrong", None: "     "}
     for prompt in completions["prompts"]:

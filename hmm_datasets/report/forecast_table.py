@@ -1,4 +1,4 @@
-"""The plan of a run as a table: what it consumes, what it asks of the machine, when it ends."""
+"""The plan of a run as a table: what it consumes, how much memory it needs, when it ends."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,13 +26,13 @@ def forecast_text(found: dict[str, Any]) -> str:
         ("global batch", f"{found['global_batch_size']:,}", batch),
         ("tokens per step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
         ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
-        ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} a parameter"),
-        ("FLOPs", f"{found['flops']:.4g}", "of the model; padding and recomputation count nothing"),
+        ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} per parameter"),
+        ("FLOPs", f"{found['flops']:.4g}", "of the model, without padding and recomputation"),
     ]
     if found["batch_ramp"]:
         rows.insert(3, ("batch ramp", " ".join(found["batch_ramp"]), "rows:steps, before the full batch"))
     if not found["corpora"]:
-        rows.append(("epochs", "none", "sequences are drawn: none comes twice"))
+        rows.append(("epochs", "none", "no sequence is repeated"))
     for corpus in found["corpora"]:
         share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
         rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
@@ -49,7 +49,7 @@ def forecast_text(found: dict[str, Any]) -> str:
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
-    """What a plan promised beside what the run consumed.
+    """A table of what was planned and what the run consumed.
 
     Args:
         plan (`dict`): `plan.json` of a run.
@@ -63,12 +63,12 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
 def _memory_table(found: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
     rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
-    title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator and CUDA's context come on top"
+    title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator overhead and CUDA's context not included"
     return f"{title}\n\n{text_table(['', *columns], rows)}"
 
 
 def _left(rows: Sequence[tuple[str, str, str]]) -> str:
-    name, value = (max(len(row[place]) for row in rows) for place in (0, 1))
+    name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]}" for row in rows)
 
 

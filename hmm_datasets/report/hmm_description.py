@@ -1,4 +1,4 @@
-"""An HMM or a family of them in numbers and pictures: sizes, the chain in the long run, what predictors reach."""
+"""Description of an HMM or a family: sizes, entropy rate, stationary distribution, losses of predictors, plots."""
 
 import os
 from pathlib import Path
@@ -12,21 +12,21 @@ from ..hmm.families.family import Family
 from ..hmm.model import HMM
 from .tables import PREDICTORS, text_table
 
-_MOST_STATES = 12  # rows of the table of states
+_MAX_STATES = 12  # rows of the table of states
 
 
 def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
-    """What there is to know of an HMM.
+    """Describe an HMM.
 
     Args:
         hmm ([`~hmm_datasets.HMM`]): the distribution.
-        length (`int`, *optional*, defaults to 64): positions at which predictors are measured.
-        num_sequences (`int`, *optional*, defaults to 2048): sequences to measure them on.
-        seed (`int`, *optional*, defaults to 0): stream of those.
+        length (`int`, *optional*, defaults to 64): number of positions at which predictors are measured.
+        num_sequences (`int`, *optional*, defaults to 2048): number of sequences on which they are measured.
+        seed (`int`, *optional*, defaults to 0): seed of these sequences.
 
     Returns:
-        `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` where the chain never mixes);
-        `states`, the commonest first; `cross_entropy`, for each predictor nats by position, their mean and its
+        `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` if the chain never mixes);
+        `states`, most frequent first; `cross_entropy`, for each predictor the nats by position, their mean and its
         standard error.
     """
     _check_sizes(length, num_sequences)
@@ -52,11 +52,11 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
 
 
 def describe_family(family: Family, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
-    """What there is to know of a family of HMMs; the arguments are those of [`describe`].
+    """Describe a family of HMMs; the arguments are those of [`describe`].
 
     Returns:
         `dict`, ready for JSON: `family` and its `settings`; `num_symbols`, `group`; `exact`, whether the optimum is
-        known in closed form; `cross_entropy` as of an HMM, with `oracle` for a predictor that knows each row's HMM.
+        known in closed form; `cross_entropy` as for an HMM, with `oracle` for a predictor that knows each row's HMM.
     """
     _check_sizes(length, num_sequences)
     return {
@@ -92,15 +92,16 @@ def description_text(description: dict[str, Any]) -> str:
     """[`describe`]'s result as tables for the terminal."""
     kind = "edge" if description["edge_emitting"] else "state"
     rate, steps = description["entropy_rate"], description["mixing_time"]
-    sure = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
+    precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
     lower, upper = (f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper"))
-    begins = "its stationary distribution" if description["starts_stationary"] else "a distribution of its own"
+    start = "its stationary distribution" if description["starts_stationary"] else "another distribution"
     lines = [
         f"{description['num_states']:,} states, {description['num_symbols']:,} symbols, {kind}-emitting"
         f"{', unifilar' if description['unifilar'] else ''}; fingerprint {description['fingerprint']}",
-        f"entropy rate {rate['value']:.5f} nats per token ({sure}); ln E is {np.log(description['num_symbols']):.5f}",
+        f"entropy rate {rate['value']:.5f} nats per token ({precision}); the uniform predictor needs "
+        f"{np.log(description['num_symbols']):.5f}",
         f"bounds on it: {lower} with the first state known, {upper} without",
-        f"starts in {begins}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
+        f"starts in {start}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
         f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
         f"{description['ways_on']:.2f}, of the symbol given the state {description['symbols_a_state']:.2f}",
         "",
@@ -128,7 +129,7 @@ def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path
 
 
 def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
-    order = np.argsort(-stationary, kind="stable")[:_MOST_STATES]
+    order = np.argsort(-stationary, kind="stable")[:_MAX_STATES]
     stays = hmm.transition.diagonal()
     rows = []
     for state in order.tolist():
@@ -150,18 +151,18 @@ def _states(hmm: HMM, stationary: np.ndarray) -> list[dict[str, Any]]:
 
 def _check_sizes(length: int, num_sequences: int) -> None:
     if length < 1 or num_sequences < 2:
-        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 and 2 or more")
+        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 or more, and 2 or more")
 
 
 def _cross_entropy(source: HMM | Family, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Of each predictor nats by position; the expectation over the token that comes, which has less noise than it."""
+    """Nats by position for each predictor, in expectation over the next token, which reduces the sampling noise."""
     import torch
 
     from ..hmm.analysis.predictors import predictors_of, stream
 
     predictors, is_family = predictors_of(source), isinstance(source, Family)
     parts = {name: [] for name in [*predictors, *["oracle"] * is_family]}
-    leading = "uniform" if is_family else "bayes"  # whose distributions come with the batches
+    leading = "uniform" if is_family else "bayes"  # the predictor whose distributions `stream` yields
     first = 0
     for batch, distributions in stream(predictors[leading], source.sample(num_sequences, length, seed)):
         found = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
@@ -188,29 +189,29 @@ def _states_table(description: dict[str, Any]) -> str:
         [
             str(row["state"]),
             f"{row['share']:.4f}",
-            "for ever" if row["dwell"] is None else f"{row['dwell']:.2f}",
+            "forever" if row["dwell"] is None else f"{row['dwell']:.2f}",
             ", ".join(f"{name} {probability:.2f}" for name, probability in row["symbols"]),
         ]
         for row in description["states"]
     ]
     table = text_table(["state", "share", "stays (steps)", "symbols"], rows)
     left = description["num_states"] - len(rows)
-    return table if left == 0 else f"{table}\n... and {left:,} states with less"
+    return table if left == 0 else f"{table}\n... and {left:,} states with smaller shares"
 
 
 def _predictors_table(description: dict[str, Any]) -> str:
     entropies = description["cross_entropy"]
     length = len(entropies["uniform"]["by_position"])
-    places = sorted({1, length} | {1 << power for power in range(length.bit_length()) if 1 << power <= length})
+    positions = sorted({1, length} | {1 << power for power in range(length.bit_length()) if 1 << power <= length})
     rows = [
         [
             title,
-            *(f"{entropies[name]['by_position'][place - 1]:.4f}" for place in places),
+            *(f"{entropies[name]['by_position'][position - 1]:.4f}" for position in positions),
             f"{entropies[name]['mean']:.4f}",
             f"{entropies[name]['standard_error']:.4f}",
         ]
         for name, title in PREDICTORS.items()
         if name in entropies
     ]
-    table = text_table(["nats at position", *map(str, places), "mean", "+-"], rows)
+    table = text_table(["nats at position", *map(str, positions), "mean", "+-"], rows)
     return f"{table}\nmeasured on {description['num_sequences']:,} sequences of {length:,} tokens"

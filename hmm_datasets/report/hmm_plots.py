@@ -1,4 +1,4 @@
-"""Pictures of an HMM: its tables as heat maps, its beliefs in the simplex."""
+"""Plots of an HMM: its tables as heat maps, its beliefs in the simplex."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from .plots import save_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
-_MOST_NAMES = 60  # more would not be read
+_MAX_NAMES = 60  # more would not be readable
 
 
 def plot_table(
@@ -23,13 +23,13 @@ def plot_table(
     columns: str,
     names: Sequence[str] | None = None,
 ) -> None:
-    """A table of distributions as a heat map, a row per state; the colour is the square root of the probability.
+    """Plot a table of distributions as a heat map, one row per state, with colors by the square root of probability.
 
     Args:
         table (`np.ndarray` of shape `(H, n)`): rows that sum to one.
         path (path): where the PNG goes.
-        title, columns (`str`): above the plot; below it.
-        names (sequence of `str`, *optional*): of the columns, written where there are few enough to read.
+        title, columns (`str`): title of the plot, and label of its columns.
+        names (sequence of `str`, *optional*): names of the columns, written if there are few enough to read.
     """
     states, width = table.shape
     size = 5.6 * np.clip(np.array([width, states]) / max(width, states), 0.3, 1.0)
@@ -39,14 +39,14 @@ def plot_table(
     axes.set(title=title, xlabel=columns, ylabel="state")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    if names is not None and width <= _MOST_NAMES:
+    if names is not None and width <= _MAX_NAMES:
         axes.set_xticks(range(width), names, rotation=90, fontsize=8 if width <= 30 else 6)
     figure.colorbar(image, ax=axes, label="probability", shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
     save_figure(figure, path)
 
 
 def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
-    """Beliefs over three states in the triangle whose corners are certainty; the colour is the belief itself."""
+    """Plot beliefs over three states in the simplex, with the belief itself as the color."""
     figure = Figure(figsize=(6.4, 5.8), layout="constrained")
     axes = figure.subplots()
     draw_simplex(axes, beliefs, np.clip(beliefs, 0, 1))
@@ -54,10 +54,10 @@ def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, 
     save_figure(figure, path)
 
 
-def draw_simplex(axes: Axes, beliefs: Float[np.ndarray, "N 3"], colours: Float[np.ndarray, "N 3"]) -> None:
-    """Points in the triangle whose corners are certainty; those of a PDF are an image, since they are many."""
+def draw_simplex(axes: Axes, beliefs: Float[np.ndarray, "N 3"], colors: Float[np.ndarray, "N 3"]) -> None:
+    """Draw the simplex of three states and points in it; in a PDF the points are an image, since there are many."""
     axes.plot(*np.vstack([_CORNERS, _CORNERS[:1]]).T, color="black", linewidth=0.8)
-    axes.scatter(*(beliefs @ _CORNERS).T, c=colours, s=1.5, linewidths=0, rasterized=True)
+    axes.scatter(*(beliefs @ _CORNERS).T, c=colors, s=1.5, linewidths=0, rasterized=True)
     for state, (x, y) in enumerate(_CORNERS):
         side = ("left", "right", "center")[state]
         axes.annotate(f"state {state}", (x, y), (0, 6 if y > 0 else -12), textcoords="offset points", ha=side)

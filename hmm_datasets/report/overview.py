@@ -1,4 +1,4 @@
-"""A run that ended, in pictures: as text in the terminal, and as PNGs in `plots/` of its folder."""
+"""Plots of a finished run: as text in the terminal, and as PNGs in `plots/` of its folder."""
 
 import os
 import shutil
@@ -11,37 +11,37 @@ from .curves import Panel, panels
 
 PLOTS_NAME = "plots"
 
-_FEWEST = 10  # rows; fewer are read faster as they stand
+_MIN_ROWS = 10  # fewer losses are not worth a plot
 
 
 def draw_run(folder: str | os.PathLike) -> list[Path]:
-    """Print the curves of the run in `folder`, and write `plots/loss.png` and its kin, if it has ten losses or more.
+    """Print the curves of the run in `folder` and write them to `plots/`, if it has ten losses or more.
 
-    The run is trained and saved by now, so that nothing that goes wrong here may make it look failed to the batch
-    script that waits for it: an error is told in full, and is not raised.
+    By now the run is trained and saved, so an error here is printed and not raised: a batch script must not take the
+    run for failed.
 
     Args:
-        folder (path): of a run, with `history.jsonl`.
+        folder (path): folder of a run, with `history.jsonl`.
 
     Returns:
-        list of `Path`: the PNGs; none of a run too short to draw.
+        list of `Path`: the PNGs; empty if the run is too short.
     """
     folder = Path(folder)
     try:
         history = read_jsonl(folder / "history.jsonl")
-        if sum("loss" in row for row in history) < _FEWEST:
+        if sum("loss" in row for row in history) < _MIN_ROWS:
             return []
         found = panels(history)
         print_plots(found)
         return write_plots(found, folder)
     except Exception:
         traceback.print_exc()
-        print(f"{folder}: trained and saved; its plots failed, as told above", file=sys.stderr)
+        print(f"{folder}: trained and saved; drawing its plots failed with the error above", file=sys.stderr)
         return []
 
 
 def print_plots(found: list[Panel]) -> None:
-    """Print panels at the width of the terminal, in characters that the stream can take."""
+    """Print panels at the width of the terminal, in characters that standard output can encode."""
     from .terminal import text_plots
 
     encoding = sys.stdout.encoding or "utf-8"
@@ -50,7 +50,7 @@ def print_plots(found: list[Panel]) -> None:
 
 
 def write_plots(found: list[Panel], folder: Path) -> list[Path]:
-    """Write a PNG a panel."""
+    """Write one PNG per panel."""
     from .plots import plot_panel
 
     paths = []

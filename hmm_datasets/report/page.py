@@ -1,6 +1,7 @@
-"""A report as one HTML file that needs nothing else: pictures inside, no scripts, nothing fetched.
+"""A report as a single HTML file with embedded figures; it has no scripts and loads nothing.
 
-What a model wrote is data: the template escapes every value, and the page's own policy lets nothing run.
+Text that a model wrote cannot run: the template escapes every value, and the page's content security policy forbids
+scripts.
 """
 
 import base64
@@ -16,7 +17,7 @@ from .tables import Table
 
 _TITLES = {
     "optimum": "Distance from the optimum",
-    "training": "Along training",
+    "training": "Learning phases",
     "beliefs": "Beliefs inside the model",
     "text": "Held-out text",
     "core": "Questions",
@@ -24,24 +25,24 @@ _TITLES = {
 }
 
 _FIGURES = {
-    "positions": ("optimum", "Cross-entropy by position, of the model and of predictors; below, the model's excess "
-                  "over the floor with its 95% interval."),
-    "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals: the nearer zero, the more the "
-                     "model predicts as that predictor."),
-    "calibration": ("optimum", "The optimum's probability of what the model gave a probability, how often it came; "
-                    "below, how many predictions each bin holds."),
-    "training": ("training", "KL(predictor || model) along training. Star: the model is closest to that predictor; "
-                 "ring: from there on its loss stays below the predictor's. Above: the nearest predictor."),
-    "beliefs": ("beliefs", "Held-out R² of linear probes for the belief, by layer, beside an untrained model and "
-                "shuffled beliefs."),
-    "simplex": ("beliefs", "True beliefs beside probed ones on held-out sequences; the colour is the true belief."),
+    "positions": ("optimum", "Top: cross-entropy of the model and the predictors by position. Bottom: the model's "
+                  "excess over the floor with its 95% interval."),
+    "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals. The closer to zero, the more "
+                     "the model predicts like that predictor."),
+    "calibration": ("optimum", "Top: true probability and observed frequency against the probability predicted by the "
+                    "model. Bottom: number of predictions in each bin."),
+    "training": ("training", "KL(predictor || model) during training. Star: the model is closest to that predictor. "
+                 "Ring: from there on its loss stays below the predictor's. Strip: the nearest predictor."),
+    "beliefs": ("beliefs", "Held-out R² of linear probes for the belief, by layer, with an untrained model and "
+                "shuffled beliefs as controls."),
+    "simplex": ("beliefs", "True beliefs and probed ones on held-out sequences; the color is the true belief."),
     "core": ("core", "Centered accuracy by task with 95% intervals; crosses are the control with corrupted inputs."),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A PNG in base64 and what it shows."""
+    """A PNG in base64, and its caption."""
 
     data: str
     caption: str
@@ -61,8 +62,8 @@ def write_page(report: Mapping[str, Any], plots: Sequence[Path], path: str | os.
     """Write an evaluation as a page.
 
     Args:
-        report (`dict`): what `report.json` holds.
-        plots (sequence of `Path`): PNGs of [`~hmm_datasets.report.evaluation_plots.draw_evaluation`].
+        report (`dict`): the content of `report.json`.
+        plots (sequence of `Path`): PNGs that [`~hmm_datasets.report.evaluation_plots.draw_evaluation`] wrote.
         path (path): where the page goes.
     """
     tables = evaluation_tables(report)
@@ -89,7 +90,7 @@ def write_page(report: Mapping[str, Any], plots: Sequence[Path], path: str | os.
 
 
 def embed(plot: Path, caption: str) -> Figure:
-    """A PNG as a page holds it."""
+    """Read a PNG to embed it in a page."""
     return Figure(base64.b64encode(plot.read_bytes()).decode(), caption)
 
 
@@ -120,7 +121,7 @@ def render(
     sections: Sequence[Section],
     provenance: Sequence[tuple[str, str]],
 ) -> None:
-    """Write a page from its parts, whole or not at all."""
+    """Write a page from its parts, atomically."""
     from jinja2 import Environment, StrictUndefined
 
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")

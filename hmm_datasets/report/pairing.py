@@ -1,7 +1,7 @@
-"""Differences of two evaluations on the same items, with intervals by the paired bootstrap.
+"""Differences between two evaluations on the same items, with intervals from the paired bootstrap.
 
-Sequences and documents are drawn anew as they are ([`~hmm_datasets.statistics.paired_difference`]); of a score over
-tasks the questions of each task are, by themselves, since which tasks there are is no matter of chance.
+Sequences and documents are resampled as a whole ([`~hmm_datasets.statistics.paired_difference`]). For a score over
+tasks the questions are resampled within each task, since the tasks are not a random sample.
 """
 
 import math
@@ -26,11 +26,11 @@ RESAMPLES, LEVEL = 2000, 0.95
 
 @dataclass(frozen=True)
 class Run:
-    """An evaluation as it lies on disk.
+    """An evaluation on disk.
 
     Args:
-        name (`str`): short, and no other's.
-        folder (`Path`): where it lies.
+        name (`str`): a short, unique name.
+        folder (`Path`): the folder of the evaluation.
         report (`dict`): its `report.json`.
     """
 
@@ -39,7 +39,7 @@ class Run:
     report: Mapping[str, Any]
 
     def items(self, task: str) -> list[dict[str, Any]]:
-        """What was measured of each item of a task."""
+        """The results of the items of a task."""
         return read_jsonl(self.folder / "items" / f"{task}.jsonl")
 
 
@@ -51,7 +51,7 @@ _SAME = {
 
 
 def _other_items(task: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Say in which setting two runs were measured on different items, if they were."""
+    """The setting that shows that two runs were measured on different items, or None."""
     for key in _SAME[task]:
         if first[key] != other[key]:
             return f"measured on other items: {key} is {other[key]}, not {first[key]}"
@@ -78,12 +78,12 @@ def _pair_text(first: Run, other: Run, seed: int) -> Difference | str:
 
 def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) -> Difference | str:
     if len(sizes) < 2:
-        return "one item alone has no interval"
+        return "a single item has no interval"
     return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
 
 
 def _pair_core(first: Run, other: Run, seed: int) -> Difference | str:
-    """Of the mean over tasks; the items of each task are drawn anew by themselves."""
+    """The difference of the mean over tasks; items are resampled within each task."""
     tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others)}, not {', '.join(tasks)}"
@@ -104,24 +104,24 @@ _PAIRS = {"optimum": _pair_optimum, "text": _pair_text, "core": _pair_core}
 
 
 def pair(task: str, first: Run, other: Run, seed: int) -> Difference | str:
-    """What the other run's figure is more than the first's, or why that has no paired interval.
+    """The difference of the other run from the first, or the reason why there is no paired interval.
 
     Args:
         task (`str`): `optimum`, `text` or `core`.
-        first, other ([`Run`]): that have it.
-        seed (`int`): of the bootstrap.
+        first, other ([`Run`]): runs that have this task.
+        seed (`int`): seed of the bootstrap.
     """
     reason = _other_items(task, first.report[task], other.report[task])
     return _PAIRS[task](first, other, seed) if reason is None else reason
 
 
 def can_pair(task: str) -> bool:
-    """Whether the items of a task are such as can be drawn anew."""
+    """Whether the items of a task can be resampled."""
     return task in _PAIRS
 
 
 def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Say in what two runs' questions of a task differ, if they do."""
+    """How the questions of a task differ between two runs, or None if they do not."""
     for key in ("sha256", "shots", "items", "baseline"):
         if first[key] != other[key]:
             return f"{key} is {other[key]}, not {first[key]}"
@@ -129,13 +129,13 @@ def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str |
 
 
 def _changes(first: Run, other: Run) -> dict[str, np.ndarray]:
-    """For each task and item 1 where the other run alone is right, -1 where the first alone is."""
+    """For each task and item: 1 if only the other run is right, -1 if only the first is, else 0."""
     right = [
         {(item["task"], item["item"]): int(item["correct"]) for item in run.items("core")} for run in (first, other)
     ]
     if right[0].keys() != right[1].keys():
         raise InputError(
-            f"{other.folder / 'items' / 'core.jsonl'}: other items than report.json counts; measure again"
+            f"{other.folder / 'items' / 'core.jsonl'}: its items are not those of report.json; evaluate again"
         )
     labels = first.report["core"]["tasks"]
     return {

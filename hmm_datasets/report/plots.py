@@ -1,4 +1,4 @@
-"""Plots of a run, in colours that the colour-blind can tell apart (Okabe and Ito, 2008)."""
+"""Plots of a run, in colors that color-blind readers can distinguish (Okabe and Ito, 2008)."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from ..files import atomic_file
 from .curves import Panel
 from .tables import PREDICTORS, Z_95
 
-_LOOKS = {
+_COLORS_AND_LINES = {
     "uniform": ("#CC79A7", "-"),
     "unigram": ("#E69F00", "--"),
     "process_unigram": ("#E69F00", "-"),
@@ -26,14 +26,15 @@ _LOOKS = {
     "oracle": ("#009E73", "--"),
 }
 STYLES = {
-    name: {"color": color, "linestyle": line, "label": PREDICTORS[name]} for name, (color, line) in _LOOKS.items()
+    name: {"color": color, "linestyle": line, "label": PREDICTORS[name]}
+    for name, (color, line) in _COLORS_AND_LINES.items()
 }
-"""One look for each predictor: the colour says what it counts, a broken line that it counts in the context alone."""
+"""Style of each predictor. The color shows the kind; a dashed line is an n-gram that is counted in the context."""
 
-_NGRAMS = ("#56B4E9", "#D55E00", "#F0E442")  # of the orders from 3 on
+_NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
 
 WIDTH = 3.5
-"""Inches: the column of a paper, for which [`PAPER`] is made."""
+"""Width of a figure in inches: the column of a paper."""
 
 PAPER = {
     "font.size": 8,
@@ -58,18 +59,19 @@ PAPER = {
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
 }
-"""Settings of matplotlib's for a picture that is printed at its own size."""
+"""Settings of matplotlib for a figure that is printed at its actual size."""
 
 _SIZE = (8.4, 4.4)
 
 
 def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
-    """Held-out cross-entropy of the model against tokens, the predictors of the HMM as lines.
+    """Plot the model's held-out cross-entropy against tokens, with the predictors of the HMM as horizontal lines.
 
     Args:
-        history (sequence of `dict`): rows of `history.jsonl`, some with `eval_cross_entropy` and its kin.
+        history (sequence of `dict`): rows of `history.jsonl`, some with `eval_cross_entropy` and
+            `eval_cross_entropy_NAME`.
         path (path): where the PNG goes.
-        title (`str`): above the plot.
+        title (`str`): title of the plot.
     """
     held_out = _evaluations(history)
     figure = Figure(figsize=_SIZE, layout="constrained")
@@ -77,17 +79,17 @@ def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, tit
     for name, style in _styles(held_out[-1], "eval_cross_entropy_"):
         level = held_out[-1][f"eval_cross_entropy_{name}"]
         axes.axhline(level, linewidth=1.4, **{**style, "label": f"{style['label']}: {level:.3f}"})
-    places, losses = zip(*((row["tokens"], row["eval_cross_entropy"]) for row in held_out), strict=True)
-    axes.plot(places, losses, color="black", marker="o", markersize=3, linewidth=1.4, label="model")
+    tokens, losses = zip(*((row["tokens"], row["eval_cross_entropy"]) for row in held_out), strict=True)
+    axes.plot(tokens, losses, color="black", marker="o", markersize=3, linewidth=1.4, label="model")
     axes.set(xlabel="tokens", ylabel="held-out cross-entropy (nats per token)", title=title, xscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _finish(figure, [axes], path)
 
 
 def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
-    """KL divergence of the model from each predictor against the training step, both on logarithmic scales.
+    """Plot the KL divergence of the model from each predictor against the training step, on logarithmic axes.
 
-    A dip in a curve is the time at which the model predicts most like that predictor.
+    At a minimum of a curve the model predicts most like that predictor.
     """
     held_out = _evaluations(history)
     steps = [row["step"] for row in held_out]
@@ -104,26 +106,26 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
 
 @rc_context(PAPER)
 def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
-    """Cross-entropy of the model and the predictors along the sequence, and below it the model's excess over Bayes.
+    """Plot the cross-entropy of the model and the predictors by position, and below the model's excess over the floor.
 
     Args:
         measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
-        path (path): where the PNG goes, a PDF beside it.
-        title (`str`, *optional*): above the plot.
+        path (path): where the PNG goes; a PDF is written next to it.
+        title (`str`, *optional*): title of the plot.
     """
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     (above, below) = figure.subplots(2, sharex=True, height_ratios=(2, 1))
     entropy = measured["cross_entropy"]
-    places = np.arange(1, len(entropy["model"]["by_position"]) + 1)
+    positions = np.arange(1, len(entropy["model"]["by_position"]) + 1)
     for number, (name, style) in enumerate(predictor_styles(entropy)):
-        above.plot(places, entropy[name]["by_position"], **style, **markers(number, len(places)))
-    above.plot(places, entropy["model"]["by_position"], label="model", **model_style(len(places)))
+        above.plot(positions, entropy[name]["by_position"], **style, **markers(number, len(positions)))
+    above.plot(positions, entropy["model"]["by_position"], label="model", **model_style(len(positions)))
     above.set(ylabel="cross-entropy (nats)", title=title)
     gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
     floor = STYLES[measured["floor"]]
     below.axhline(0, color=floor["color"], linestyle=floor["linestyle"])
-    below.fill_between(places, gap - Z_95 * error, gap + Z_95 * error, label="95% interval", **BAND)
-    below.plot(places, gap, **model_style(len(places)))
+    below.fill_between(positions, gap - Z_95 * error, gap + Z_95 * error, label="95% interval", **BAND)
+    below.plot(positions, gap, **model_style(len(positions)))
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     below.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center", ncols=2)
@@ -131,12 +133,12 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
 
 
 def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
-    """Curves of a run against its tokens, on a logarithmic axis where that suits them.
+    """Plot the curves of a panel against tokens.
 
     Args:
-        panel ([`~hmm_datasets.report.curves.Panel`]): such as the losses.
+        panel ([`~hmm_datasets.report.curves.Panel`]): the panel.
         path (path): where the PNG goes.
-        title (`str`): above the plot.
+        title (`str`): title of the plot.
     """
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
@@ -144,13 +146,13 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         name, level = panel.level
         style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
         axes.axhline(level, linewidth=1.4, **style)
-    for curve, colour in zip(panel.curves, ("#0072B2", "black"), strict=False):
+    for curve, color in zip(panel.curves, ("#0072B2", "black"), strict=False):
         label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
         is_sparse = len(curve.values) < 60
         axes.plot(
             curve.tokens,
             curve.values,
-            color=colour,
+            color=color,
             marker="o" if is_sparse else None,
             markersize=3,
             linewidth=1.2,
@@ -166,15 +168,15 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
 
 
 def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.PathLike, *, title: str) -> None:
-    """Training loss of consecutive stages (pretraining, midtraining, SFT) against the tokens seen since the first."""
+    """Plot the training loss of consecutive stages (pretraining, midtraining, SFT) against all tokens seen."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     before = 0
-    for colour, (name, history) in zip(("#0072B2", "#E69F00", "#009E73"), stages.items(), strict=False):
+    for color, (name, history) in zip(("#0072B2", "#E69F00", "#009E73"), stages.items(), strict=False):
         train = [(before + row["tokens"], row["loss"]) for row in history if "loss" in row]
         if not train:
-            continue  # shorter than its logging_steps
-        axes.plot(*zip(*train, strict=True), color=colour, linewidth=1.5, label=name)
+            continue  # the stage was shorter than its logging_steps
+        axes.plot(*zip(*train, strict=True), color=color, linewidth=1.5, label=name)
         before = train[-1][0]
     axes.set(xlabel="tokens", ylabel="training loss (nats per token)", title=title)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -182,7 +184,7 @@ def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.Path
 
 
 def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Those of `names` that are predictors, the least knowing first, and how they look.
+    """The predictors among `names`, from the weakest to the strongest, with their plot styles.
 
     ```python
     >>> [(name, style["label"]) for name, style in predictor_styles(["model", "bayes", "3-gram"])]
@@ -192,36 +194,36 @@ def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
     """
     names = set(names)
     orders = sorted(int(name.removesuffix("-gram")) for name in names if name.endswith("-gram"))
-    looks = {name: style for name, style in STYLES.items() if name not in ("bayes", "oracle")}
+    styles = {name: style for name, style in STYLES.items() if name not in ("bayes", "oracle")}
     for order in orders:
-        colour, dashes = _NGRAMS[(order - 3) % 3], (":", "--", "-.")[(order - 3) // 3 % 3]
-        looks[f"{order}-gram"] = {"color": colour, "linestyle": dashes, "label": f"{order}-gram, in context"}
-    looks |= {name: STYLES[name] for name in ("bayes", "oracle")}
-    return [(name, style) for name, style in looks.items() if name in names]
+        color, dashes = _NGRAM_COLORS[(order - 3) % 3], (":", "--", "-.")[(order - 3) // 3 % 3]
+        styles[f"{order}-gram"] = {"color": color, "linestyle": dashes, "label": f"{order}-gram, in context"}
+    styles |= {name: STYLES[name] for name in ("bayes", "oracle")}
+    return [(name, style) for name, style in styles.items() if name in names]
 
 
 def model_style(points: int) -> dict[str, Any]:
-    """How a model's curve of so many points looks."""
+    """Plot style of a model's curve with this many points."""
     return {"color": "black", "linewidth": 1.6, "marker": "x" if points == 1 else None}
 
 
 def markers(number: int, points: int) -> dict[str, Any]:
-    """Marks of curve `number`, a few and at places of its own, that tell it from others without colour."""
+    """A few markers for curve `number`, shifted between curves, so that curves differ in more than color."""
     every = max(1, points // 8)
     return {"marker": "osD^vP*X"[number % 8], "markevery": (number % every, every)}
 
 
 BAND = {"color": "black", "alpha": 0.15, "linewidth": 0}
-"""How an interval about a model's curve looks."""
+"""Plot style of an interval around a model's curve."""
 
 
 def _styles(values: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str, Any]]]:
-    """The predictors that `values` has under a prefix, and how they look."""
+    """The predictors that `values` has under a prefix, with their plot styles."""
     return predictor_styles(key.removeprefix(prefix) for key in values if key.startswith(prefix))
 
 
 def _evaluations(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluated rows a logarithmic axis can show, one per step."""
+    """The rows of evaluations after step 0, which a logarithmic axis can show, one per step."""
     rows = {row["step"]: row for row in history if "eval_cross_entropy" in row and row["step"] > 0}
     return list(rows.values())
 
@@ -236,19 +238,19 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
 
 
 def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False) -> None:
-    """Write a picture, whole or not at all. The same figure gives the same bytes, whatever backend is in use.
+    """Write a figure atomically. The same figure gives the same bytes with any backend.
 
     Args:
-        figure ([`~matplotlib.figure.Figure`]): what to write.
+        figure ([`~matplotlib.figure.Figure`]): the figure.
         path (path): where the PNG goes.
-        vector (`bool`, *optional*, defaults to `False`): write a PDF beside it too, and the PNG for print, at 300 dots
-            an inch rather than 150.
+        vector (`bool`, *optional*, defaults to `False`): also write a PDF of the same name, and the PNG at 300 instead
+            of 150 dots per inch.
     """
     path, dots = Path(path), 300 if vector else 150
-    # Type 42 keeps the letters of a PDF letters, which journals ask for.
+    # With fonts of type 42 the text in a PDF stays text, which journals ask for.
     with contextlib.ExitStack() as files, rc_context({"pdf.fonttype": 42}):
         figure.savefig(files.enter_context(atomic_file(path)), dpi=dots, format="png")
         if vector:
-            figure.set_layout_engine("none")  # laid out by now, and alike in both
+            figure.set_layout_engine("none")  # keep the layout of the PNG
             pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
             figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})

@@ -1,4 +1,4 @@
-"""Runs of a sweep as a table of two of their settings."""
+"""The results of a sweep as a table by two of its settings."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -8,19 +8,20 @@ from ..errors import InputError
 
 
 def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) -> dict[str, Any]:
-    """A number of every run, by two settings.
+    """Arrange a number of every run in a table by two settings.
 
     Args:
-        reports (`dict`): by name of run what its `report.json` holds.
-        x, y (`str`): dotted paths to a number or a text in each report, such as `optimum.num_states`.
-        value (`str`): that to a number.
+        reports (`dict`): for each name of a run the content of its `report.json`.
+        x, y (`str`): dotted paths to a number or a string in each report, such as `optimum.num_states`.
+        value (`str`): dotted path to a number in each report.
 
     Returns:
-        `dict`: `x`, `y`, `value`; `x_values`, `y_values`, what there is of each, numbers in order; `cells`, a row for
-        each of `y_values`, the mean over runs of the same settings, `None` where there is none; `runs`, how many.
+        `dict`: `x`, `y`, `value`; `x_values` and `y_values`, the sorted values of each setting; `cells`, a row for
+        each of `y_values`, with the mean over runs of the same settings, or `None` if there is no run; `runs`, the
+        number of runs in each cell.
 
     Raises:
-        `InputError`: a path that a report does not have, or that leads to something else.
+        `InputError`: a report does not have a path, or the path leads to a value of another type.
 
     ```python
     >>> reports = {"a": {"n": 1, "m": 1, "loss": 2.0}, "b": {"n": 2, "m": 1, "loss": 3.0}}
@@ -31,12 +32,12 @@ def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) 
     """
     found: dict[tuple[Any, Any], list[float]] = {}
     for name, report in reports.items():
-        place = (look_up(report, x, name), look_up(report, y, name))
+        cell = (look_up(report, x, name), look_up(report, y, name))
         number = look_up(report, value, name)
         if not isinstance(number, Real):
             raise InputError(f"{name}: {value} is {number!r}; expected a number")
-        found.setdefault(place, []).append(float(number))
-    columns, rows = (_ordered({place[side] for place in found}) for side in (0, 1))
+        found.setdefault(cell, []).append(float(number))
+    columns, rows = (_ordered({cell[side] for cell in found}) for side in (0, 1))
     lists = [[found.get((column, row), []) for column in columns] for row in rows]
     return {
         "x": x,
@@ -50,16 +51,16 @@ def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) 
 
 
 def look_up(report: Mapping[str, Any], path: str, name: str) -> float | str:
-    """What a dotted path leads to in the report of a run."""
-    place: Any = report
+    """The value at a dotted path in the report of a run."""
+    value: Any = report
     for part in path.split("."):
-        if not isinstance(place, Mapping) or part not in place:
-            known = f"there is {', '.join(place)}" if isinstance(place, Mapping) else "nothing is below it"
-            raise InputError(f"{name}: report.json has no {path}: no {part!r} there; {known}")
-        place = place[part]
-    if not isinstance(place, Real | str):
-        raise InputError(f"{name}: {path} leads to {type(place).__name__}; expected a number or a text")
-    return place
+        if not isinstance(value, Mapping) or part not in value:
+            known = f"expected one of {', '.join(value)}" if isinstance(value, Mapping) else "nothing is below it"
+            raise InputError(f"{name}: report.json has no {path}: {part!r} is missing; {known}")
+        value = value[part]
+    if not isinstance(value, Real | str):
+        raise InputError(f"{name}: {path} leads to {type(value).__name__}; expected a number or a string")
+    return value
 
 
 def _ordered(values: set) -> list:

@@ -1,4 +1,4 @@
-"""Tables of measurements: as text for the terminal; [`.page`] makes HTML of the same."""
+"""Tables of measurements, and their text for the terminal; `page` renders the same tables as HTML."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PREDICTORS = {
-    "oracle": "told the HMM of each row",
+    "oracle": "oracle (knows each row's HMM)",
     "bayes": "Bayes-optimal",
     "model": "model",
     "process_bigram": "bigram of the process",
@@ -16,25 +16,25 @@ PREDICTORS = {
     "unigram": "unigram, in context",
     "uniform": "uniform",
 }
-"""Titles of the predictors, in tables and plots, best first as a good model on one HMM has them."""
+"""Titles of the predictors in tables and plots, best first."""
 
 _ERROR = "standard_error"
 FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
-"""What a gap is measured from."""
+"""Titles of the predictors from which a gap is measured."""
 
 Z_95 = 1.96
-"""Standard errors to either side of a mean, of a 95% interval."""
+"""Half-width of a 95% interval in standard errors."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What stands in a table.
+    """The content of a table.
 
     Args:
-        title (`str`): above it; may be empty.
+        title (`str`): text above the table; may be empty.
         header (sequence of `str`): names of the columns.
-        rows (sequence of sequences of `str`): its cells.
-        note (`str`, *optional*): below it.
+        rows (sequence of sequences of `str`): the cells.
+        note (`str`, *optional*): text below the table.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Table:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of text: first column to the left, the others to the right.
+    """Format a table as text, the first column aligned to the left, the others to the right.
 
     ```python
     >>> print(text_table(["name", "nats"], [["a", "1.0"], ["bc", "10.0"]]))
@@ -70,24 +70,24 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def figure_text(value: float | None, form: str = ".4f") -> str:
-    """A figure, or a dash for one that there is not."""
+    """A formatted number, or a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def interval_text(low: float | None, high: float | None, form: str = ".4f") -> str:
-    """An interval, or a dash for one that there is not."""
+    """A formatted interval, or a dash if a bound is None."""
     return "-" if low is None or high is None else f"{low:{form}} .. {high:{form}}"
 
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
-    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as a table, and its Bayes gap in a line."""
+    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as a table, with a check of its order."""
     floor, faults = FLOORS[measured["floor"]], out_of_order(measured)
     order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
     return f"{optimum_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
 
 
 def predictor_titles(names: Iterable[str]) -> dict[str, str]:
-    """Those of `names` that are a row of a table of predictors, in the order of [`PREDICTORS`], with their titles."""
+    """The model and predictors among `names`, in the order of [`PREDICTORS`], with their titles."""
     names = set(names)
     orders = sorted((int(name.removesuffix("-gram")) for name in names if name.endswith("-gram")), reverse=True)
     titles = {}
@@ -99,7 +99,7 @@ def predictor_titles(names: Iterable[str]) -> dict[str, str]:
 
 
 def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
-    """Cross-entropy and KL of model and predictors, and that of the last token where it was measured."""
+    """Cross-entropy and KL of the model and the predictors, and the loss of the last token if it was measured."""
     last = measured.get("final_token")
     rows = []
     for name, row_title in predictor_titles(measured["cross_entropy"]).items():
@@ -125,7 +125,7 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
 
 
 def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]:
-    """Where `floor <= model <= unigram <= uniform` fails by more than `num_errors` standard errors."""
+    """Pairs for which `floor <= model <= unigram <= uniform` fails by more than `num_errors` standard errors."""
     faults = []
     chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):

@@ -1,6 +1,7 @@
-"""Curves as text, for a terminal or a log: no colour, no wider than asked for.
+"""Curves as text of a given width and without color, for a terminal or a log.
 
-The first curve is a line of braille patterns, eight points a character; the second, sparse, is of letters.
+The first curve is a line of braille patterns with eight points per character; the second one, which has fewer points,
+is drawn with letters.
 """
 
 import math
@@ -11,7 +12,7 @@ from matplotlib.ticker import EngFormatter, Locator, LogLocator, MaxNLocator
 
 from .curves import Panel
 
-_NARROWEST, _WIDEST = 40, 160
+_MIN_WIDTH, _MAX_WIDTH = 40, 160
 _HEIGHT = 15
 
 
@@ -28,12 +29,12 @@ def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
     """
     import plotext
 
-    width = min(max(width, _NARROWEST), _WIDEST)
+    width = min(max(width, _MIN_WIDTH), _MAX_WIDTH)
     figure = plotext.figure
     figure.clear()
     plotext.terminal.limit(False, False)
     figure.plot_size(width, height - 1)
-    tokens = [place for curve in panel.curves for place in curve.tokens]
+    tokens = [count for curve in panel.curves for count in curve.tokens]
     is_log = panel.suits_logarithm()
     scale = math.log10 if is_log else float
     values = [value for curve in panel.curves for value in curve.values]
@@ -57,19 +58,19 @@ def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
 
 
 def _set_ticks(ruler, locator: Locator, values: Sequence[float], scale: Callable[[float], float]) -> None:
-    """Ticks at round numbers, `20k` and the like, where there are any."""
+    """Set ticks at round numbers, such as `20k`, if there are any in the range."""
     low, high = min(values), max(values)
-    places = [place for place in locator.tick_values(low, high) if low <= place <= high] or [float(f"{low:.3g}")]
-    ruler.ticks(list(map(scale, places)), list(map(_number, places)))
+    ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high] or [float(f"{low:.3g}")]
+    ruler.ticks(list(map(scale, ticks)), list(map(_number, ticks)))
     if low < high:
         ruler.lim(scale(low), scale(high))
 
 
 def _number(value: float) -> str:
-    # "20k" for many tokens, but no "3m" for a learning rate, which reads as three million.
+    # "20k" for many tokens, but not "3m" for a learning rate, which looks like three million.
     return EngFormatter(sep="")(value) if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def text_plots(panels: Sequence[Panel], width: int = 80) -> str:
-    """Panels one below the other, the first the tallest."""
-    return "\n\n".join(text_plot(panel, width, 10 if place else _HEIGHT) for place, panel in enumerate(panels))
+    """Panels below each other, the first one taller than the others."""
+    return "\n\n".join(text_plot(panel, width, 10 if index else _HEIGHT) for index, panel in enumerate(panels))

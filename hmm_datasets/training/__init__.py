@@ -1,1 +1,1 @@
-"""What recipes share: settings, order, accounting, model sizes, evaluation during training."""
+"""What the training recipes share: settings, data, models, optimizers, plans, trainers, checkpoints, records."""

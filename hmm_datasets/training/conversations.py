@@ -1,4 +1,4 @@
-"""Conversations to fine-tune on, and those that are held out: the rows in which an assistant speaks."""
+"""Conversations to fine-tune on and to evaluate on."""
 
 from typing import TYPE_CHECKING
 
@@ -23,17 +23,17 @@ def conversation_splits(
     """Read the conversations to train on and to evaluate on; those without a turn of the assistant are left out.
 
     Args:
-        name (`str`): what [`~hmm_datasets.text.corpora.loading.load_corpus`] takes.
-        max_conversations (`int`, *optional*): to train on, at most.
-        num_test_sequences (`int`, *optional*, defaults to 256): to evaluate on, at most.
+        name (`str`): a corpus, as [`~hmm_datasets.text.corpora.loading.load_corpus`] takes it.
+        max_conversations (`int`, *optional*): maximum number to train on.
+        num_test_sequences (`int`, *optional*, defaults to 256): maximum number to evaluate on.
         test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
 
     Returns:
-        `tuple`: the rows to train on, and those to evaluate on; None where no held-out conversation has an answer,
-        which is said in one line on rank 0.
+        `tuple`: the rows to train on, and the rows to evaluate on. The latter is None if no held-out conversation has
+        an answer; rank 0 then prints a line.
 
     Raises:
-        `InputError`: no conversation to train on has an answer; it names the first row.
+        `InputError`: no conversation to train on has an answer; the message shows the first row.
     """
     train = _answered(name, "train", test_fraction)
     if not len(train):
@@ -41,7 +41,8 @@ def conversation_splits(
         first = rows[0]["messages"][0]
         raise InputError(
             f"{name}: row 0 of split 'train' has no turn of the assistant ({first['role']}: "
-            f"{shorten(first['content'])}), nor has any other of {len(rows):,} rows; expected answers to learn from"
+            f"{shorten(first['content'])}), and neither has any other of {len(rows):,} rows; expected answers to "
+            "learn from"
         )
     if max_conversations is not None:
         train = train.select(range(min(len(train), max_conversations)))
@@ -52,10 +53,10 @@ def conversation_splits(
 
 
 def never_evaluate(settings: TrainingArguments) -> None:
-    """Turn off every evaluation, of which there are no rows.
+    """Turn off every evaluation in the settings, because there are no held-out rows.
 
     Raises:
-        `InputError`: the settings ask for the best checkpoint, which only an evaluation tells.
+        `InputError`: the settings ask for the best checkpoint, which cannot be found without evaluations.
     """
     if settings.load_best_model_at_end:
         raise InputError("load_best_model_at_end needs held-out conversations with answers; leave it out, or add some")
@@ -65,7 +66,7 @@ def never_evaluate(settings: TrainingArguments) -> None:
 
 
 def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
-    """The conversations of a split in which an assistant speaks; says how many others there are."""
+    """The conversations of a split that have a turn of the assistant; prints how many others there are."""
     rows = load_corpus(name, split=split, kind="conversations", streaming=False, test_fraction=test_fraction)
     numbers = [n for n, messages in enumerate(rows["messages"]) if any(m["role"] == "assistant" for m in messages)]
     missing = len(rows) - len(numbers)
@@ -78,7 +79,7 @@ def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
         )
     elif launch_environment.rank() == 0 and split == "test":
         print(
-            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant: training "
-            "goes on, and there is no held-out loss"
+            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant; training "
+            "continues without a held-out loss"
         )
     return rows.select(numbers)

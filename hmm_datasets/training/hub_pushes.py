@@ -1,11 +1,11 @@
-"""`push_to_hub` of the Trainer's settings: the same files at the same moments, without places and without a race.
+"""`push_to_hub` of the Trainer's settings, made safe against files that change and secrets that leak.
 
-What goes up, and when, is the Trainer's to say (`hub_strategy`, `hub_always_push`, `hub_revision`). Three things are
-done in another way. A checkpoint is pushed once it has its final name. An upload works from a snapshot of hard links
-and copies of records, so that a checkpoint may be deleted and a history may grow while it is under way; it costs no
-space but that of the records. And it goes through [`~hmm_datasets.hub.push.push_files`], which tries again, makes one
-commit, and lets no token, host name or absolute path through. A push that fails is told in one line, and the run goes
-on; the next one sends what is missing.
+What is pushed and when follows the Trainer's settings (`hub_strategy`, `hub_always_push`, `hub_revision`). Three
+things differ from the Trainer. A checkpoint is pushed only once it has its final name. An upload works from a snapshot
+made of hard links and of copies of records, so a checkpoint may be deleted and a history may grow during the upload;
+the snapshot takes no space except for the records. The upload goes through [`~hmm_datasets.hub.push.push_files`],
+which retries, makes one commit, and keeps tokens, host names and absolute paths out of it. A failed push is reported
+in one line and training continues; the next push sends what is missing.
 """
 
 import os
@@ -41,7 +41,7 @@ class HubPushes:
     """Uploads of a run.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): whose run it is.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
     """
 
     def __init__(self, trainer: "StepTrainer"):
@@ -49,10 +49,10 @@ class HubPushes:
         self._api = HfApi()
 
     def create_repository(self, create: Callable[[], None]) -> None:
-        """Create the repository before anything is trained; a Hub that refuses is told in one line.
+        """Create the repository before training.
 
         Args:
-            create (callable): the Trainer's own way.
+            create (callable): the Trainer's method.
 
         Raises:
             `InputError`: the Hub refuses.
@@ -60,15 +60,15 @@ class HubPushes:
         args = self._trainer.args
         try:
             create()
-        except Exception as error:  # the client's errors are of many kinds, and a library's below it
+        except Exception as error:  # the client and the libraries below it raise many kinds of errors
             raise InputError(
-                f"push_to_hub is set, and the repository {args.hub_model_id or args.output_dir} cannot be "
+                f"push_to_hub is set, but the repository {args.hub_model_id or args.output_dir} cannot be "
                 f"created ({reason_of(error)}); set HF_TOKEN to a token with write access, or leave push_to_hub out "
                 "and push afterwards with hmm-datasets push"
             ) from None
 
     def push_checkpoint(self, checkpoint: Path) -> None:
-        """Push the run so far, and what `hub_strategy` says of its newest checkpoint, in the background; on rank 0."""
+        """Push the run so far in the background, and its newest checkpoint if `hub_strategy` says so; on rank 0."""
         trainer = self._trainer
         args, strategy = trainer.args, trainer.args.hub_strategy
         if not trainer.is_world_process_zero() or strategy == HubStrategy.END:
@@ -86,8 +86,8 @@ class HubPushes:
                 name = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
                 files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
                 jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
-        except OSError as error:  # a disk with no room for a snapshot is no reason to stop training
-            trainer.say(f"{moment}: not pushed: {error}; training goes on")
+        except OSError as error:  # training continues even if the disk has no space for a snapshot
+            trainer.say(f"{moment}: not pushed: {error}; training continues")
         if self._is_under_way():
             trainer.push_in_progress.jobs.extend(jobs)
         else:
@@ -96,10 +96,10 @@ class HubPushes:
     def push_run(
         self, message: str | None, blocking: bool, token: str | None, revision: str | None
     ) -> "PushResult | Future":
-        """Push the run's folder, once uploads under way are done; on rank 0.
+        """Push the run's folder after running uploads have ended; on rank 0.
 
         Raises:
-            `InputError`: the Hub refuses, or a file holds a token.
+            `InputError`: the Hub refuses, or a file contains a token.
         """
         self._trainer.finish_pushes()
         self._forget_snapshots()
@@ -124,7 +124,7 @@ class HubPushes:
         }
 
     def _forget_snapshots(self) -> None:
-        """Remove what a run that was killed left of its pushes; none of this one is under way."""
+        """Remove snapshots that a killed run left behind, unless a push of this run is under way."""
         if not self._is_under_way():
             for left in Path(self._trainer.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -136,15 +136,15 @@ class HubPushes:
         def push_or_say() -> None:
             try:
                 push()
-            except Exception as error:  # whatever befalls the Hub or the network, training goes on
-                self._trainer.say(f"step {step:,}: not pushed: {error}; training goes on")
+            except Exception as error:  # training continues whatever happens to the Hub or the network
+                self._trainer.say(f"step {step:,}: not pushed: {error}; training continues")
 
         return self._api.run_as_future(push_or_say)
 
     def _snapshot(
         self, files: Mapping[str, Path], message: str | None, token: str | None, revision: str | None
     ) -> Callable[[], object]:
-        """Hold on to the files as they are now; what pushes them and then lets go."""
+        """Take a snapshot of the files; returns a function that pushes it and then removes it."""
         run = Path(self._trainer.args.output_dir)
         scratch = Path(tempfile.mkdtemp(prefix=_SNAPSHOT_PREFIX, dir=run))
         try:
@@ -169,13 +169,13 @@ class HubPushes:
         return push
 
 
-def _linked(file: Path, place: Path) -> Path:
-    """The file at another place of the same disk: by a link, unless rows may be added to it, or links are unknown."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _linked(file: Path, target: Path) -> Path:
+    """Link a file to `target` on the same disk; copy it if it may grow or if the disk does not support links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix not in _APPENDED:
         try:
-            os.link(file.resolve(), place)
-            return place
+            os.link(file.resolve(), target)
+            return target
         except OSError:
             pass
-    return Path(shutil.copyfile(file, place))
+    return Path(shutil.copyfile(file, target))

@@ -1,8 +1,8 @@
-"""Where a model comes from: the stages of its training, each with its data and tokens.
+"""The stages of a model's training, each with its data and tokens.
 
-Every run writes down its own stage and those before it, as `lineage` in its `run.json`; together with the tokens in
-`summary.json`, or in a checkpoint's state, that says what a model was trained on in all. A model that other programs
-trained says nothing, and then its tokens are not known.
+Every run records its own stage and those before it, as `lineage` in its `run.json`. Together with the tokens in
+`summary.json`, or in a checkpoint's state, this gives everything that a model was trained on. A model that another
+program trained has no such record, and its tokens are not known.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from ..files import read_json
 
 
 def lineage(base: str | None, *, stage: str, data: str | None) -> dict[str, Any]:
-    """What `run.json` says of where the model comes from.
+    """The `lineage` entry of `run.json`.
 
     Args:
         base (`str`, *optional*): folder or Hub name of the model that this stage starts from; None for a new one.
-        stage (`str`): what this stage is called.
+        stage (`str`): name of this stage.
         data (`str`, *optional*): what it trains on, in words.
 
     Returns:
-        `dict`: `stage`, `data`, and `before`, the earlier stages: each with its `stage`, `data` and `tokens`, None
-        where they are not known.
+        `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
+        latter two None if they are not known.
     """
     return {"stage": stage, "data": data, "before": [] if base is None else stages_of(base)}
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:
-    """The stages of a model's training, the first one first.
+    """The stages of a model's training, in order.
 
     Args:
         model (`str`): folder of a run or of a checkpoint, or a name on the Hub.

@@ -1,4 +1,4 @@
-"""Llama-style models by size: depth and width, heads of 64, feed-forward width 8/3 of the model's.
+"""Llama-style models by size, with heads of 64 features and a feed-forward width of 8/3 of the model's width.
 
 | preset | layers | width | parameters without embeddings |
 |---|---|---|---|
@@ -13,7 +13,7 @@
 | 250m | 16 | 1152 | 255 million |
 | 500m | 24 | 1280 | 473 million |
 
-`dN` in place of a name sets the depth alone: `N` layers, width `64 N`, `N` heads. Any other name is that of a
+`dN` instead of a preset sets only the depth: `N` layers, width `64 N`, `N` heads. Any other name is that of a
 transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).
 """
 
@@ -55,7 +55,7 @@ PRESETS = {
 }
 
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""What transformers computes attention with; all keep packed documents apart. Flash attention needs its package."""
+"""Implementations of attention in transformers; all keep packed documents apart. Flash attention needs its package."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class ModelSettings:
         metadata={"help": "A size (1m to 500m), a depth (d12), or a configuration of transformers."},
     )
     tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
-    attention: str = field(default="sdpa", metadata={"help": f"What computes attention: {', '.join(ATTENTION)}."})
+    attention: str = field(default="sdpa", metadata={"help": f"Implementation of attention: {', '.join(ATTENTION)}."})
 
     def __post_init__(self):
         if self.attention not in ATTENTION:
@@ -84,7 +84,7 @@ class ModelSettings:
         )
         if data.packed and is_recurrent(config):
             raise InputError(
-                f"packed is set, and {_model_class(config).__name__} carries its state from one document of a row to "
+                f"packed is set, but {_model_class(config).__name__} carries its state from one document of a row to "
                 "the next; leave packed out"
             )
         set_attention(config, self.attention)
@@ -104,18 +104,18 @@ def model_config(
     pad_token_id: int | None = None,
     tie_embeddings: bool = False,
 ) -> "PreTrainedConfig":
-    """The configuration of a new model: a preset's, or any of transformers' with this vocabulary and length.
+    """The configuration of a new model: a preset, or any transformers configuration with this vocabulary and length.
 
     Args:
-        name (`str`): a preset or depth, else a folder, a JSON file, or a repository on the Hub.
+        name (`str`): a preset or depth, or a folder, a JSON file, or a repository on the Hub.
         vocab_size (`int`): `V`.
-        max_length (`int`): longest row of tokens; a configuration that has room for more keeps it.
+        max_length (`int`): maximum number of tokens per row; a configuration that allows more keeps its own maximum.
         bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
         tie_embeddings (`bool`, *optional*, defaults to `False`): share input and output embeddings; a configuration
-            that shares them does so anyway.
+            that shares them already keeps doing so.
 
     Raises:
-        `InputError`: no preset, and no configuration of a causal language model is found.
+        `InputError`: `name` is neither a preset nor the configuration of a causal language model.
 
     ```python
     >>> model_config("d2", vocab_size=101, max_length=65).hidden_size
@@ -133,20 +133,20 @@ def model_config(
     text.vocab_size = vocab_size
     if getattr(text, "max_position_embeddings", None) is not None:
         text.max_position_embeddings = max(text.max_position_embeddings, max_length)
-    for place in (config, text):
+    for part in (config, text):
         for key, value in special.items():
-            setattr(place, key, value)
-        place.tie_word_embeddings = place.tie_word_embeddings or tie_embeddings
-        place.use_cache = False
-        place.dtype = None  # weights are trained in float32, whatever those of the Hub are kept in
+            setattr(part, key, value)
+        part.tie_word_embeddings = part.tie_word_embeddings or tie_embeddings
+        part.use_cache = False
+        part.dtype = None  # weights are trained in float32, whatever the dtype of the configuration
     return config
 
 
 def set_attention(config: "PreTrainedConfig", attention: str) -> None:
-    """Have a model's attention computed in a way; one that has no `sdpa` computes as transformers chooses for it.
+    """Choose a model's implementation of attention; a model without `sdpa` keeps the default of transformers.
 
     Args:
-        config ([`~transformers.PreTrainedConfig`]): of a causal language model.
+        config ([`~transformers.PreTrainedConfig`]): configuration of a causal language model; changed in place.
         attention (`str`): one of `ATTENTION`.
 
     Raises:
@@ -158,18 +158,18 @@ def set_attention(config: "PreTrainedConfig", attention: str) -> None:
         name_attention(config, attention)
     elif attention != "sdpa":
         found = [name for name in ATTENTION if has[name]]
-        raise InputError(f"attention is {attention!r}, and {kind.__name__} has only {', '.join(found)}; leave it out")
+        raise InputError(f"attention is {attention!r}, but {kind.__name__} has only {', '.join(found)}; leave it out")
 
 
 def is_recurrent(config: "PreTrainedConfig") -> bool:
-    """Whether a model carries a state from place to place, as Mamba does and hybrids do."""
+    """Whether a model carries a state from position to position, as Mamba and hybrids do."""
     return is_stateful(_model_class(config))
 
 
 def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
-    """A model with first weights by torch's random numbers, the same ones under any way of sharding.
+    """A model with initial weights from torch's random numbers, the same under any way of sharding.
 
-    `AutoModelForCausalLM.from_config` parts the weights as it makes them under ZeRO 3, and draws others.
+    Under ZeRO 3 `AutoModelForCausalLM.from_config` divides the weights while it makes them and draws different ones.
     """
     return _with_causal_loss(_model_class(config)(config))
 
@@ -181,7 +181,7 @@ def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:
 
 
 def _with_causal_loss(model: Any) -> Any:
-    """What was loaded, a model told its loss: transformers guesses it from the class's name, and warns at GPT-2's."""
+    """Set the loss type of a model, which transformers otherwise guesses from the class name, with a warning."""
     if getattr(model, "loss_type", "") is None:
         model.loss_type = "ForCausalLM"
     return model
@@ -195,10 +195,10 @@ def _found_config(name: str) -> "PreTrainedConfig":
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"model {name!r}: no configuration is found, neither in a folder or JSON file nor on the Hub ({reason})"
+            f"model {name!r}: no configuration found, neither in a folder or JSON file nor on the Hub ({reason})"
         ) from None
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise InputError(f"model {name!r}: {type(config).__name__} is not of a causal language model")
+        raise InputError(f"model {name!r}: {type(config).__name__} does not configure a causal language model")
     return config
 
 
@@ -215,9 +215,9 @@ def llama_config(
     """The configuration of a preset.
 
     Args:
-        preset (`str`): a name of the table above, or a depth, such as `d12`.
+        preset (`str`): a name in the table of this module's docstring, or a depth, such as `d12`.
         vocab_size (`int`): `V`.
-        max_length (`int`): longest row of tokens.
+        max_length (`int`): maximum number of tokens per row.
         bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
         tie_embeddings (`bool`, *optional*, defaults to `False`): share input and output embeddings.
 
@@ -262,7 +262,7 @@ def _shape(preset: str) -> Shape:
 
 
 def count_parameters(model: "PreTrainedModel") -> dict[str, int]:
-    """Parameters of a model: `total`, and `body`, those without input and output embeddings (shared ones once)."""
+    """Number of parameters: `total`, and `body` without input and output embeddings. Shared ones count once."""
     total = sum(map(parameter_size, model.parameters()))
     embeddings = {
         id(module.weight): parameter_size(module.weight)
@@ -277,15 +277,15 @@ def _multiple_of_32(value: float) -> int:
 
 
 def parameter_size(parameter: "torch.nn.Parameter") -> int:
-    """Elements of a whole parameter, also one that DeepSpeed's ZeRO 3 has parted: it is empty, its size beside it."""
+    """Number of elements of a whole parameter, also if ZeRO 3 has sharded it and its own tensor is empty."""
     return getattr(parameter, "ds_numel", parameter.numel())
 
 
 def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
-    """`auto_class.from_pretrained(name_or_path)`, and one line where there is nothing to load.
+    """`auto_class.from_pretrained(name_or_path)`, with an error of one line if there is nothing to load.
 
     Raises:
-        `InputError`: neither a folder that holds what is asked for, nor a repository on the Hub; weights cut short.
+        `InputError`: neither a folder with such files nor a repository on the Hub, or the weights are truncated.
     """
     from safetensors import SafetensorError
 
@@ -293,10 +293,10 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
         return _with_causal_loss(auto_class.from_pretrained(name_or_path))
     except SafetensorError as error:
         raise InputError(
-            f"{name_or_path}: its weights are no whole safetensors file ({error}); copy them again"
+            f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither a folder nor on the Hub "
+            f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({str(error).splitlines()[0]})"
         ) from None

@@ -1,10 +1,10 @@
 """AdamW for all parameters, or Muon for the matrices and AdamW for the rest; learning rates by name; schedules.
 
-Muon moves a hidden matrix along its momentum with all singular values made nearly equal, by five Newton-Schulz steps
-(Jordan et al., 2024); scaled to the size of AdamW's updates, one learning rate and weight decay serve both (Liu et
-al., "Muon is scalable for LLM training", 2025, equation 4). It keeps one number a weight where AdamW keeps two.
-Embeddings, output layer, norms and biases stay with AdamW. Weight decay is on all but norms and biases, so on
-embeddings too: the Trainer's rule.
+Muon updates a hidden matrix along its momentum with all singular values made nearly equal, by five Newton-Schulz steps
+(Jordan et al., 2024). Its updates are scaled to the size of AdamW's, so both can use the same learning rate and weight
+decay (Liu et al., "Muon is scalable for LLM training", 2025, equation 4). It keeps one number per weight where AdamW
+keeps two. Embeddings, output layer, norms and biases are left to AdamW. Weight decay applies to all parameters but
+norms and biases, as in the Trainer; so it applies to embeddings too.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
-_FUSED_OR_NOT = ("adamw_torch_fused", "adamw_torch")
-_FLOOR = {"min_lr_rate": 0.1}
+_ADAMW = ("adamw_torch_fused", "adamw_torch")
+_DEFAULT_MIN_LR = {"min_lr_rate": 0.1}
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """torch's Muon for groups whose `optimizer` is `muon`, torch's AdamW for those whose is `adamw`, as one optimizer.
+    """torch's Muon for groups whose `optimizer` is `muon` and torch's AdamW for those with `adamw`, as one optimizer.
 
     Args:
-        groups (`list` of `dict`): as [`parameter_groups`] makes them.
-        lr (`float`): of groups that name none.
-        betas, eps, fused: AdamW's.
-        momentum (`float`, *optional*, defaults to 0.95): Muon's.
+        groups (`list` of `dict`): parameter groups, as [`parameter_groups`] makes them.
+        lr (`float`): learning rate of groups that do not set one.
+        betas, eps, fused: settings of AdamW.
+        momentum (`float`, *optional*, defaults to 0.95): momentum of Muon.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         fused: bool = True,
         momentum: float = 0.95,
     ):
-        of = {name: [group for group in groups if group["optimizer"] == name] for name in MATRIX_OPTIMIZERS}
-        # Each fills its settings into its groups; the groups themselves are shared with this optimizer.
+        by_name = {name: [group for group in groups if group["optimizer"] == name] for name in MATRIX_OPTIMIZERS}
+        # Each part writes its settings into its groups; the groups themselves are shared with this optimizer.
         self._parts = {
-            "muon": torch.optim.Muon(of["muon"], lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
-            "adamw": torch.optim.AdamW(of["adamw"], lr=lr, betas=betas, eps=eps, fused=fused),
+            "muon": torch.optim.Muon(by_name["muon"], lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
+            "adamw": torch.optim.AdamW(by_name["adamw"], lr=lr, betas=betas, eps=eps, fused=fused),
         }
         super().__init__(groups, {"lr": lr})
 
@@ -61,7 +61,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for name, part in self._parts.items():
-            # Anew each time: loading a state and sharding put others in their place.
+            # Set at every step, since loading a state and sharding replace the groups and the state.
             part.param_groups = [group for group in self.param_groups if group["optimizer"] == name]
             part.state = self.state
             part.step()
@@ -69,11 +69,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def matrix_names(model: PreTrainedModel) -> set[str]:
-    """Names of the parameters Muon takes: those of two dimensions in the model's body, embeddings apart."""
+    """Names of the parameters that Muon updates: all matrices but embeddings and the output layer."""
     output = model.get_output_embeddings()
-    apart = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    apart |= set() if output is None else {id(output.weight)}
-    return {name for name, parameter in model.named_parameters() if parameter.ndim == 2 and id(parameter) not in apart}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings |= set() if output is None else {id(output.weight)}
+    return {
+        name for name, parameter in model.named_parameters() if parameter.ndim == 2 and id(parameter) not in embeddings
+    }
 
 
 def parameter_groups(
@@ -88,13 +90,13 @@ def parameter_groups(
     """The parameters of a model by optimizer, learning rate and weight decay.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): whose parameters; those without gradient are left out.
-        learning_rate (`float`): of parameters that no expression matches.
-        weight_decay (`float`): of those in `decayed`; 0 for the others.
-        decayed (collection of `str`): names of parameters.
-        factors (mapping of `str` to `float`, *optional*): regular expressions, searched for in the names, and what
-            multiplies the learning rate; of several that match a name the first stands.
-        matrices (collection of `str`, *optional*): names of the parameters that Muon takes.
+        model ([`~transformers.PreTrainedModel`]): the model; its frozen parameters are left out.
+        learning_rate (`float`): learning rate of parameters that no expression matches.
+        weight_decay (`float`): weight decay of the parameters in `decayed`; 0 for the others.
+        decayed (collection of `str`): names of the parameters with weight decay.
+        factors (mapping of `str` to `float`, *optional*): regular expressions, searched for in the names, and factors
+            that multiply the learning rate. If several match a name, the first one applies.
+        matrices (collection of `str`, *optional*): names of the parameters that Muon updates.
 
     Returns:
         `list` of `dict`: `params`, `lr`, `weight_decay` and `optimizer` of each group, those with the plain learning
@@ -122,7 +124,7 @@ def parameter_groups(
     for expression in factors:
         if expression not in matched:
             raise InputError(
-                f"learning_rate_factors: {expression!r} matches no parameter; names are such as "
+                f"learning_rate_factors: {expression!r} matches no parameter; expected part of a name such as "
                 f"{', '.join(name for name, _ in list(model.named_parameters())[:3])}"
             )
     return [groups[key] for key in sorted(groups)]
@@ -131,12 +133,12 @@ def parameter_groups(
 def named_optimizer(
     model: PreTrainedModel, args, decayed: Collection[str], *, is_deepspeed: bool
 ) -> torch.optim.Optimizer | None:
-    """The optimizer that `matrix_optimizer` and `learning_rate_factors` ask for; None where neither is set.
+    """The optimizer that `matrix_optimizer` and `learning_rate_factors` ask for; None if neither is set.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): whose parameters.
+        model ([`~transformers.PreTrainedModel`]): the model.
         args ([`~hmm_datasets.training.settings.RunSettings`]): the settings.
-        decayed (collection of `str`): names of the parameters that have weight decay.
+        decayed (collection of `str`): names of the parameters with weight decay.
         is_deepspeed (`bool`): whether DeepSpeed shards the optimizer.
 
     Raises:
@@ -161,7 +163,7 @@ def named_optimizer(
 
 @contextlib.contextmanager
 def resolved_schedule(args, num_training_steps: int) -> Iterator[None]:
-    """Have `lr_scheduler_kwargs` say what they come to in a run of so many steps, while the schedule is made."""
+    """Within this context, `args.lr_scheduler_kwargs` are those resolved for a run of `num_training_steps` steps."""
     given, args.lr_scheduler_kwargs = args.lr_scheduler_kwargs, schedule_settings(args, num_training_steps)
     try:
         yield
@@ -182,23 +184,23 @@ def _optimizer(args, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 
 
 def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
-    """What `lr_scheduler_kwargs` come to in a run of so many steps.
+    """The `lr_scheduler_kwargs` for a run of `num_training_steps` steps.
 
-    The user's, and for `warmup_stable_decay`, unless they have `num_decay_steps`, `decay_steps`: a share of the run
-    below 1 and steps from 1 on, as `warmup_steps` is.
+    These are the user's. For `warmup_stable_decay` without `num_decay_steps`, the number of decay steps is added from
+    `decay_steps`: a share of the run if below 1, else a number of steps, like `warmup_steps`.
     """
     settings = dict(args.lr_scheduler_kwargs or {})
     if args.lr_scheduler_type == "warmup_stable_decay" and "num_decay_steps" not in settings:
-        asked = args.decay_steps
-        settings["num_decay_steps"] = int(asked) if asked >= 1 else math.ceil(num_training_steps * asked)
+        steps = args.decay_steps
+        settings["num_decay_steps"] = int(steps) if steps >= 1 else math.ceil(num_training_steps * steps)
     return settings
 
 
 def check_optimizer(args) -> None:
-    """Check the settings of this module; read factors that came as JSON, and give the cosine its floor of a tenth.
+    """Check the optimizer settings, parse factors given as JSON, and set the default minimum of the cosine schedule.
 
     Raises:
-        `InputError`: it names the setting.
+        `InputError`: a setting is wrong; the message names it.
     """
     if args.matrix_optimizer not in MATRIX_OPTIMIZERS:
         raise InputError(
@@ -209,12 +211,11 @@ def check_optimizer(args) -> None:
     args.learning_rate_factors = _read_factors(args.learning_rate_factors)
     if args.lr_scheduler_type == "cosine_with_min_lr":
         given = args.lr_scheduler_kwargs or {}
-        args.lr_scheduler_kwargs = given if given.keys() & {"min_lr", "min_lr_rate"} else {**_FLOOR, **given}
+        args.lr_scheduler_kwargs = given if given.keys() & {"min_lr", "min_lr_rate"} else {**_DEFAULT_MIN_LR, **given}
     special = args.matrix_optimizer != "adamw" or args.learning_rate_factors
-    if special and args.optim not in _FUSED_OR_NOT:
+    if special and args.optim not in _ADAMW:
         raise InputError(
-            f"optim is {args.optim}; matrix_optimizer and learning_rate_factors go with one of "
-            f"{', '.join(_FUSED_OR_NOT)}"
+            f"optim is {args.optim}; matrix_optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}"
         )
 
 
@@ -232,7 +233,7 @@ def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]
         try:
             re.compile(expression)
         except (re.error, TypeError) as error:
-            raise InputError(f"learning_rate_factors: {expression!r} is no regular expression ({error})") from None
+            raise InputError(f"learning_rate_factors: {expression!r} is not a regular expression ({error})") from None
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
             raise InputError(f"learning_rate_factors: the factor of {expression!r} is {factor!r}; expected 0 or more")
     return {expression: float(factor) for expression, factor in factors.items()}

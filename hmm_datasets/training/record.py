@@ -1,4 +1,4 @@
-"""What a run was: settings, versions, command and commit, written beside its outputs; and its history, row by row."""
+"""The record of a run (settings, versions, command, commit), written next to its outputs, and its history."""
 
 import importlib.metadata
 import os
@@ -39,21 +39,20 @@ def write_record(
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
 
-    Beside it stands `identity.json`, which a run that goes on is compared with.
-
-    Tokens and keys are masked in settings and command.
+    It also writes `identity.json`, with which a run that continues is compared. Access tokens and keys are masked in
+    the settings and the command.
 
     Args:
         output_dir (path): folder of the run.
         settings (`dict`): every setting as resolved.
-        data (`dict`): what fixes the examples and their order; a run in the same folder must have the same.
-        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ all the same; None where
-            the program cannot go on with other data, so that the error does not offer it.
+        data (`dict`): what determines the examples and their order; a run in the same folder must have the same.
+        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ nevertheless; None if the
+            program cannot continue with other data, so that the error does not suggest it.
         lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.lineage.lineage`].
-        remedy (`str`, *optional*): what the error says to do.
+        remedy (`str`, *optional*): advice in the error message.
 
     Raises:
-        `InputError`: the folder holds a run on other data; it names what differs.
+        `InputError`: the folder has a run on other data; the message names what differs.
     """
     folder, identity = Path(output_dir), {"data": data}
     check_folder_identity(folder, identity, accepted, remedy=remedy)
@@ -77,7 +76,7 @@ def write_record(
 
 
 def command_line() -> str:
-    """The command that started this program, tokens and keys masked; of a notebook there is none."""
+    """The command that started this program, with access tokens and keys masked."""
     if Path(sys.argv[0]).name == "ipykernel_launcher.py":
         return "(in a notebook)"
     return shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)])
@@ -95,7 +94,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the working tree, with `+` after it where files differ from it; `None` outside a repository."""
+    """The commit of the working tree, followed by `+` if files differ from it; `None` outside a repository."""
     folder = Path(__file__).parent
     try:
         commit = subprocess.run(
@@ -110,7 +109,7 @@ def git_commit() -> str | None:
 
 
 def forget_after(path: Path, step: int) -> None:
-    """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all of them if it is 0."""
+    """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all rows if `step` is 0."""
     if path.exists():
         write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step and step > 0])
 
@@ -118,19 +117,19 @@ def forget_after(path: Path, step: int) -> None:
 class History(TrainerCallback):
     """Writes every log row of rank 0 to `history.jsonl`: step, tokens, seconds, host, and what the Trainer logs.
 
-    A resumed run drops the rows of steps it is about to repeat, so that a step stands there once.
+    A resumed run drops the rows of steps that it repeats, so that no step occurs twice.
     """
 
     def __init__(self, output_dir: str | os.PathLike):
         self.path = Path(output_dir) / HISTORY_NAME
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Forget the rows after the checkpoint the run goes on from."""
+        """Drop the rows after the checkpoint that the run continues from."""
         if state.is_world_process_zero:
             forget_after(self.path, state.global_step)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Have the last step logged, whatever the pace, so that the history ends where the run does."""
+        """Log the last step in any case, so that the history ends where the run does."""
         if state.global_step >= state.max_steps:
             control.should_log = True
 

@@ -1,8 +1,8 @@
-"""A training run from its first line to its last: record, resume, train, evaluate, save, account.
+"""A training run from beginning to end: record, resume, train, save, evaluate, account.
 
-Optimizer step `t` trains on rows `[t G, (t + 1) G)`, or where the global batch grows, on those after the rows of the
-steps before. A run that goes on from step `t` is given the rows from there on as a data set of their own, so that
-resuming at step 1,000,000 costs what resuming at step 10 does.
+Optimizer step `t` trains on rows `[t G, (t + 1) G)`, or, if the global batch grows, on the rows that follow those of
+the steps before. A run that continues from step `t` gets the remaining rows as its data set, so resuming at step
+1,000,000 takes no longer than resuming at step 10.
 """
 
 import time
@@ -47,25 +47,25 @@ def train_and_save(
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 
-    Writes to `trainer.args.output_dir`, which it locks: `run.json`, `plan.json`, `history.jsonl`, where asked
-    `samples.jsonl`, `checkpoint-N/`, and at the end the model, its card, `summary.json` and `plots/`; with
-    `push_to_hub` all but the checkpoints then goes to the Hub. Files of the model appear whole, and before the last
-    evaluation, so that nothing that fails at the end costs the model.
+    It locks `trainer.args.output_dir` and writes there `run.json`, `plan.json`, `history.jsonl`, `samples.jsonl` if
+    there are `sample_prompts`, and `checkpoint-N/`; at the end also the model, its card, `summary.json` and `plots/`.
+    With `push_to_hub` all but the checkpoints is then pushed to the Hub. The model is saved before the last
+    evaluation, so a failure at the end does not lose it.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): ready to train. If it has a plan, what it
-            consumed is checked against that, to the token.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): a trainer, ready to train. If it has a plan, the
+            number of tokens consumed must be exactly the planned one.
         settings (`dict`): the recipe's own settings, for the record.
-        data (`dict`): what fixes the examples and their order, for the record.
+        data (`dict`): what determines the examples and their order, for the record.
         base (`str`, *optional*): folder or Hub name of the model that training starts from; None for a new model.
 
     Returns:
-        `dict`: the summary: steps, tokens, seconds, parameters, evaluation. Of a run that was told to stop, how far it
-        came: there is no model yet, and no summary.
+        `dict`: the summary: steps, tokens, seconds, parameters, evaluation. If the run was interrupted, only `steps`
+        and `interrupted`, the reason; then neither a model nor a summary is saved.
 
     Raises:
-        `InputError`: the folder holds another run, or one that is still going; or the tokens consumed are not those
-            planned, which is found before the first step, or else after the model is saved.
+        `InputError`: the folder has another run, or one that is still running; or the tokens consumed are not those
+            planned, which is checked before the first step and again after the model is saved.
     """
     with exclusive_lock(trainer.args.output_dir, nested=True):
         return _train_and_save(trainer, settings, data, base)
@@ -79,7 +79,7 @@ def _train_and_save(
     finished = _finished(args)
     if finished is not None:
         if trainer.is_world_process_zero():
-            print(f"{args.output_dir}: finished before, at step {finished['steps']}; nothing to do")
+            print(f"{args.output_dir}: already finished, at step {finished['steps']}; nothing to do")
         return finished
     start = find_start(args) if plan is None else plan.start
     if args.should_save:
@@ -100,7 +100,7 @@ def _train_and_save(
     if interruptions.interrupted:
         trainer.say(
             f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
-            "checkpoint; the same command goes on"
+            "checkpoint; the same command continues"
         )
         return {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
     trainer.save_finished()
@@ -112,25 +112,25 @@ def _train_and_save(
         if plan is not None:
             print(consumption_table(plan.to_dict(), summary))
         if not write_run_card(args.output_dir):
-            print(f"{args.output_dir}/README.md: written or edited by hand, and left as it is")
+            print(f"{args.output_dir}/README.md: written or edited by hand, so it is left as it is")
     if args.push_to_hub:
         _push(trainer)
     trainer.accelerator.wait_for_everyone()
     if plan is not None and summary["tokens"] != summary["planned_tokens"]:
         raise InputError(
             f"{args.output_dir}: the model is saved, but {summary['steps']:,} steps consumed {summary['tokens']:,} "
-            f"tokens, and the plan says {summary['planned_tokens']:,}; its counts of tokens are not to be relied on"
+            f"tokens, and the plan says {summary['planned_tokens']:,}; do not rely on its token counts"
         )
     return summary
 
 
 def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:
-    """Refuse to go on where the rows before `start` do not hold the tokens that were consumed by then."""
+    """Refuse to continue if the rows before `start` do not have the number of tokens that were consumed by then."""
     expected = plan.tokens_at(start.step)
     if start.tokens != expected and not any(name.startswith("data.") for name in accepted):
         raise InputError(
-            f"{start.folder}: consumed {start.tokens:,} tokens, but the {plan.ramp.rows_before(start.step):,} rows "
-            f"before hold {expected:,} now; the data are not those it was trained on: give it these, or choose "
+            f"{start.folder}: consumed {start.tokens:,} tokens, but the {plan.schedule.rows_before(start.step):,} "
+            f"rows before it now have {expected:,}; the data have changed since: restore them, or choose "
             "another output_dir"
         )
 
@@ -143,7 +143,7 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
         trainer.add_callback(Samples(trainer))
     trainer.add_callback(History(args.output_dir))
     trainer.remove_callback(PrinterCallback)
-    # The Trainer's own, which in a notebook is of another class that needs IPython to be imported.
+    # Found by name, since the class for notebooks can be imported only with IPython.
     bars = [one for one in trainer.callback_handler.callbacks if type(one).__name__.endswith("ProgressCallback")]
     for bar in bars:
         trainer.remove_callback(bar)
@@ -182,23 +182,23 @@ def _summary(trainer: StepTrainer, plan: Plan | None, seconds: float, evaluation
 
 
 def _push(trainer: StepTrainer) -> None:
-    """Push the finished run; one that the Hub refuses is finished all the same."""
+    """Push the finished run; if the Hub refuses, the run still counts as finished."""
     try:
         trainer.push_to_hub()
     except InputError as error:
         folder, name = trainer.args.output_dir, trainer.hub_model_id
-        trainer.say(f"{folder}: not pushed: {error}; all is saved, to push again: hmm-datasets push {folder} {name}")
+        trainer.say(f"{folder}: not pushed: {error}; all is saved; push with: hmm-datasets push {folder} {name}")
 
 
 def _stage(trainer: StepTrainer, base: str | None) -> str:
-    """What this stage of training is called."""
+    """Name of this stage of training."""
     if isinstance(trainer, SFTTrainer):
         return "fine-tuning"
     return "pretraining" if base is None else "midtraining"
 
 
 def _description(settings: dict[str, Any], plan: Plan | None) -> str | None:
-    """What is trained on, in words."""
+    """The training data, in words."""
     if plan is None:
         return settings.get("conversations")
     if plan.data.source is not None:
@@ -211,7 +211,7 @@ def _budget(args) -> dict[str, float]:
 
 
 def _finished(args) -> dict[str, Any] | None:
-    """The summary of a run in `output_dir` that spent this budget."""
+    """The summary of the run in `output_dir` if it has finished with this budget, else None."""
     path = Path(args.output_dir) / SUMMARY_NAME
     if not args.resume or not path.exists():
         return None

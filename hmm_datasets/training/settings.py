@@ -1,4 +1,4 @@
-"""Settings of the recipes: dataclasses that TRL's parser reads from a YAML file and flags, checked where made."""
+"""Settings of the recipes: dataclasses that TRL's parser reads from a YAML file and flags, checked when created."""
 
 import argparse
 import difflib
@@ -37,8 +37,8 @@ from .trackers import check_trackers
 class RunSettings:
     """Settings that keep the order of examples the same on any number of processes.
 
-    Mixed into `TrainingArguments` and its kin. The global batch is what the user chooses; accumulation follows from
-    it, the world size and the micro-batch (`per_device_train_batch_size`).
+    This is a mixin for `TrainingArguments` and its subclasses. The user chooses the global batch; accumulation follows
+    from it, the world size and the micro-batch (`per_device_train_batch_size`).
     """
 
     global_batch_size: int = field(
@@ -115,7 +115,7 @@ class RunSettings:
     logging_nan_inf_filter: bool = False
 
     default_budget = Budget()
-    """What a run spends where no budget is set."""
+    """Budget of a run if none is set."""
 
     def __post_init__(self):
         steps = accumulation_steps(
@@ -132,17 +132,17 @@ class RunSettings:
         check_samples(self.sample_prompts, self.sample_tokens, self.sample_temperature)
         check_trackers(self.report_to)
         if self.keep_every is not None and self.keep_every < 1:
-            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or nothing")
+            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or leave it out")
         check_z_loss(self.z_loss)
         given = {name: getattr(self, name) for name in BUDGETS}
         given["max_steps"] = self.max_steps if self.max_steps > 0 else None
         given["num_train_epochs"] = self.num_train_epochs or None
         budget = Budget(**given)
         self.budget = budget if budget.given else self.default_budget
-        self.batch_schedule  # noqa: B018  (refuses stages that cannot be)
+        self.batch_schedule  # noqa: B018  (raises if a stage is wrong)
         _fit_to_machine(self)
         if self.ddp_find_unused_parameters is None:
-            self.ddp_find_unused_parameters = False  # every parameter of these models takes part in every step
+            self.ddp_find_unused_parameters = False  # these models use every parameter in every step
         super().__post_init__()
         if launch_environment.world_size() != self.world_size:
             raise InputError(
@@ -151,7 +151,7 @@ class RunSettings:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: all but the token, which belongs into no file."""
+        """The state for pickling, without the Hub token, which must not be written to a file."""
         return {**self.__dict__, "hub_token": None}
 
     @property
@@ -171,12 +171,12 @@ class RunSettings:
         )
 
     def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
-        """Plan a run of these settings, from its newest checkpoint on if there is one, and fix `max_steps`.
+        """Plan a run with these settings, from its newest checkpoint if there is one, and set `max_steps`.
 
         Args:
             data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
-            model ([`~transformers.PreTrainedModel`]): what it trains.
-            world_size (`int`, *optional*): processes; by default those there are.
+            model ([`~transformers.PreTrainedModel`]): the model it trains.
+            world_size (`int`, *optional*): number of processes; by default the current one.
         """
         for start in (*(possible_starts(self.output_dir) if self.resume else ()), None):
             plan = make_plan(
@@ -198,7 +198,7 @@ class RunSettings:
 
 @dataclass
 class OptimizerSettings:
-    """Settings of optimizer and schedule, mixed into `TrainingArguments` and its kin."""
+    """Settings of optimizer and learning rate schedule: a mixin for `TrainingArguments` and its subclasses."""
 
     matrix_optimizer: str = field(
         default="adamw", metadata={"help": "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest."}
@@ -251,8 +251,8 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
     """Read `--config FILE.yaml` and flags that override it into the dataclasses `kinds`.
 
     Raises:
-        `InputError`: a missing or malformed file, an unknown key or flag, a value of the wrong type; it names the
-            file and the key.
+        `InputError`: a missing or malformed file, an unknown key or flag, or a value of the wrong type; the message
+            names the file and the key.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = _Parser(kinds)
@@ -260,7 +260,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
     _check_flags(arguments, parser)
     if "--config" in arguments:
         _find_config(arguments)
-        _check_config(arguments[arguments.index("--config") + 1 :][:1], parser, kinds)
+        _check_config(arguments[arguments.index("--config") + 1 :], parser, kinds)
     shard_on_cpu()
     try:
         return parser.parse_args_and_config(arguments)
@@ -271,7 +271,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
 
 
 class _Parser(TrlParser):
-    """TRL's parser, which keeps the list of its flags and raises where argparse would print its usage and exit.
+    """TRL's parser, except that it keeps the list of its flags and raises instead of printing its usage and exiting.
 
     Args:
         kinds (sequence of `type`): the dataclasses to read.
@@ -282,7 +282,7 @@ class _Parser(TrlParser):
 
     def __init__(self, kinds: Sequence[type]):
         self.declared: list[argparse.Action] = []
-        # A flag cut short would set another than the one meant, should a longer name come to exist.
+        # An abbreviated flag could come to mean another one when a setting is added.
         super().__init__(kinds, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
@@ -295,18 +295,18 @@ class _Parser(TrlParser):
 
 
 def _split_config(argument: str) -> list[str]:
-    # TRL's parser knows `--config FILE` alone.
+    # TRL's parser does not know the form `--config=FILE`.
     return ["--config", argument.removeprefix("--config=")] if argument.startswith("--config=") else [argument]
 
 
 def _find_config(arguments: list[str]) -> None:
-    """Replace the value of `--config` by a shipped file, where no file here has that name."""
-    place = arguments.index("--config") + 1
-    given = arguments[place : place + 1]
+    """Replace the value of `--config` by a shipped file, if no local file has that name."""
+    index = arguments.index("--config") + 1
+    given = arguments[index : index + 1]
     for found in (str(local_or_shipped(name, "recipes")) for name in given):
         if found != str(Path(given[0])) and launch_environment.rank() == 0:
-            print(f"--config {given[0]}: no such file here; this is the shipped {found}", file=sys.stderr, flush=True)
-        arguments[place] = found
+            print(f"--config {given[0]}: no such file here; using the shipped {found}", file=sys.stderr, flush=True)
+        arguments[index] = found
 
 
 def _check_flags(arguments: list[str], parser: _Parser) -> None:
@@ -317,10 +317,10 @@ def _check_flags(arguments: list[str], parser: _Parser) -> None:
             raise InputError(f"unknown flag {flag}{_suggestion(flag, known)}")
 
 
-def _check_config(place: list[str], parser: _Parser, kinds: Sequence[type]) -> None:
-    if not place:
+def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> None:
+    if not values:
         raise InputError("--config needs a YAML file")
-    path = Path(place[0])
+    path = Path(values[0])
     content = read_yaml(path)
     expected = {name: kind for one in kinds for name, kind in typing.get_type_hints(one).items()}
     converters = {action.dest: action.type for action in reversed(parser.declared) if action.dest != "help"}
@@ -335,7 +335,7 @@ def _check_config(place: list[str], parser: _Parser, kinds: Sequence[type]) -> N
 
 
 def _fits(value: Any, kind: Any, convert: Callable[[str], Any] | None) -> bool:
-    """Whether a value of a YAML file is of a field's type: argparse converts strings, and takes all else as it is."""
+    """Whether a value of a YAML file has a field's type; argparse converts strings and checks nothing else."""
     members = set(typing.get_args(kind)) if typing.get_origin(kind) in (typing.Union, types.UnionType) else {kind}
     if isinstance(value, str) and str not in members and convert is not None:
         try:
@@ -355,12 +355,12 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _fit_to_machine(settings: TrainingArguments) -> None:
-    """Without a GPU: say so to the Trainer, which else leaves ranks unaware of each other."""
+    """Without a GPU, tell the Trainer so; otherwise its ranks would not find each other."""
     if torch.accelerator.is_available():
         return
     settings.dataloader_pin_memory = False
-    settings.bf16 = bool(settings.bf16)  # TRL turns it on where it is not set; it does not speed a CPU up
+    settings.bf16 = bool(settings.bf16)  # TRL turns it on by default, but it does not speed up a CPU
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-        settings.ddp_backend = "gloo"  # accelerate gives DeepSpeed up where use_cpu is set
+        settings.ddp_backend = "gloo"  # accelerate does not use DeepSpeed if use_cpu is set
     else:
         settings.use_cpu = True

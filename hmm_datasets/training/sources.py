@@ -1,6 +1,6 @@
-"""What a run trains on: settings that name it, and rows, held-out rows, tokens and epochs that follow from them.
+"""The training data of a run: the settings that choose it, its rows, its held-out rows, and its token counts.
 
-Shared by the recipes, which read the rows, and by the plan of a run, which counts them.
+The recipes read the rows, and the plan of a run counts them.
 """
 
 from abc import ABC, abstractmethod
@@ -38,9 +38,9 @@ class DataSettings:
         if (self.hmm is None) == (self.tokens is None):
             raise InputError(f"hmm is {self.hmm!r} and tokens {self.tokens!r}; expected exactly one of the two")
         if self.tokens is not None and self.tokenizer is None:
-            raise InputError("tokens is set and tokenizer is not; the model is saved with it")
+            raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")
         if self.hmm is not None and self.packed:
-            raise InputError("packed is set and hmm too; sequences of an HMM fill their rows, so leave packed out")
+            raise InputError("packed and hmm are both set; sequences of an HMM fill their rows, so leave packed out")
 
     def load(self) -> "TrainingData":
         """Open the HMM or the streams."""
@@ -49,7 +49,7 @@ class DataSettings:
 
 @dataclass
 class MixtureSettings:
-    """What to midtrain, on what."""
+    """The model to midtrain, and the mixture to train it on."""
 
     model: str = field(metadata={"help": "Folder or Hub name of the pretrained model."})
     streams: list[str] = field(metadata={"help": "Folders, each with the token streams train/ and test/."})
@@ -61,7 +61,7 @@ class MixtureSettings:
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):
-            raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected as many")
+            raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected one per stream")
         if self.num_test_sequences < 1:
             raise InputError(f"num_test_sequences is {self.num_test_sequences}; expected 1 or more")
 
@@ -71,17 +71,17 @@ class MixtureSettings:
 
 
 class TrainingData(ABC):
-    """Rows to train on, as many as are wanted, and rows held out.
+    """Rows to train on, and held-out rows.
 
     Attributes:
-        row_length (`int`): `T`, tokens per row; with padding, where there is any.
-        rows_per_epoch (`int`, *optional*): rows before one comes again; None where none ever does.
-        test_rows (`Dataset`): held out.
+        row_length (`int`): `T`, tokens per row, including padding.
+        rows_per_epoch (`int`, *optional*): rows before one is repeated; None if rows are never repeated.
+        test_rows (`Dataset`): the held-out rows.
         vocab_size (`int`): `V`.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that made the tokens.
-        source ([`~hmm_datasets.HMM`] or family, *optional*): the distribution of the rows, where it is known.
-        packed (`bool`): rows hold several documents, which are to be kept apart.
-        identity (`dict`): what fixes the rows and their order.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): the tokenizer that made the tokens.
+        source ([`~hmm_datasets.HMM`] or family, *optional*): the distribution of the rows, if it is known.
+        packed (`bool`): whether rows have several documents, which attention must keep apart.
+        identity (`dict`): what determines the rows and their order.
     """
 
     row_length: int
@@ -99,26 +99,26 @@ class TrainingData(ABC):
 
     @property
     def special_tokens(self) -> dict[str, int | None]:
-        """Identifiers for a model's configuration."""
+        """Ids of the special tokens, for a model's configuration."""
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         return {} if self.tokenizer is None else {name: getattr(self.tokenizer, name) for name in names}
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens per row on average, padding apart."""
+        """Average number of tokens per row, without padding."""
         return float(self.row_length)
 
     def tokens_of(self, num_rows: int) -> int:
-        """Tokens of the first rows, padding apart."""
+        """Number of tokens in the first `num_rows` rows, without padding."""
         return num_rows * self.row_length
 
     def corpora(self, num_rows: int) -> list[dict[str, Any]]:
-        """What the first rows are made of: `name`, `corpus`, `tokens` and `epochs` read; none where nothing ends."""
+        """The corpora in the first `num_rows` rows: `name`, `corpus`, `tokens`, `epochs` of each; none for an HMM."""
         return []
 
 
 class SequenceData(TrainingData):
-    """Sequences of an HMM or a family, a beginning token before each."""
+    """Sequences of an HMM or a family, each after a beginning token."""
 
     rows_per_epoch = None
 
@@ -154,7 +154,7 @@ class SequenceData(TrainingData):
 
 
 class TokenData(TrainingData):
-    """Windows of a token stream, shuffled anew in every epoch."""
+    """Windows of a token stream, in another random order in every epoch."""
 
     def __init__(self, settings: DataSettings):
         from torch.utils.data import Subset
@@ -204,7 +204,7 @@ class TokenData(TrainingData):
 
 
 class MixedData(TrainingData):
-    """Windows of several token streams, in given shares."""
+    """Windows of several token streams, mixed in given shares."""
 
     def __init__(self, settings: MixtureSettings):
         from torch.utils.data import Subset
@@ -222,7 +222,7 @@ class MixedData(TrainingData):
         self.streams = [TokenStream(f"{folder}/train") for folder in settings.streams]
         for folder, stream in zip(settings.streams, self.streams, strict=True):
             if stream.index.tokenizer_hash != tokenizer_hash(self.tokenizer):
-                raise InputError(f"{folder}: made with another tokenizer than {settings.model}; tokenize it again")
+                raise InputError(f"{folder}: made with a different tokenizer than {settings.model}; tokenize it again")
         self.vocab_size = self.streams[0].index.vocab_size
         held_out = [TokenWindows(TokenStream(f"{folder}/test"), settings.length) for folder in settings.streams]
         first = [Subset(rows, range(min(len(rows), settings.num_test_sequences))) for rows in held_out]
@@ -253,14 +253,14 @@ class MixedData(TrainingData):
 
 
 class ConversationData(TrainingData):
-    """Tokenized conversations, shuffled anew in every epoch.
+    """Tokenized conversations, in another random order in every epoch.
 
     Args:
-        rows (`datasets.Dataset`): with `input_ids`, as TRL prepares them.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that made the tokens.
-        max_length (`int`, *optional*): longest row; None for that of the longest there is.
-        seed (`int`): of the orders.
-        test_rows (`datasets.Dataset`, *optional*): held out.
+        rows (`datasets.Dataset`): rows with `input_ids`, as TRL prepares them.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer that made the tokens.
+        max_length (`int`, *optional*): maximum number of tokens per row; None for the length of the longest row.
+        seed (`int`): seed of the orders.
+        test_rows (`datasets.Dataset`, *optional*): the held-out rows.
     """
 
     def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
@@ -290,12 +290,12 @@ class ConversationData(TrainingData):
         from ..shuffle import epoch_order
 
         epochs, rest = divmod(num_rows, self.rows_per_epoch)
-        places = epoch_order(range(rest), self.rows_per_epoch, self._seed, epochs)
-        return epochs * int(self._lengths.sum()) + int(self._lengths[places].sum())
+        indices = epoch_order(range(rest), self.rows_per_epoch, self._seed, epochs)
+        return epochs * int(self._lengths.sum()) + int(self._lengths[indices].sum())
 
 
 def stream_names(folders: Sequence[str]) -> list[str]:
-    """What the streams are called in the figures: after their folders, and those around them where two are alike.
+    """Names of the streams for plots and logs: that of the folder, preceded by its parent's if two are the same.
 
     ```python
     >>> stream_names(["outputs/a/text", "outputs/b/text", "outputs/a/chat"])
@@ -303,12 +303,12 @@ def stream_names(folders: Sequence[str]) -> list[str]:
 
     ```
     """
-    parts = [[part for part in Path(folder).parts if part not in ("/", "..")] for folder in folders]
-    names = [place[-1] for place in parts]
-    names = ["_".join(place[-2:]) if names.count(name) > 1 else name for place, name in zip(parts, names, strict=True)]
+    paths = [[part for part in Path(folder).parts if part not in ("/", "..")] for folder in folders]
+    names = [parts[-1] for parts in paths]
+    names = ["_".join(parts[-2:]) if names.count(name) > 1 else name for parts, name in zip(paths, names, strict=True)]
     return [
-        name if name not in names[:place] else f"{name}_{names[:place].count(name) + 1}"
-        for place, name in enumerate(names)
+        name if name not in names[:index] else f"{name}_{names[:index].count(name) + 1}"
+        for index, name in enumerate(names)
     ]
 
 

@@ -1,6 +1,6 @@
-"""Where rows go beside `history.jsonl`: TensorBoard, trackio, W&B or another that transformers knows, if asked.
+"""Experiment trackers (TensorBoard, trackio, W&B and others that transformers knows), besides `history.jsonl`.
 
-The Trainer's own callbacks send them, every value that a row has, at its step. By default nothing is sent anywhere.
+The Trainer's own callbacks send every value of a row. By default nothing is sent anywhere.
 """
 
 import difflib
@@ -12,13 +12,13 @@ _PACKAGES = ("tensorboard", "trackio", "wandb")
 
 
 def check_trackers(names: str | list[str] | None) -> None:
-    """Refuse a tracker that is not there, before anything is built.
+    """Refuse a tracker that is not available, before a run starts.
 
     Args:
-        names (`str` or list of `str`, *optional*): as `TrainingArguments.report_to` takes them.
+        names (`str` or list of `str`, *optional*): the value of `TrainingArguments.report_to`.
 
     Raises:
-        `InputError`: one that transformers does not know, or whose package is not installed.
+        `InputError`: a tracker that transformers does not know, or whose package is not installed.
     """
     from transformers.integrations import INTEGRATION_TO_CALLBACK
 
@@ -27,6 +27,6 @@ def check_trackers(names: str | list[str] | None) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-            raise InputError(f"report_to: {name} is no tracker; {hint}")
+            raise InputError(f"report_to: {name} is not a tracker; {hint}")
         if name in _PACKAGES and importlib.util.find_spec(name) is None:
             raise InputError(f"report_to: {name} is not installed; pip install {name}, or leave it out")

@@ -1,8 +1,8 @@
-"""The Trainer and TRL's SFTTrainer with exact order, exact counts, whole checkpoints, and a NaN that never trains on.
+"""The Trainer and TRL's SFTTrainer with exact order, exact counts, whole checkpoints, and no training on NaN.
 
 One optimizer step, from top to bottom, is [`StepTrainer.get_batch_samples`], then for each micro-batch
 [`StepTrainer.training_step`] and in it [`StepTrainer.compute_loss`], then [`StepTrainer.gradient_norm`] and the
-optimizer. What happens there besides is said by the components, in the order of [`StepTrainer.components`].
+optimizer. Everything else that a step does is in the components, in the order of [`StepTrainer.components`].
 """
 
 from collections.abc import Callable
@@ -41,21 +41,21 @@ from .vocabulary import pad_output, vocabulary_multiple
 
 
 class StepTrainer(ShardedTrainer):
-    """Mixed into a Trainer class, before it; its settings mix in [`~hmm_datasets.training.settings.RunSettings`].
+    """A mixin for a Trainer class whose settings include [`~hmm_datasets.training.settings.RunSettings`].
 
     Attributes:
-        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): of the run.
-        components (`list` of [`~hmm_datasets.training.components.component.Component`]): what a step does besides the
-            loss. `before_...` is called in this order, `after_...` in the reverse one.
-        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows of every step.
-        totals ([`~hmm_datasets.training.callbacks.run_totals.RunTotals`]): what adds up over the starts of the run.
-        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): where this run goes on.
-        identity (`dict`, *optional*): what fixes the curve of the run; written beside every checkpoint.
+        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): the plan of the run.
+        components (`list` of [`~hmm_datasets.training.components.component.Component`]): what a step does in addition
+            to the loss. `before_...` methods are called in this order, `after_...` methods in the reverse order.
+        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): number of rows of every step.
+        totals ([`~hmm_datasets.training.callbacks.run_totals.RunTotals`]): totals over all starts of the run.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
+        identity (`dict`, *optional*): what determines the loss curve of the run; written into every checkpoint.
     """
 
     extra_columns = (ROW_INDEX,)
     loss_has_logits = True
-    """Whether the loss is computed from logits that are there; else they take one more forward pass."""
+    """Whether computing the loss also gives the logits; if not, they take one more forward pass."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
@@ -83,7 +83,7 @@ class StepTrainer(ShardedTrainer):
     # Before the first step.
 
     def _plan(self) -> Plan | None:
-        """The plan of a run that was given none."""
+        """The plan to use if none was given."""
         return None
 
     @property
@@ -92,21 +92,21 @@ class StepTrainer(ShardedTrainer):
         return self.args.train_sampling_strategy == "sequential"
 
     def begin(self, data: dict[str, Any], start: Start | None = None) -> None:
-        """Refuse what cannot be honoured; then read on from `start`. Called once, before `train`.
+        """Check that the run can continue from `start`, and skip the rows before it. Called once, before `train`.
 
         Args:
-            data (`dict`): what fixes the rows and their order.
-            start ([`Start`], *optional*): the checkpoint to go on from.
+            data (`dict`): what determines the rows and their order.
+            start ([`Start`], *optional*): the checkpoint to continue from.
 
         Raises:
-            `InputError`: the checkpoint is of another run, or a batch does not divide.
+            `InputError`: the checkpoint is from another run, or a batch does not divide.
         """
         args = self.args
         self.identity, self.start = curve_identity(self, data), start
         self.schedule = args.batch_schedule.continued(start, args.world_size * args.per_device_train_batch_size)
         if start is None:
             return
-        # Shuffled rows are passed over batch by batch, which finds the next row only if batches are as they were.
+        # The Trainer skips shuffled rows batch by batch, which is right only if the batch size is unchanged.
         fixed = () if self.reads_in_order else ("settings.global_batch_size",)
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
         if self.reads_in_order:
@@ -115,7 +115,7 @@ class StepTrainer(ShardedTrainer):
             args.ignore_data_skip = True
 
     def training_length(self, args, dataloader) -> TrainingLength:
-        """One epoch of `max_steps` steps where micro-batches do not tell steps, or no step is left."""
+        """One epoch of `max_steps` steps if steps differ in their number of micro-batches, or if no step is left."""
         length = super().training_length(args, dataloader)
         is_done = self.start is not None and self.start.step == length.steps
         if not (self.schedule.stages or is_done):
@@ -128,25 +128,25 @@ class StepTrainer(ShardedTrainer):
         )
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        """Make the optimizer, unless there is one."""
+        """Create the optimizer, unless there is one."""
         if self.optimizer is None:
-            whose = self.model if model is None else model
-            decayed = set(self.get_decay_parameter_names(whose))
-            self.optimizer = named_optimizer(whose, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
+            trained = self.model if model is None else model
+            decayed = set(self.get_decay_parameter_names(trained))
+            self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
         return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
-        """Make the schedule, its decay as a share of the run resolved."""
+        """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
         with resolved_schedule(self.args, num_training_steps):
             return super().create_scheduler(num_training_steps, optimizer)
 
     # A step.
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """The micro-batches of a step, and how many labels they hold.
+        """The micro-batches of a step, and their number of labels.
 
-        The Trainer's loop counts the micro-batches of a step up to those of the full global batch, and synchronizes on
-        the last. A smaller global batch therefore begins with empty ones (`None`), on which nothing happens.
+        The Trainer's loop expects as many micro-batches as the full global batch has, and synchronizes on the last. A
+        smaller global batch is therefore preceded by empty micro-batches (`None`), for which nothing is computed.
         """
         step, rows = self.state.global_step, None
         wanted = num_batches
@@ -163,7 +163,7 @@ class StepTrainer(ShardedTrainer):
         return [None] * (num_batches - wanted) + batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Forward and backward of a micro-batch; returns its loss."""
+        """Forward and backward pass of a micro-batch; returns its loss."""
         if inputs is None:
             self.skip_micro_batch()
             return torch.zeros((), device=self.args.device)
@@ -194,7 +194,7 @@ class StepTrainer(ShardedTrainer):
         return outputs.logits
 
     def count_tokens(self, inputs) -> None:
-        """Count the tokens of a micro-batch on all ranks, padding left out."""
+        """Count the tokens of a micro-batch on all ranks, without padding."""
         if inputs is None:
             return
         if self.args.include_num_input_tokens_seen != "non_padding" or "attention_mask" in inputs:
@@ -207,7 +207,7 @@ class StepTrainer(ShardedTrainer):
         return 0 if inputs is None else self.throughput.flops_of(inputs)
 
     def store_flos(self) -> None:
-        """Add the FLOPs of all ranks to the sum, in float64; the Trainer adds in float32, to 7 digits."""
+        """Add the FLOPs of all ranks to the sum in float64; the Trainer would use float32, with 7 digits."""
         flops = torch.tensor(self.current_flos, dtype=torch.float64, device=self.args.device)
         if self.args.world_size > 1:
             torch.distributed.all_reduce(flops)
@@ -236,7 +236,7 @@ class StepTrainer(ShardedTrainer):
     # Evaluations.
 
     def evaluation_loop(self, dataloader, *args, metric_key_prefix: str = "eval", **kwargs):
-        """Evaluate, and let the components complete the measures."""
+        """Evaluate, and let the components add to the metrics."""
         for component in self.components:
             component.before_evaluation()
         output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -251,11 +251,11 @@ class StepTrainer(ShardedTrainer):
         self.checkpoints.save(write)
 
     def save_finished(self) -> None:
-        """Save the model in the run's folder, each of its files whole, the others as they were until it is."""
+        """Save the model in the run's folder; each file is replaced only once all new ones are complete."""
         self.checkpoints.save_model()
 
     def save_model_files(self, folder: Path, state_dict: dict | None = None) -> None:
-        """Write a model that others can load."""
+        """Write the model with a configuration for inference."""
         with loadable(self.accelerator.unwrap_model(self.model, keep_torch_compile=False), folder):
             super().save_model_files(folder, state_dict)
 
@@ -274,13 +274,13 @@ class StepTrainer(ShardedTrainer):
         private: bool | None = None,
         **kwargs,
     ):
-        """Save the model and push the run's folder; see the Trainer's own for the arguments.
+        """Save the model and push the run's folder; the arguments are those of `Trainer.push_to_hub`.
 
         Returns:
             [`~hmm_datasets.hub.push.PushResult`], or a `Future` of one if not `blocking`, on rank 0.
 
         Raises:
-            `InputError`: the Hub refuses, or a file holds a token.
+            `InputError`: the Hub refuses, or a file contains a token.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
@@ -292,13 +292,13 @@ class StepTrainer(ShardedTrainer):
         return self.hub_pushes.push_run(commit_message, blocking, token, revision)
 
     def create_model_card(self, *args, **kwargs) -> None:
-        """Write the card of a finished run in place of the Trainer's draft; before the end there is none."""
+        """Write the card of a finished run instead of the Trainer's draft; an unfinished run gets no card."""
         if self.is_world_process_zero() and (Path(self.args.output_dir) / "summary.json").exists():
             write_run_card(self.args.output_dir)
 
 
 class _Steps(TrainerCallback):
-    """Tells the components of the optimizer, and counts the rows of a step once it is done."""
+    """Calls the components before and after the optimizer, and counts the rows of a step once it is done."""
 
     def __init__(self, trainer: StepTrainer):
         self._trainer = trainer
@@ -319,16 +319,16 @@ class Pretrainer(StepTrainer, Trainer):
     """The Trainer for rows of tokens; its settings are [`~hmm_datasets.training.settings.PretrainSettings`].
 
     Args:
-        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): of the run, whose rows are trained on.
-        train_dataset (`Dataset`, *optional*): rows, where there is no plan.
-        *args, **kwargs: the Trainer's own.
+        plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): the plan of the run; it provides the rows.
+        train_dataset (`Dataset`, *optional*): the rows, if there is no plan.
+        *args, **kwargs: arguments of `Trainer`.
     """
 
     def __init__(self, *args, plan: Plan | None = None, train_dataset=None, **kwargs):
         if plan is not None:
             train_dataset = plan.train_rows()
         if isinstance(train_dataset, EndlessSequences):
-            train_dataset = train_dataset.by_index()  # so that a run goes on at any step in constant time
+            train_dataset = train_dataset.by_index()  # so that a run resumes at any step in constant time
         super().__init__(*args, plan=plan, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
 
@@ -336,10 +336,10 @@ class Pretrainer(StepTrainer, Trainer):
 class FineTuner(StepTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
-    loss_has_logits = False  # its output layer and loss are one
+    loss_has_logits = False  # TRL computes output layer and loss in one fused operation
 
     def _plan(self) -> Plan | None:
-        """The plan for the conversations as TRL prepared them, which are then read in order."""
+        """The plan for the conversations as TRL prepared them; the plan's rows replace the training data."""
         if not self.reads_in_order:
             return None
         data = ConversationData(

@@ -1,10 +1,10 @@
-"""An output layer computed for a vocabulary padded to a multiple of 128, with the loss left as it is.
+"""An output layer computed for a vocabulary padded to a multiple of 128, without a change of the loss.
 
-Tensor cores take matrices whose sides are multiples of 8 or more; an odd vocabulary sends the largest product of a
-small model elsewhere (Shoeybi et al., "Megatron-LM", 2019, section 4.1, pad to 128 per GPU for that). Here the
-parameters keep their `V` rows, so that the saved model is an ordinary one and tied embeddings stay tied; the weight
-gets rows of zeros where it is multiplied, and the logits are cut back to `V`. Cost: a copy of the weight forward and
-of the logits' gradient backward, which is why nothing is padded on a CPU unless asked.
+Tensor cores need matrices whose sides are multiples of 8 or more, so with an odd vocabulary the largest product of a
+small model does not use them; Shoeybi et al., "Megatron-LM", 2019, section 4.1, pad to 128 per GPU for this reason.
+Here the parameters keep their `V` rows, so the saved model is an ordinary one and tied embeddings stay tied. Rows of
+zeros are added to the weight only for the product, and the logits are cut back to `V`. This copies the weight in the
+forward pass and the gradient of the logits in the backward pass, so on a CPU nothing is padded by default.
 """
 
 import torch
@@ -22,8 +22,8 @@ class PaddedOutput(nn.Linear):
     """A linear layer from `D` to `V` features, computed with `V` rounded up to a multiple.
 
     Args:
-        layer (`nn.Linear`): whose parameters it takes, the very same ones, so that tied weights stay tied.
-        multiple (`int`): what the rows of the weight are rounded up to a multiple of.
+        layer (`nn.Linear`): the layer to replace; its parameters are shared, so that tied weights stay tied.
+        multiple (`int`): `V` is rounded up to a multiple of this.
     """
 
     def __init__(self, layer: nn.Linear, multiple: int):
@@ -33,7 +33,7 @@ class PaddedOutput(nn.Linear):
         self.train(layer.training)
 
     def forward(self, hidden: Float[torch.Tensor, "*B D"]) -> Float[torch.Tensor, "*B V"]:
-        """The logits: a view of those of the padded vocabulary."""
+        """The logits, a view of those of the padded vocabulary."""
         more = -self.out_features % self.multiple
         weight = functional.pad(self.weight, (0, 0, 0, more))
         bias = None if self.bias is None else functional.pad(self.bias, (0, more))
@@ -43,7 +43,7 @@ class PaddedOutput(nn.Linear):
 def pad_output(model: PreTrainedModel, multiple: int) -> None:
     """Compute the output layer of a model for a vocabulary that is a multiple of `multiple`.
 
-    Nothing happens where it is one already, or where the output layer is no `nn.Linear`.
+    Nothing happens if it is such a multiple already, or if the output layer is not an `nn.Linear`.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a language model; changed in place.
@@ -66,10 +66,10 @@ def pad_output(model: PreTrainedModel, multiple: int) -> None:
 
 
 def vocabulary_multiple(asked: int | None, device: torch.device) -> int:
-    """What to pad to: as asked, else 128 on a GPU and nothing on a CPU, which does not gain by it.
+    """The multiple to pad to: `asked` if set, else 128 on a GPU, and 1 (no padding) on a CPU.
 
     Raises:
-        `InputError`: below 1.
+        `InputError`: `asked` is below 1.
     """
     if asked is not None and asked < 1:
         raise InputError(f"pad_vocabulary_to is {asked}; expected 1 (no padding) or more")

@@ -1,12 +1,12 @@
-"""The whole road in some minutes on two cores: text, HMM, stream, pretrain, measure, midtrain, SFT, report, answers.
+"""All stages in some minutes on two cores: fit an HMM, pretrain, evaluate, tokenize, midtrain, fine-tune, report.
 
     hmm-datasets demo
 
-Runs the recipes, each as its own command, which is printed; stops at the first that fails. Everything is written to
-`outputs/demo` in the current folder. The model of the HMM and that of the stories need nothing of each other and are
-trained side by side, a core each; fine-tuning runs on two processes. Started again it goes on where it stopped:
-training that is done is not done twice. `hmm-datasets configs copy demo` makes copies of its settings, which are then
-used in place of the shipped ones.
+It runs the recipes one after the other, prints the command of each, and stops at the first that fails. Everything is
+written to `outputs/demo` in the current folder. The model of the HMM and that of the stories do not depend on each
+other and are trained in parallel, each on one core; fine-tuning runs on two processes. When started again the demo
+continues where it stopped, and does not repeat finished training. `hmm-datasets configs copy demo` copies its
+settings, which are then used instead of the shipped ones.
 """
 
 import argparse

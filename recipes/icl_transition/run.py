@@ -2,17 +2,17 @@
 
     hmm-datasets icl-transition
 
-Every row comes from a Markov chain of its own, over three symbols, whose transition rows are drawn from a Dirichlet
-distribution of concentration 0.3. So nothing is to be learnt but the way: to predict well, a model must find the
-statistics of the chain in the row itself. The optimum is known exactly (counts of what followed each symbol, plus
-0.3), and so are the steps below it: the uniform distribution, and the unigram and the bigram of the context. Such a
-model is stuck at the unigram for a while, until heads form that look up what followed the current symbol before; see
-Edelman, Edelman, Goel, Malach and Tsilivis, "The Evolution of Statistical Induction Heads: In-Context Learning Markov
-Chains", 2024.
+Every row comes from a different Markov chain over three symbols, whose transition rows are drawn from a Dirichlet
+distribution with concentration 0.3. So a model cannot learn the statistics of one chain; to predict well, it must
+estimate them from the row itself. The optimum is known exactly: it predicts by the counts of what followed each symbol
+in the row, plus 0.3. The weaker predictors are known too: the uniform distribution, and the unigram and the bigram of
+the context. Such a model stays near the unigram for a while, until attention heads form that look up what followed the
+current symbol before; see Edelman, Edelman, Goel, Malach and Tsilivis, "The Evolution of Statistical Induction Heads:
+In-Context Learning Markov Chains", 2024.
 
-The report in `outputs/icl_transition/evaluation` draws the divergence from each predictor along training, and names
-the step at which the model is closest to it and that at which it leaves it behind. Some minutes on two cores; started
-again it goes on where it stopped.
+The report in `outputs/icl_transition/evaluation` shows the divergence from each predictor during training, and the
+steps at which the model is closest to a predictor and passes it. It takes some minutes on two cores; when started
+again it continues where it stopped.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from hmm_datasets.stages import run_stages
 
 STAGES = (
     (
-        "A Llama of two layers, each row from a chain of its own",
+        "A Llama of two layers; every row from a different chain",
         "hmm-datasets pretrain --launch cpu2 --config icl_transition/pretrain.yaml",
     ),
     (

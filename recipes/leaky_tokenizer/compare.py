@@ -1,11 +1,11 @@
-"""Clean beside leaky: a table in the terminal, `report.json` and `leaky.png` in the experiment's folder.
+"""Comparison of clean and leaky: a table in the terminal, `report.json` and `leaky.png` in the experiment's folder.
 
     python recipes/leaky_tokenizer/compare.py --experiment outputs/leaky_tokenizer --seeds 0 1
 
-Compression of train and held-out text by both tokenizers; tokens of the leaky one that it owes to the held-out text;
-bits per byte of the models on the held-out documents. Differences are leaky less clean, on the same documents; their
-intervals are the paired bootstrap's over documents, and so know nothing of the chance in training: for that there are
-the seeds.
+It shows the compression of train and held-out text by both tokenizers, the tokens that the leaky tokenizer has because
+of the held-out text, and the bits per byte of the models on the held-out documents. Differences are leaky minus clean,
+on the same documents. Their intervals come from the paired bootstrap over documents; they do not include the variation
+between training runs, which the seeds show.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class ComparisonSettings:
-    """Which experiment."""
+    """The experiment to compare."""
 
     experiment: str = field(metadata={"help": "Folder of the runs."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the models."})
@@ -42,15 +42,15 @@ def main(settings: ComparisonSettings) -> None:
         return load_corpus(made_of["corpus"], split=split, kind="text", **chosen)["text"]
 
     compression = {split: compare(*tokenizers, texts(split)) for split in ("test", "train")}
-    owed = tokens_from_test(*tokenizers, texts("train"), texts("test"))
+    leaked = tokens_from_test(*tokenizers, texts("train"), texts("test"))
     models = compare_models(root, settings.seeds)
     for split, name in (("test", "held-out"), ("train", "train")):
         print(_compression_table(name, compression[split]), end="\n\n")
-    print(_owed_table(owed), end="\n\n")
+    print(_leaked_table(leaked), end="\n\n")
     print(_models_table(models))
     report = {
         "compression": {split: asdict(found) for split, found in compression.items()},
-        "tokens_from_test": asdict(owed),
+        "tokens_from_test": asdict(leaked),
         "models": models,
         "settings": made_of,
     }
@@ -63,8 +63,8 @@ def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
     """Bits per byte of each seed's two models, their difference, and the mean difference over seeds.
 
     Returns:
-        `dict`: `seeds`, a list of `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the same
-        of the losses averaged over seeds.
+        `dict`: `seeds`, a list with `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the
+        same for the losses averaged over seeds.
     """
     import math
 
@@ -83,7 +83,7 @@ def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
             found[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
             sizes = np.array([row["bytes"] for row in documents])
             if reference is not None and not np.array_equal(sizes, reference):
-                raise InputError(f"{folder}: other documents than in the runs before it; measure all of them again")
+                raise InputError(f"{folder}: its documents differ from those of the other runs; evaluate all again")
             reference = sizes
         difference = paired_difference(losses["clean"][-1], losses["leaky"][-1], sizes)
         rows.append({"seed": seed, **found, "difference": asdict(difference)})
@@ -112,13 +112,13 @@ def _compression_table(name: str, found) -> str:
     return f"{text_table(header, rows)}\n({counts})"
 
 
-def _owed_table(owed, most: int = 10) -> str:
+def _leaked_table(leaked, max_rows: int = 10) -> str:
     from hmm_datasets.report.tables import text_table
 
-    rows = [[repr(token.text), f"{token.in_test:,}", f"{token.in_train:,}"] for token in owed.from_test[:most]]
+    rows = [[repr(token.text), f"{token.in_test:,}", f"{token.in_train:,}"] for token in leaked.from_test[:max_rows]]
     head = (
-        f"{owed.new:,} tokens of the leaky tokenizer are not in the clean one; {owed.used:,} occur in the held-out "
-        f"text, {len(owed.from_test):,} more often there than in the train text"
+        f"{leaked.new:,} tokens of the leaky tokenizer are not in the clean one; {leaked.used:,} occur in the "
+        f"held-out text, {len(leaked.from_test):,} more often there than in the train text"
     )
     return f"{head}\n{text_table(['token', 'in held-out text', 'in train text'], rows)}" if rows else head
 
@@ -138,7 +138,7 @@ def _models_table(models: dict[str, Any]) -> str:
 
 
 def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> None:
-    """Two panels: what leaking does to bytes per token, and to bits per byte, each with its interval."""
+    """Draw two panels: the effect of leaking on bytes per token, and on bits per byte, each with its interval."""
     from matplotlib.figure import Figure
 
     from hmm_datasets.report.plots import save_figure
@@ -153,11 +153,11 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
     panels = figure.subplots(1, 2)
     titles = ("bytes per token", "bits per byte of held-out text")
     for axes, title, rows in zip(panels, titles, (left, right), strict=True):
-        for place, (value, low, high) in enumerate(rows.values()):
-            axes.errorbar(value, place, xerr=[[value - low], [high - value]], color="#0072B2", marker="o", capsize=3)
+        for height, (value, low, high) in enumerate(rows.values()):
+            axes.errorbar(value, height, xerr=[[value - low], [high - value]], color="#0072B2", marker="o", capsize=3)
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set(yticks=range(len(rows)), yticklabels=list(rows), ylim=(len(rows) - 0.5, -0.5))
-        axes.set(xlabel=f"{title}, leaky less clean")
+        axes.set(xlabel=f"{title}, leaky minus clean")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", alpha=0.25, linewidth=0.6)
     save_figure(figure, path)

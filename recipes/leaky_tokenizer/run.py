@@ -1,11 +1,11 @@
-"""Clean against leaky: what a tokenizer gains by having seen the test text, and what a model gains by the tokenizer.
+"""A clean and a leaky tokenizer: what is gained by training a tokenizer on the test text too.
 
     hmm-datasets leaky-tokenizer --config leaky_tokenizer/small.yaml [--seeds 0 1 2 ...]
 
-Two byte-level BPE tokenizers of one size, `clean` trained on the train text and `leaky` on train and test text; both
-texts tokenized by both; for each seed the same model, from the same first weights, trained on the same number of
-tokens under each, and measured in bits per byte on the held-out documents. The last stage compares: see `compare.py`.
-Started again it goes on where it stopped.
+Two byte-level BPE tokenizers of the same size are trained, `clean` on the train text and `leaky` on train and test
+text, and both texts are tokenized with both. For each seed the same model, with the same initial weights, is trained
+on the same number of tokens with each tokenizer, and measured in bits per byte on the held-out documents. The last
+stage compares them, see `compare.py`. When started again the experiment continues where it stopped.
 """
 
 import shlex
@@ -18,7 +18,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class LeakySettings:
-    """The experiment."""
+    """Settings of the experiment."""
 
     output_dir: str = field(metadata={"help": "Output folder."})
     corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
@@ -41,7 +41,7 @@ class LeakySettings:
 
 
 def main(settings: LeakySettings) -> None:
-    """Tokenize twice, train and measure for each seed, compare."""
+    """Tokenize twice, train and evaluate for each seed, compare."""
     from hmm_datasets.stages import run_stages
 
     code = run_stages(stages(settings))
@@ -61,7 +61,7 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
         folder = f"{settings.output_dir}/{name}"
         result.append(
             (
-                f"The {name} tokenizer, of {splits.replace(' ', ' and ')} text; both texts tokenized",
+                f"The {name} tokenizer, trained on {splits.replace(' ', ' and ')} text; both texts tokenized",
                 f"hmm-datasets tokenize {text} --tokenizer_splits {splits} --conversations none --output_dir {folder}",
             )
         )
@@ -83,7 +83,7 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
             )
     result.append(
         (
-            "Clean beside leaky",
+            "Comparison of clean and leaky",
             f"python {compare} --experiment {settings.output_dir} --seeds " + " ".join(map(str, settings.seeds)),
         )
     )

@@ -17,7 +17,7 @@ from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.evaluation.linear_probe import (
     Moments,
     partners,
-    shuffled_places,
+    shuffled_positions,
     split_sequences,
 )
 from hmm_datasets.hmm import processes
@@ -71,7 +71,7 @@ def test_figures_are_those_of_scikit_learn_on_the_same_split(bos, accelerator):
     for half in (fitted, tested):
         for sequence, partner in zip(half, partners(half), strict=True):
             assert sequence != partner
-            shuffled[sequence] = beliefs[partner][shuffled_places(sequence, beliefs.shape[1], 5)]
+            shuffled[sequence] = beliefs[partner][shuffled_positions(sequence, beliefs.shape[1], 5)]
     assert list(found["layers"]) == ["0", "1", "2", "all"]
     for name, layer in zip(found["layers"], [*hidden, np.concatenate(hidden, -1)], strict=True):
         assert list(found["layers"][name]) == FIGURES
@@ -149,10 +149,15 @@ class Silent(torch.nn.Module):
 @pytest.mark.parametrize(
     ("model", "source", "count", "message"),
     [
-        (Silent(), PermutedSymbols(MESS3), 9, "PermutedSymbols has no one belief to probe for; expected a single HMM"),
+        (
+            Silent(),
+            PermutedSymbols(MESS3),
+            9,
+            "PermutedSymbols is a family of HMMs and has no single belief; expected one HMM",
+        ),
         (Silent(), MESS3, 9, "Silent returns no hidden states; there is nothing to probe"),
         (Silent(), MESS3, 3, "3 sequences to probe; expected 4 or more, two of them in each half"),
-        (Silent(), processes.random(2, 9), 9, "the model knows 4 tokens, the data have 10 symbols"),
+        (Silent(), processes.random(2, 9), 9, "the model has 4 tokens, but the data have 10 symbols"),
     ],
     ids=["family", "silent", "few", "vocabulary"],
 )
@@ -208,7 +213,7 @@ def test_the_metric_module_and_the_measuring_of_a_model_agree(accelerator):
     ("predictions", "references", "message"),
     [
         (np.zeros((5, 2, 3)), np.zeros((5, 3, 3)), "predictions have shape (5, 2, 3), references (5, 3, 3); expected"),
-        (np.full((5, 2, 3), np.inf), np.zeros((5, 2, 3)), "predictions[0, 0, 0] is no finite number"),
+        (np.full((5, 2, 3), np.inf), np.zeros((5, 2, 3)), "predictions[0, 0, 0] is not finite"),
         (np.zeros((2, 2, 3)), np.zeros((2, 2, 3)), "2 sequences to probe; expected 4 or more"),
     ],
     ids=["places", "infinite", "few"],

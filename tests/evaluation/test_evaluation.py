@@ -187,14 +187,14 @@ def test_what_cannot_be_measured_says_what_it_needs(run, writer, tmp_path, capsy
     RandomChains(3, alpha=1.0).save_pretrained(chains)
     hmm = run.parent / "hmm"
     for argv, said in (
-        ([bare], "nothing to measure it against; name an HMM or a family with --targets"),
-        ([bare, "--targets", chains, "--tasks", "beliefs"], "task beliefs: beliefs are those of one HMM"),
+        ([bare], "no distribution to measure it against; give an HMM or a family with --targets"),
+        ([bare, "--targets", chains, "--tasks", "beliefs"], "task beliefs: it needs one HMM"),
         ([bare, "--targets", hmm, "--tasks", "text"], "task text: no held-out text"),
         ([bare, "--tasks", "poetry"], "tasks has 'poetry'; expected some of optimum, beliefs, training"),
-        ([bare, "--targets", hmm, chains], "targets names 2 processes and 0 texts; expected at most one of each"),
-        ([bare, "--targets", hmm, "--checkpoints", "true"], "no checkpoint-* in it"),
+        ([bare, "--targets", hmm, chains], "targets has 2 processes and 0 texts; expected at most one of each"),
+        ([bare, "--targets", hmm, "--checkpoints", "true"], "has no checkpoint-*"),
         ([bare, "--targets", tmp_path], "no config.json of an HMM, family.json of a family or index.json"),
-        ([writer / "model", "--tasks", "core"], "task core: no questions; name their folder with --core_data"),
+        ([writer / "model", "--tasks", "core"], "task core: no questions; give their folder with --core_data"),
         ([bare, "--targets", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
         ([tmp_path / "none"], "none: AutoConfig finds nothing to load"),
         ([bare, "--tragets", hmm], "unknown flag --tragets; did you mean --targets?"),
@@ -210,7 +210,7 @@ def test_a_broken_evaluation_leaves_no_report_behind(run, tmp_path, capsys):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     (other / "model.safetensors").write_bytes(b"torn")
-    assert "its weights are no whole safetensors file" in failing(capsys, other, "--output_dir", folder)
+    assert "its weights are not a complete safetensors file" in failing(capsys, other, "--output_dir", folder)
     assert read_json(folder / "report.json") == {}, "nothing was measured, so what was there stays"
 
 

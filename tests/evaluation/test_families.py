@@ -67,7 +67,7 @@ def test_without_an_exact_distribution_the_gap_is_from_the_lower_bound(accelerat
     gap = found["cross_entropy"]["uniform"]["cross_entropy"] - found["cross_entropy"]["oracle"]["cross_entropy"]
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(gap, rel=1e-9)
     table = hmm_table(found)
-    assert "told the HMM of each row" in table
+    assert "oracle (knows each row's HMM)" in table
     assert "excess over the lower bound" in table
     plot_positions(found, tmp_path / "positions.png", title="nine states")
     assert (tmp_path / "positions.png").stat().st_size > 10_000

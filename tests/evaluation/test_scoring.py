@@ -100,11 +100,11 @@ def counted(forward, seen: list):
 
 
 def test_only_plain_caches_are_lent():
-    assert scoring._lends_its_cache(make("llama"))
-    assert not scoring._lends_its_cache(make("mistral"))
-    assert not scoring._lends_its_cache(make("mamba"))
+    assert scoring._can_reuse_cache(make("llama"))
+    assert not scoring._can_reuse_cache(make("mistral"))
+    assert not scoring._can_reuse_cache(make("mamba"))
     # In float64 the mask of a padded place overflows in it, and what it lends is NaN.
-    assert not scoring._lends_its_cache(make("bloom"))
+    assert not scoring._can_reuse_cache(make("bloom"))
 
 
 class Rank:

@@ -150,7 +150,7 @@ def test_a_model_without_results_or_floor_says_so(tmp_path):
     path = write_card("model", tmp_path, changed("model", metrics=[], floor=None))
     text = path.read_text(encoding="utf-8")
     assert "This model was not evaluated." in text
-    assert "The distribution of this data is not known" in text
+    assert "The distribution of these data is not known" in text
     assert "model-index" not in front_matter(path)
 
 
@@ -194,7 +194,7 @@ def test_the_size_of_a_data_set_is_in_the_hubs_words(tmp_path, num_sequences, ca
 def test_a_sample_becomes_a_configuration_of_the_data_set(tmp_path):
     path = write_card("dataset", tmp_path, changed("dataset", sample={"path": "sample.parquet", "sequences": 1000}))
     assert front_matter(path)["configs"] == [{"config_name": "sample", "data_files": "sample.parquet"}]
-    assert "`sample.parquet` holds the first 1,000 sequences" in path.read_text(encoding="utf-8")
+    assert "`sample.parquet` has the first 1,000 sequences" in path.read_text(encoding="utf-8")
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

@@ -137,9 +137,7 @@ def test_tokens_of_a_base_that_says_nothing_are_said_to_be_unknown(stages, tmp_p
     write_json(tmp_path / "sft" / "run.json", record | {"lineage": found})
     write_run_card(tmp_path / "sft")
     count = tokens(stages, "sft")
-    assert (
-        f"| Tokens trained on | {count:,}, and those of before, which are not known |" in card(tmp_path / "sft").text
-    )
+    assert f"| Tokens trained on | {count:,}, and an unknown number in earlier stages |" in card(tmp_path / "sft").text
     assert "| training of base | not known | not known |" in card(tmp_path / "sft").text
 
 

@@ -150,6 +150,6 @@ def test_a_run_whose_pushes_fail_ends_well_and_leaves_nothing_behind(runs):
 
 def test_a_hub_that_refuses_is_told_in_one_line_before_training(runs):
     found, folder, _ = runs
-    expected = "push_to_hub is set, and the repository stranger/x cannot be created (403 You don't have the rights"
+    expected = "push_to_hub is set, but the repository stranger/x cannot be created (403 You don't have the rights"
     assert found["refusal"].startswith(expected)
     assert not (folder / "refused" / "history.jsonl").exists()

@@ -284,7 +284,7 @@ def test_figures_do_not_depend_on_the_batch_size(accelerator):
 def test_a_model_that_does_not_know_the_symbols_is_refused(accelerator):
     rows = HMMSequences(processes.random(2, 9), 10, num_sequences=4)
     message = error(measure_optimum, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
-    assert message.startswith("the model knows 4 tokens, the data have 10 symbols")
+    assert message.startswith("the model has 4 tokens, but the data have 10 symbols")
 
 
 class Uniform(torch.nn.Module):

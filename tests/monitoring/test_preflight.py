@@ -93,7 +93,7 @@ def test_a_lock_that_a_killed_compilation_left_is_named(tmp_path, monkeypatch):
     os.utime(lock, (0, 0))
     check = check_builds()
     assert not check.ok
-    assert check.detail.startswith(f"{lock}: left by a compilation that was killed")
+    assert check.detail.startswith(f"{lock}: lock of a compilation that was killed")
 
 
 def test_a_silent_hub_is_a_warning_and_fails_only_a_run_that_pushes(monkeypatch):
@@ -111,7 +111,7 @@ def test_a_silent_hub_is_a_warning_and_fails_only_a_run_that_pushes(monkeypatch)
     assert "warning=True" in unneeded
     assert "ok=False" in needed
     assert (
-        "http://127.0.0.1:9 does not answer; a run that needs nothing from it goes on with HF_HUB_OFFLINE=1" in needed
+        "http://127.0.0.1:9 does not answer; a run that needs nothing from it can run with HF_HUB_OFFLINE=1" in needed
     )
 
 

@@ -118,7 +118,7 @@ def test_a_run_does_not_go_on_from_a_changed_checkpoint(whole, tmp_path):
     text = str(caught.value)
     assert text.startswith(f"{folder / 'checkpoint-2' / 'optimizer.pt'}: SHA-256 is ")
     assert text.endswith(
-        "; delete checkpoint-2 to go on from the checkpoint before it, or its digests.json to take it as it is"
+        "; delete checkpoint-2 to continue from the checkpoint before it, or its digests.json to use it as it is"
     )
     shutil.rmtree(folder / "checkpoint-2")
     assert train(folder, steps=3)["resumed_from"] == "checkpoint-1"

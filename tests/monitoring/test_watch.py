@@ -192,4 +192,4 @@ def test_time_left_of_a_growing_batch_goes_by_its_rows():
     text = format_status(status)
     assert "4 of 11 (30.0%)" in text
     assert "2.3 min, until " in text
-    assert "left out" in text
+    assert "skipped" in text

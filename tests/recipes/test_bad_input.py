@@ -96,7 +96,7 @@ def test_symbols_outside_the_models_vocabulary_are_refused(program, hmm_folder, 
             *("--output_dir", tmp_path / "out", "--length", 8, "--num_sequences", 4),
         )
     )
-    assert "the model knows 4 tokens, the data have 11" in line
+    assert "the model has 4 tokens, but the data have 11" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -142,7 +142,7 @@ def test_a_tokenizer_that_is_there_is_used_for_another_corpus_in_another_folder(
     advice = message(tokenize, tmp_path / "a", stories, other)
     assert "accept_changes" not in advice
     folder = tmp_path / "a" / "tokenizer"
-    assert f"choose another output_dir; --tokenizer {folder} goes on with this tokenizer there" in advice
+    assert f"choose another output_dir; --tokenizer {folder} uses this tokenizer there" in advice
     tokenize(tmp_path / "b", "none", other, tokenizer=str(folder))
     one, two = (TokenStream(tmp_path / name / "chat" / "train") for name in ("a", "b"))
     assert one.index.tokenizer_hash == two.index.tokenizer_hash

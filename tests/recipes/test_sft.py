@@ -133,7 +133,7 @@ def test_a_test_split_of_questions_alone_is_said_and_trained_without(fine_tune, 
     assert summary["evaluation"] == {}
     said = capfd.readouterr().out
     assert f"{folder}: none of the 5 conversations in split 'test' has a turn of the assistant" in said
-    assert "no held-out loss" in said
+    assert "continues without a held-out loss" in said
 
 
 def test_a_corpus_without_any_answer_is_refused_by_its_row(fine_tune, model, corpus, tmp_path):
@@ -142,7 +142,7 @@ def test_a_corpus_without_any_answer_is_refused_by_its_row(fine_tune, model, cor
         fine_tune(model, folder)
     told = f"{folder}: row 0 of split 'train' has no turn of the assistant (user: 'Who is number 0?')"
     assert str(caught.value).startswith(told)
-    assert "nor has any other of 20 rows" in str(caught.value)
+    assert "neither has any other of 20 rows" in str(caught.value)
     assert not (tmp_path / "run" / "run.json").exists()
 
 
@@ -155,7 +155,7 @@ def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_
     fine_tune(save_model(tmp_path / "chatml", tokenizer), str(tmp_path / "chats.jsonl"))
     stops = GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id
     assert stops == [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    assert "ends a turn" not in capfd.readouterr().out
+    assert "ends turns" not in capfd.readouterr().out
 
 
 def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
@@ -166,4 +166,6 @@ def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
     fine_tune(save_model(tmp_path / "plain", tokenizer), str(tmp_path / "chats.jsonl"))
     assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [tokenizer.eos_token_id]
     said = capfd.readouterr().out
-    assert f"{tmp_path / 'plain'}: the chat template ends a turn in no special token; generation stops at EOS" in said
+    assert (
+        f"{tmp_path / 'plain'}: the chat template ends turns without a special token; generation stops at EOS" in said
+    )

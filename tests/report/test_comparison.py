@@ -168,7 +168,7 @@ def test_names_are_the_shortest_ends_of_paths_that_differ():
     ("choose", "told"),
     [
         (lambda folders, _: folders[:1], "1 run to compare"),
-        (lambda folders, _: [folders[0], folders[0]], "name each run once"),
+        (lambda folders, _: [folders[0], folders[0]], "give each run once"),
         (lambda folders, empty: [folders[0], empty], "report.json: no such file"),
     ],
 )
@@ -193,9 +193,9 @@ def test_a_sweep_has_a_cell_for_each_pair_of_settings_and_averages_seeds():
 @pytest.mark.parametrize(
     ("paths", "told"),
     [
-        (("optimum.states", "optimum.length"), "a: report.json has no optimum.states: no 'states' there; there is"),
+        (("optimum.states", "optimum.length"), "a: report.json has no optimum.states: 'states' is missing; expected"),
         (("optimum.length", "optimum.length.more"), "nothing is below it"),
-        (("optimum.length", "optimum"), "optimum leads to dict; expected a number or a text"),
+        (("optimum.length", "optimum"), "optimum leads to dict; expected a number or a string"),
     ],
 )
 def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
@@ -235,7 +235,7 @@ def test_a_score_of_a_subset_is_called_that(found):
 def test_the_text_shows_every_run_beside_the_first(found):
     lines = comparison_text(found).splitlines()
     header = lines[1].split("  ")
-    assert "less a" in [cell.strip() for cell in header]
+    assert "minus a" in [cell.strip() for cell in header]
     row = found["tasks"]["optimum"]["rows"][1]
     line = next(line for line in lines if line.startswith("b "))
     assert f"{row['value']:.4f}" in line

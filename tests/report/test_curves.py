@@ -106,7 +106,7 @@ def test_plots_that_fail_do_not_fail_the_run_and_say_so(tmp_path, capsys):
     (tmp_path / "plots").write_text("a file where the folder should be")
     assert draw_run(tmp_path) == []
     told = capsys.readouterr().err
-    assert f"{tmp_path}: trained and saved; its plots failed, as told above" in told
+    assert f"{tmp_path}: trained and saved; drawing its plots failed with the error above" in told
     assert "FileExistsError" in told
 
 

@@ -196,7 +196,7 @@ def test_the_text_names_every_step_and_calls_a_subset_a_subset():
     for found in report["training"]["predictors"].values():
         assert found["passed_step"] is None or f"{found['passed_step']:,}" in text
     assert "CORE subset (3 of 22 tasks)" in text
-    assert "compares with that of the same subset alone" in text
+    assert "can only be compared with that of the same subset" in text
     assert "not measured: piqa, boolq" in text
 
 

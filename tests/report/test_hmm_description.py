@@ -55,7 +55,7 @@ def test_the_states_of_the_casino_are_told(capsys, tmp_path):
     assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num-sequences", "64"]) == 0
     text = capsys.readouterr().out
     assert "2 states, 6 symbols, state-emitting" in text
-    assert "starts in a distribution of its own" in text
+    assert "starts in another distribution" in text
     # Stays 1 / 0.05 rolls with the fair die, 1 / 0.1 with the loaded one; two thirds of the time with the fair one.
     assert "0.6667          20.00" in text
     assert "0.3333          10.00  5 0.50" in text
@@ -77,5 +77,5 @@ def test_json_and_pictures_of_three_states(capsys, tmp_path):
 
 
 def test_too_few_sequences_are_refused():
-    with pytest.raises(InputError, match="num_sequences 1; expected 1 and 2 or more"):
+    with pytest.raises(InputError, match="num_sequences 1; expected 1 or more, and 2 or more"):
         describe(processes.mess3(), num_sequences=1)

@@ -1,4 +1,4 @@
-"""Fine-tuning reads conversations in a random order of its own every epoch; stopped anywhere, it goes on in it."""
+"""Fine-tuning reads conversations in a new random order in every epoch, and a stopped run continues in that order."""
 
 import json
 import os
@@ -24,7 +24,7 @@ STEPS = 14  # five and a half steps per epoch
 
 
 class Logged(FineTuner):
-    """Writes down the rows of every step, and is told to stop in one of them."""
+    """Records the rows of every step, and is stopped in one of them."""
 
     def __init__(self, *args, stop_in=None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -132,7 +132,7 @@ def undisturbed(tokenizer, tmp_path_factory):
     return fine_tune(tmp_path_factory.mktemp("undisturbed"), tokenizer)
 
 
-def test_an_epoch_reads_every_conversation_once_in_an_order_of_its_own(undisturbed):
+def test_an_epoch_reads_every_conversation_once_in_a_new_order(undisturbed):
     trained, _, _ = undisturbed
     rows = [row for step in range(STEPS) for row in trained[step]]
     first, second = rows[:CONVERSATIONS], rows[CONVERSATIONS : 2 * CONVERSATIONS]
@@ -142,7 +142,7 @@ def test_an_epoch_reads_every_conversation_once_in_an_order_of_its_own(undisturb
 
 
 @pytest.mark.parametrize("step", [5, 8], ids=["at the end of an epoch", "in the second"])
-def test_a_stopped_fine_tuning_goes_on_to_the_rows_and_losses_of_an_undisturbed_one(
+def test_a_stopped_fine_tuning_continues_with_the_rows_and_losses_of_an_undisturbed_one(
     step, undisturbed, tokenizer, tmp_path
 ):
     trained, losses, _ = undisturbed
@@ -150,7 +150,7 @@ def test_a_stopped_fine_tuning_goes_on_to_the_rows_and_losses_of_an_undisturbed_
     assert stopped == {"steps": step + 1, "interrupted": "SIGTERM"}
     after, found, summary = fine_tune(tmp_path, tokenizer)
     assert summary["resumed_from"] == f"checkpoint-{step + 1}"
-    assert before | after == trained, "none twice, none missing"
+    assert before | after == trained, "no row is repeated or missing"
     assert set(after) == set(range(step + 1, STEPS))
     assert found == losses
 

@@ -1,4 +1,4 @@
-"""Models of any transformers configuration: planned, trained, saved as models that others use."""
+"""Any transformers configuration can be planned, trained, and saved as an ordinary model."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def hmm(tmp_path_factory):
 
 @pytest.fixture(params=CONFIGURATIONS)
 def configuration(request, tmp_path):
-    """The JSON file of a tiny model's configuration, as a user writes it."""
+    """The configuration of a tiny model as a JSON file."""
     path = tmp_path / "configuration.json"
     kind = request.param
     names = NAMES.get(kind, DEFAULT_NAMES)
@@ -99,25 +99,25 @@ def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_pa
 def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=9)
     exact = forecast.peak_activations(config, micro_batch_size=2, length=20)
-    monkeypatch.setattr(forecast, "_LONGEST_SCAN", 8)
+    monkeypatch.setattr(forecast, "_MAX_TRACKED_SCAN", 8)
     assert forecast.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
 
 
 def test_packed_documents_are_refused_to_a_model_that_would_mix_them(tmp_path):
     (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 16}))
     data = types.SimpleNamespace(vocab_size=9, row_length=8, special_tokens={}, packed=True)
-    with pytest.raises(InputError, match="packed is set, and MambaForCausalLM carries its state from one document"):
+    with pytest.raises(InputError, match="packed is set, but MambaForCausalLM carries its state from one document"):
         ModelSettings(model=str(tmp_path / "mamba.json")).config(data)
 
 
 def test_an_attention_that_the_model_lacks_is_refused_in_one_line(tmp_path):
     (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 16}))
     data = types.SimpleNamespace(vocab_size=9, row_length=8, special_tokens={}, packed=False)
-    with pytest.raises(InputError, match="attention is 'flex_attention', and MambaForCausalLM has only eager"):
+    with pytest.raises(InputError, match="attention is 'flex_attention', but MambaForCausalLM has only eager"):
         ModelSettings(model=str(tmp_path / "mamba.json"), attention="flex_attention").config(data)
 
 
-def test_a_cached_generation_of_a_saved_model_computes_no_prefix_anew(hmm, tmp_path):
+def test_a_cached_generation_of_a_saved_model_does_not_recompute_prefixes(hmm, tmp_path):
     train(hmm, "d1", tmp_path / "run")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
     lengths = []

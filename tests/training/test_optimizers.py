@@ -27,7 +27,7 @@ def error(call, *arguments, **given) -> str:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_muon_takes_the_matrices_of_the_body_and_adamw_all_else(tied):
+def test_muon_updates_the_matrices_of_the_body_and_adamw_the_rest(tied):
     model = tiny_model(tied=tied, layers=2)
     matrices = matrix_names(model)
     assert {name.split(".")[-2] for name in matrices} == MATRICES
@@ -39,8 +39,8 @@ def test_muon_takes_the_matrices_of_the_body_and_adamw_all_else(tied):
     }
 
 
-def test_each_part_updates_as_torchs_own_optimizer_alone(tmp_path):
-    """To the bit, over steps with a schedule: gradients are given, so that parts do not meet through the model."""
+def test_each_part_updates_like_torchs_own_optimizer(tmp_path):
+    """Bit for bit, over steps with a schedule; the gradients are random, so that the parts do not interact."""
     run = trainer(tmp_path, matrix_optimizer="muon", learning_rate=0.01)
     ours, theirs = run.model, copy.deepcopy(run.model)
     run.create_optimizer()
@@ -93,7 +93,7 @@ class Stop(TrainerCallback):
 
 
 @pytest.mark.parametrize("chosen", [{"matrix_optimizer": "muon"}, {"learning_rate_factors": {"embed": 0.1}}])
-def test_a_resumed_run_is_the_undisturbed_one_to_the_bit(tmp_path, chosen):
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, chosen):
     rows = random_rows(48)
     given = {"learning_rate": 0.01, "save_strategy": "steps", "save_steps": 3, **chosen}
     whole = trainer(tmp_path / "whole", rows=rows, **given)
@@ -137,7 +137,7 @@ def test_a_loss_scaler_unscales_for_it_and_skips_a_step_that_overflowed():
         assert torch.equal(one, other)
 
 
-def test_muon_learns_and_the_curve_is_its_own(tmp_path):
+def test_muon_learns_and_differs_from_adamw(tmp_path):
     rows = random_rows(8) * 12
     given = {"rows": rows, "max_steps": 12, "learning_rate": 0.02}
     muon = losses(trainer(tmp_path, matrix_optimizer="muon", **given))
@@ -161,7 +161,7 @@ def test_the_default_is_fused_adamw_without_decay_on_norms(tmp_path):
 # Learning rates by name
 
 
-def test_factors_multiply_the_learning_rate_of_what_they_match(tmp_path):
+def test_factors_multiply_the_learning_rate_of_matching_parameters(tmp_path):
     model = tiny_model(layers=2)
     factors = {"embed_tokens": 0.1, r"layers\.1\.": 3, "q_proj|lm_head": 2.0}
     groups = parameter_groups(
@@ -172,9 +172,9 @@ def test_factors_multiply_the_learning_rate_of_what_they_match(tmp_path):
         factors=factors,
         matrices=matrix_names(model),
     )
-    of = {id(parameter): group for group in groups for parameter in group["params"]}
-    found = {name: of[id(parameter)] for name, parameter in model.named_parameters()}
-    assert len(of) == len(found)
+    group_of = {id(parameter): group for group in groups for parameter in group["params"]}
+    found = {name: group_of[id(parameter)] for name, parameter in model.named_parameters()}
+    assert len(group_of) == len(found)
     for name, group in found.items():
         first = 0.1 if "embed_tokens" in name else 3 if ".1." in name else 2 if "q_proj" in name else 1
         first = 2 if "lm_head" in name else first
@@ -222,13 +222,16 @@ def test_settings_read_factors_from_yaml_and_flags(tmp_path):
         ({"matrix_optimizer": "sgd"}, "matrix_optimizer is 'sgd'; expected one of adamw, muon"),
         ({"matrix_optimizer": "muon", "optim": "sgd"}, "optim is OptimizerNames.SGD; matrix_optimizer and learning"),
         ({"learning_rate_factors": "embed"}, "learning_rate_factors is 'embed'; expected a mapping of regular"),
-        ({"learning_rate_factors": {"(": 1}}, "learning_rate_factors: '(' is no regular expression (missing ), unte"),
+        (
+            {"learning_rate_factors": {"(": 1}},
+            "learning_rate_factors: '(' is not a regular expression (missing ), unte",
+        ),
         ({"learning_rate_factors": {"a": -1}}, "learning_rate_factors: the factor of 'a' is -1; expected 0 or more"),
         ({"learning_rate_factors": {"a": "x"}}, "learning_rate_factors: the factor of 'a' is 'x'; expected 0 or more"),
         ({"decay_steps": -0.1}, "decay_steps is -0.1; expected a share of the run below 1, or steps"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, given, message):
+def test_wrong_settings_are_refused_in_one_line(tmp_path, given, message):
     assert error(settings, tmp_path, **given).startswith(message)
 
 
@@ -236,7 +239,7 @@ def test_an_expression_that_matches_nothing_is_refused(tmp_path):
     run = trainer(tmp_path, learning_rate_factors={"embed": 0.1, "wte": 0.1})
     message = error(run.create_optimizer)
     assert message.startswith(
-        "learning_rate_factors: 'wte' matches no parameter; names are such as model.embed_tokens"
+        "learning_rate_factors: 'wte' matches no parameter; expected part of a name such as model.embed_tokens"
     )
 
 
@@ -256,7 +259,7 @@ def rates_of(folder, steps=40, **given) -> list[float]:
     return found
 
 
-def test_cosine_has_warmup_and_a_floor_of_a_tenth(tmp_path):
+def test_cosine_has_warmup_and_a_minimum_of_a_tenth(tmp_path):
     def rate(step):
         if step < 4:
             return step / 4
@@ -268,7 +271,7 @@ def test_cosine_has_warmup_and_a_floor_of_a_tenth(tmp_path):
     assert found == pytest.approx([2 * rate(step) for step in range(40)])
 
 
-def test_linear_falls_to_nothing(tmp_path):
+def test_linear_falls_to_zero(tmp_path):
     found = rates_of(tmp_path, lr_scheduler_type="linear", warmup_steps=8, learning_rate=1.0)
     assert found == pytest.approx([min(step / 8, (40 - step) / 32) for step in range(40)])
 
@@ -280,14 +283,14 @@ def test_warmup_stable_decay_decays_in_the_last_share_of_the_run(tmp_path, decay
         **{"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 5, "decay_steps": decay, "learning_rate": 1.0},
         lr_scheduler_kwargs={"decay_type": "linear", "min_lr_ratio": 0.2},
     )
-    # transformers warms up from the floor, not from 0.
+    # transformers warms up from the minimum, not from 0.
     expected = [
         0.2 + 0.8 * step / 5 if step < 5 else 1.0 if step < 30 else 1 - 0.8 * (step - 30) / 10 for step in range(40)
     ]
     assert found == pytest.approx(expected)
 
 
-def test_what_the_user_says_of_the_decay_stands(tmp_path):
+def test_the_users_decay_settings_are_kept(tmp_path):
     given = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 0, "learning_rate": 1.0}
     run = trainer(tmp_path, lr_scheduler_kwargs={"num_decay_steps": 4, "decay_type": "linear"}, **given)
     run.create_optimizer()

@@ -1,4 +1,4 @@
-"""Training on packed windows: documents do not see each other, and padding counts nowhere."""
+"""Training on packed windows: no attention between documents, and padding is never counted."""
 
 import copy
 
@@ -19,7 +19,7 @@ EOS, LENGTH = 100, 16
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory):
-    """Documents of 1 to 40 tokens, EOS among them: some are EOS alone, some are cut to a last piece of one token."""
+    """Documents of 1 to 40 tokens including EOS; some have only EOS, and some have a last piece of one token."""
     random = np.random.default_rng(0)
     sizes = [1, 16, 17, 33, 1, 15, 1, *random.integers(1, 40, 60).tolist()]
     documents = [np.append(random.integers(0, EOS, size - 1), EOS) for size in sizes]
@@ -34,13 +34,13 @@ def packed(stream, tmp_path):
 
 
 def pieces_of(stream) -> list[tuple[int, ...]]:
-    """What windows hold: documents, cut to the length of a window."""
+    """The content of windows: documents, cut to the length of a window."""
     documents = [stream.document(number).tolist() for number in range(stream.num_documents)]
     return [tuple(one[begin : begin + LENGTH]) for one in documents for begin in range(0, len(one), LENGTH)]
 
 
 def pieces(row) -> list[torch.Tensor]:
-    """The pieces of a row, by its positions; padding is left out."""
+    """The pieces of a row, separated by its positions, without padding."""
     padding = (row["labels"] == -100) & (row["position_ids"] == LENGTH - 1)
     tokens, positions = row["input_ids"][~padding], row["position_ids"][~padding]
     begins = (positions == 0).nonzero().flatten().tolist()
@@ -48,7 +48,7 @@ def pieces(row) -> list[torch.Tensor]:
 
 
 def loss_of_pieces(model, rows) -> torch.Tensor:
-    """The mean over tokens of the pieces' losses, each run through the model by itself."""
+    """The mean loss over tokens, with each piece run through the model separately."""
     total, count = torch.zeros(()), 0
     for row in rows:
         for piece in pieces(row):
@@ -58,19 +58,19 @@ def loss_of_pieces(model, rows) -> torch.Tensor:
     return total / count
 
 
-def test_rows_tell_padding_from_documents_of_eos_alone(packed, stream):
+def test_padding_is_distinguished_from_documents_that_have_only_eos(packed, stream):
     epoch = [packed[index] for index in range(packed.num_windows)]
     found = sorted(tuple(piece.tolist()) for row in epoch for piece in pieces(row))
     assert found == sorted(pieces_of(stream))
     assert (EOS,) in found
     singles = [row for row in epoch if row["labels"][-1] == -100 and row["position_ids"][-1] == 0]
-    assert singles, "a piece of one token ends some row, as one token of padding might"
+    assert singles, "some row ends with a piece of one token, which looks like one token of padding"
     assert sum(int(count_tokens(row)) for row in epoch) == stream.num_tokens
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa", pytest.param("flex_attention", marks=pytest.mark.slow)])
-def test_the_loss_and_gradient_of_packed_rows_are_those_of_their_documents_apart(packed, tmp_path, attention):
-    """In training mode, through what the Trainer computes its loss with."""
+def test_the_loss_and_gradient_of_packed_rows_are_those_of_separate_documents(packed, tmp_path, attention):
+    """In training mode, with the method by which the Trainer computes the loss."""
     rows = [packed[index] for index in range(8)]
     assert max(len(pieces(row)) for row in rows) > 2
     run = trainer(tmp_path, model=tiny_model(layers=2, attn_implementation=attention), rows=rows)
@@ -80,7 +80,7 @@ def test_the_loss_and_gradient_of_packed_rows_are_those_of_their_documents_apart
     labels = (batch["labels"][:, 1:] != -100).sum()
     run.model.train()
     forward_alone = attention == "flex_attention" and not torch.accelerator.is_available()
-    with torch.set_grad_enabled(not forward_alone):  # torch 2.13 has no backward pass of it on a CPU
+    with torch.set_grad_enabled(not forward_alone):  # torch 2.13 has no backward pass for it on a CPU
         loss = run.compute_loss(run.model, batch, num_items_in_batch=labels)
     expected = loss_of_pieces(apart, rows)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
@@ -106,8 +106,8 @@ def test_a_run_counts_every_token_but_padding(packed, tmp_path, counted):
     assert history(run)[0]["loss"] == pytest.approx(first.item(), abs=1e-5)
 
 
-def test_what_stands_in_padding_changes_no_loss(tmp_path):
-    documents = [np.append(np.arange(9), EOS)] * 4  # windows of 16 hold one each
+def test_the_content_of_padding_does_not_change_the_loss(tmp_path):
+    documents = [np.append(np.arange(9), EOS)] * 4  # one per window of 16
     write_tokens(documents, tmp_path / "tokens", vocab_size=101, eos_id=EOS, tokenizer_hash="none", corpus="numbers")
     packed = PackedWindows(TokenStream(tmp_path / "tokens"), LENGTH, cache_dir=tmp_path / "cache")
     batch = default_data_collator([packed[index] for index in range(4)])
@@ -135,8 +135,8 @@ def test_tokens_between_are_those_of_the_rows_over_epochs_and_shuffles(packed):
     assert plain.tokens_between(2, 7) == sum(int(count_tokens(plain[index])) for index in range(2, 7))
 
 
-def test_rows_without_padding_count_whatever_the_tokenizer_pads_with(tmp_path):
-    """The Trainer by itself would leave out every token that is the tokenizer's padding token."""
+def test_rows_without_padding_count_even_if_they_contain_the_padding_token(tmp_path):
+    """The Trainer's own count leaves out every occurrence of the tokenizer's padding token."""
 
     class Tokenizer:
         pad_token_id = EOS
@@ -153,8 +153,8 @@ def test_rows_without_padding_count_whatever_the_tokenizer_pads_with(tmp_path):
     assert run.state.num_input_tokens_seen == 8 * LENGTH
 
 
-def test_a_part_of_the_rows_is_trained_on_as_the_whole_is(packed, tmp_path):
-    """As a resumed run has them."""
+def test_a_subset_of_the_rows_is_counted_like_the_whole(packed, tmp_path):
+    """A resumed run trains on such a subset."""
     run = trainer(tmp_path, rows=Subset(packed, range(8, len(packed))), include_num_input_tokens_seen="non_padding")
     run.args.max_steps = 1
     run.train()

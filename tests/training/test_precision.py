@@ -1,4 +1,4 @@
-"""bf16, torch.compile and configurations other than the presets train as the plain model does."""
+"""bf16, torch.compile and other configurations than the presets train like the plain model."""
 
 import json
 
@@ -33,8 +33,10 @@ def test_bf16_follows_the_curve_of_float32_and_keeps_float32_weights(tmp_path):
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which takes fp16")
 def test_fp16_without_a_gpu_is_refused(tmp_path):
-    """accelerate 1.15 would train in float32, and say nothing."""
-    with pytest.raises(InputError, match="fp16 is set, and there is no GPU: accelerate would train in float32; take"):
+    """accelerate 1.15 would train in float32 without a message."""
+    with pytest.raises(
+        InputError, match="fp16 is set, but there is no GPU, and accelerate would train in float32; use"
+    ):
         trainer(tmp_path, fp16=True)
 
 
@@ -71,7 +73,7 @@ def gpt2(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["", "config.json"])
-def test_any_configuration_of_transformers_takes_the_datas_vocabulary_and_trains(tmp_path, gpt2, file):
+def test_any_configuration_of_transformers_gets_the_vocabulary_of_the_data_and_trains(tmp_path, gpt2, file):
     config = model_config(
         str(gpt2 / file), vocab_size=VOCABULARY, max_length=LENGTH, bos_token_id=3, eos_token_id=4, pad_token_id=5
     )
@@ -85,7 +87,7 @@ def test_any_configuration_of_transformers_takes_the_datas_vocabulary_and_trains
     assert found[-1] < found[0]
 
 
-def test_room_for_longer_rows_stays_and_tying_can_be_asked_for(gpt2):
+def test_a_larger_maximum_length_is_kept_and_embeddings_can_be_tied(gpt2):
     assert model_config(str(gpt2), vocab_size=9, max_length=4).n_positions == 8
     config = json.loads((gpt2 / "config.json").read_text()) | {"tie_word_embeddings": False}
     (gpt2 / "config.json").write_text(json.dumps(config))
@@ -102,13 +104,13 @@ def test_room_for_longer_rows_stays_and_tying_can_be_asked_for(gpt2):
         ),
         (
             "{folder}/none/config.json",
-            "model '.*': no configuration is found, neither in a folder or JSON file nor on",
+            "model '.*': no configuration found, neither in a folder or JSON file nor on",
         ),
-        ("{folder}", "model '.*': no configuration is found"),
-        ("{folder}/t5", "model '.*/t5': T5Config is not of a causal language model"),
+        ("{folder}", "model '.*': no configuration found"),
+        ("{folder}/t5", "model '.*/t5': T5Config does not configure a causal language model"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(tmp_path, name, message):
+def test_wrong_names_of_models_are_refused_in_one_line(tmp_path, name, message):
     T5Config().save_pretrained(tmp_path / "t5")
     with pytest.raises(InputError, match=message) as caught:
         model_config(name.format(folder=tmp_path), vocab_size=9, max_length=4)

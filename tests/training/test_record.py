@@ -22,7 +22,7 @@ def rows(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
-def test_the_record_says_what_the_run_was(tmp_path, monkeypatch):
+def test_the_record_has_settings_data_versions_and_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["recipes/pretrain.py", "--config", "a file.yaml"])
     monkeypatch.setenv("WORLD_SIZE", "4")
     returned = write_record(tmp_path, {"learning_rate": 1e-3}, DATA)
@@ -37,7 +37,7 @@ def test_the_record_says_what_the_run_was(tmp_path, monkeypatch):
     assert written["python"].count(".") == 2
 
 
-def test_a_run_on_the_same_data_may_go_on_with_other_settings(tmp_path):
+def test_a_run_on_the_same_data_may_continue_with_other_settings(tmp_path):
     write_record(tmp_path, {"learning_rate": 1}, DATA)
     write_record(tmp_path, {"learning_rate": 2}, DATA)
     assert json.loads((tmp_path / "run.json").read_text())["settings"] == {"learning_rate": 2}
@@ -52,7 +52,7 @@ def test_a_run_on_the_same_data_may_go_on_with_other_settings(tmp_path):
         ({"splits": (1, 3)}, "data.splits was [1, 2] and is [1, 3]"),
     ],
 )
-def test_the_folder_of_a_run_on_other_data_is_refused_and_left_alone(tmp_path, change, differs):
+def test_the_folder_of_a_run_on_other_data_is_refused_and_not_changed(tmp_path, change, differs):
     write_record(tmp_path, {}, DATA)
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(InputError) as caught:
@@ -73,7 +73,7 @@ def test_only_rank_0_writes_the_record_and_every_rank_checks_it(tmp_path, monkey
         write_record(tmp_path, {}, {**DATA, "length": 1})
 
 
-def test_a_notebook_is_named_in_place_of_the_command_of_its_kernel(tmp_path, monkeypatch):
+def test_the_command_of_a_notebook_is_not_that_of_its_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/ipykernel_launcher.py", "-f", "/tmp/kernel.json"])
     assert write_record(tmp_path, {}, DATA)["command"] == "(in a notebook)"
 
@@ -85,7 +85,7 @@ def test_versions_are_those_installed():
 
 
 def test_the_commit_is_that_of_the_working_tree():
-    """Skipped where the package is not in a repository with a commit."""
+    """Without a repository there is no commit."""
     found = git_commit()
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=__file__.rpartition("/")[0], capture_output=True, text=True, check=False
@@ -136,14 +136,14 @@ def test_a_resumed_run_has_every_step_once(tmp_path):
     assert [(row["step"], row["loss"]) for row in rows(tmp_path)] == [(2, 1.0), (4, 1.0), (6, 2.0), (8, 2.0)]
 
 
-def test_a_run_from_the_start_begins_a_history_of_its_own(tmp_path):
+def test_a_run_from_the_start_starts_a_new_history(tmp_path):
     for step in (0, 2):
         log(History(tmp_path), step, loss=1.0)
     History(tmp_path).on_train_begin(None, state(0), None)
     assert rows(tmp_path) == []
 
 
-def test_a_row_torn_by_a_crash_does_not_stop_the_next_run(tmp_path):
+def test_a_row_truncated_by_a_crash_does_not_stop_the_next_run(tmp_path):
     log(History(tmp_path), 2, loss=1.0)
     with (tmp_path / "history.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')

@@ -1,4 +1,4 @@
-"""Tokens that a run is given are in none of the files that it writes."""
+"""Access tokens given to a run are in none of the files that it writes."""
 
 import sys
 import zipfile
@@ -15,7 +15,7 @@ from hmm_datasets.training.settings import PretrainSettings, parse_settings
 from hmm_datasets.training.trainer import Pretrainer
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
-WORDS = "my-own-hub-pass-phrase"  # of no known shape
+WORDS = "my-own-hub-pass-phrase"  # not recognizable as a token
 
 
 def train(arguments):
@@ -29,7 +29,7 @@ def train(arguments):
 
 
 def contents(folder):
-    """Every file's bytes, and those of the files in archives."""
+    """The bytes of every file, including files in archives."""
     for path in folder.rglob("*"):
         if path.is_file():
             yield path.name, path.read_bytes()
@@ -55,7 +55,7 @@ def test_a_token_that_a_run_is_given_is_written_nowhere(tmp_path, monkeypatch, f
     arguments += ["--per_device_train_batch_size", "4", "--report_to", "none", "--run_name", TOKEN, *given]
     monkeypatch.setattr(sys, "argv", ["recipes/pretrain.py", *arguments])
     trainer = train(arguments)
-    assert trainer.args.hub_token in (TOKEN, WORDS), "the run itself has it, for its pushes"
+    assert trainer.args.hub_token in (TOKEN, WORDS), "the run itself needs it to push"
     found = [name for name, content in contents(output) for secret in (TOKEN, WORDS) if secret.encode() in content]
     assert found == []
     command = read_json(output / "run.json")["command"]

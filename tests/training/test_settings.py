@@ -9,7 +9,7 @@ from hmm_datasets.training.settings import PretrainSettings, SFTSettings, parse_
 
 @dataclass
 class Data:
-    """As a recipe has it: a setting of each kind."""
+    """Settings of a recipe, one of each type."""
 
     corpus: str = field(metadata={"help": "Needed."})
     hmm: str | None = None
@@ -44,7 +44,7 @@ def error(arguments, *kinds) -> str:
 # Values
 
 
-def test_a_file_sets_what_it_names_and_leaves_the_rest(config):
+def test_a_file_sets_its_keys_and_leaves_the_other_defaults(config):
     (found,) = parse(config("corpus: a\nlength: 5\nrate: 1e-3\ntie: yes\nnames: [x, y]\nhmm: null"))
     assert found == Data("a", None, 5, 1e-3, True, ["x", "y"])
     assert parse(config("corpus: a\nrate: 2"))[0].rate == 2
@@ -91,7 +91,7 @@ def test_a_missing_file_is_named(tmp_path):
     assert error(["--corpus", "a", "--config"]) == "--config needs a YAML file"
 
 
-def test_a_file_in_another_encoding_is_told_by_its_first_byte_that_is_not_utf8(tmp_path):
+def test_an_error_gives_the_first_byte_that_is_not_utf8(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes("corpus: a\n# Gr\u00f6\u00dfe\n".encode("latin-1"))
     told = f"{path}: not text in UTF-8: byte 14 is 0xf6, in line 2; save the file again with the encoding UTF-8"
@@ -216,12 +216,12 @@ def test_a_global_batch_that_does_not_divide_is_refused(tmp_path):
         pretraining(tmp_path, global_batch_size=60, per_device_train_batch_size=16)
 
 
-def test_of_several_budgets_one_is_asked_for(tmp_path):
+def test_several_budgets_are_refused(tmp_path):
     with pytest.raises(InputError, match="max_steps 3 and train_tokens 100 are both budgets; expected one of them"):
         pretraining(tmp_path, max_steps=3, train_tokens=100)
 
 
-def test_without_a_budget_it_is_twenty_tokens_a_parameter(tmp_path):
+def test_the_default_budget_is_twenty_tokens_per_parameter(tmp_path):
     budget = pretraining(tmp_path, max_steps=-1).budget
     assert (budget.name, budget.amount) == ("tokens_per_parameter", 20)
 

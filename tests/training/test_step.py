@@ -1,4 +1,4 @@
-"""One optimizer step calls the components of the trainer at its moments, in the order of the list and back."""
+"""The order in which an optimizer step calls the methods of the components."""
 
 from tiny_runs import random_rows, trainer
 
@@ -6,7 +6,7 @@ from hmm_datasets.training.components.component import Component
 
 
 class Recorded(Component):
-    """Writes down when it is called."""
+    """Records its calls."""
 
     def __init__(self, trainer, name, calls):
         super().__init__(trainer)
@@ -48,27 +48,32 @@ class Recorded(Component):
         self._note("before_log")
 
 
-def test_a_step_of_two_micro_batches_is_this(tmp_path):
+def test_the_calls_of_a_step_of_two_micro_batches(tmp_path):
     calls = []
     run = trainer(tmp_path, rows=random_rows(8), max_steps=1, global_batch_size=8, per_device_train_batch_size=4)
     run.components += [Recorded(run, "first", calls), Recorded(run, "second", calls)]
     run.train()
 
-    def there(moment):
+    def forwards(moment):
         return [(moment, "first"), (moment, "second")]
 
-    def back(moment):
+    def backwards(moment):
         return [(moment, "second"), (moment, "first")]
 
-    micro_batch = there("before_micro_batch") + there("before_forward") + back("after_forward")
-    micro_batch += back("after_micro_batch")
-    expected = there("before_batches") + back("after_batches") + 2 * micro_batch
-    expected += back("after_gradient") + there("before_optimizer") + back("after_optimizer") + there("before_log")
+    micro_batch = forwards("before_micro_batch") + forwards("before_forward") + backwards("after_forward")
+    micro_batch += backwards("after_micro_batch")
+    expected = forwards("before_batches") + backwards("after_batches") + 2 * micro_batch
+    expected += (
+        backwards("after_gradient")
+        + forwards("before_optimizer")
+        + backwards("after_optimizer")
+        + forwards("before_log")
+    )
     assert calls == expected
 
 
-def test_the_list_of_a_trainer_is_this(tmp_path):
-    """What is closest to the computation comes last: the clock runs for forward and backward alone."""
+def test_the_list_of_components(tmp_path):
+    """Throughput is last, closest to the computation, so that it measures only forward and backward."""
     assert [type(component).__name__ for component in trainer(tmp_path).components] == [
         "CheckedStreams",
         "RestoredRandomState",

@@ -52,10 +52,10 @@ def test_every_value_of_a_row_arrives_in_tensorboard_at_its_step(tmp_path):
     rows = read_jsonl(tmp_path / "history.jsonl")
     names = ("loss", "grad_norm", "tokens_per_second", "flops", "fraction", "eval_bayes_gap", "eval_kl_unigram")
     for name in names:
-        place = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
+        tag = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
         written = {row["step"]: row[name] for row in rows if name in row}
         assert len(written) >= 3
-        assert {event.step: event.value for event in events.Scalars(place)} == pytest.approx(written, rel=1e-6)
+        assert {event.step: event.value for event in events.Scalars(tag)} == pytest.approx(written, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
@@ -67,13 +67,13 @@ def test_a_tracker_that_is_not_installed_is_refused_in_one_line(name, monkeypatc
     assert str(caught.value) == f"report_to: {name} is not installed; pip install {name}, or leave it out"
 
 
-def test_a_tracker_that_nobody_knows_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"^report_to: tensorbord is no tracker; did you mean tensorboard\?$"):
+def test_an_unknown_tracker_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match=r"^report_to: tensorbord is not a tracker; did you mean tensorboard\?$"):
         check_trackers("tensorbord")
-    with pytest.raises(InputError, match=r"^report_to: xyz is no tracker; expected one of none, all, "):
+    with pytest.raises(InputError, match=r"^report_to: xyz is not a tracker; expected one of none, all, "):
         check_trackers(["xyz"])
 
 
 @pytest.mark.parametrize("names", [None, "none", "all", [], ["none"], "mlflow"])
-def test_what_transformers_takes_is_taken(names):
+def test_the_values_of_transformers_are_accepted(names):
     check_trackers(names)

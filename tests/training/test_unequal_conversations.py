@@ -1,4 +1,4 @@
-"""Rows of unequal lengths over micro-batches and ranks: one loss, one count, one verdict on a step's gradient."""
+"""With rows of unequal lengths, micro-batches and ranks change neither losses nor counts nor skipped steps."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ def program():
 
 @pytest.fixture(scope="module")
 def whole(program, tmp_path_factory):
-    """The run on one process, its global batches uncut, and its trainer."""
+    """A run in one process without accumulation, and its trainer."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, program.main(str(folder), 8)
 
@@ -76,7 +76,9 @@ def agree(folder, whole) -> None:
         assert curve(folder, name) == curve(first, name)
     assert curve(folder, "skipped_steps") == [0, 1, 1]
     assert curve(folder, "loss") == pytest.approx(curve(first, "loss"), rel=1e-5)
-    assert held_out(folder) == pytest.approx(held_out(first), rel=1e-6), "a mean over tokens, no row twice"
+    assert held_out(folder) == pytest.approx(held_out(first), rel=1e-6), (
+        "a mean over tokens, with no row counted twice"
+    )
     assert samples(folder) == samples(first)
     assert [step for step, _ in samples(folder)] == [3]
 

@@ -28,8 +28,8 @@ def test_loss_and_gradients_are_those_of_the_unpadded_model(tied, num_items):
         torch.testing.assert_close(padded.grad, plain.grad, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_the_product_is_of_the_padded_size():
-    """What the layer multiplies is what tensor cores take: 128 rows, not 101."""
+def test_the_product_has_the_padded_size():
+    """The weight in the product has 128 rows, which tensor cores can use, instead of 101."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model = tiny_model()
@@ -61,7 +61,7 @@ def test_a_vocabulary_that_is_a_multiple_is_left_alone():
         assert type(model.lm_head) is kind
 
 
-def test_other_architectures_are_padded_alike():
+def test_other_architectures_are_padded_too():
     config = GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=8, resid_pdrop=0, embd_pdrop=0)
     model = GPT2LMHeadModel(config).eval()
     tokens = torch.arange(8).unsqueeze(0)
@@ -106,7 +106,7 @@ def test_a_padded_model_generates_what_a_plain_one_does():
     assert texts() == expected
 
 
-def test_the_ladder_of_predictors_takes_padded_logits():
+def test_the_baseline_comparison_takes_padded_logits():
     source = processes.random(4, 10, seed=1)
     baselines = BaselineComparison(source)
     rows = torch.from_numpy(source.sample(3, LENGTH - 1).astype("int64"))

@@ -1,4 +1,4 @@
-"""A model and a trainer small enough that a run of a few steps takes a second."""
+"""A model and a trainer so small that a run of a few steps takes a second."""
 
 import torch
 from datasets import Dataset
@@ -31,7 +31,7 @@ def tiny_model(*, tied=False, layers=1, seed=0, **settings) -> LlamaForCausalLM:
 
 
 def random_rows(count: int, *, ignored: bool = False) -> list[dict[str, torch.Tensor]]:
-    """Rows of random tokens; with `ignored` each counts other numbers of labels."""
+    """Rows of random tokens; with `ignored` rows have different numbers of labels."""
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randint(0, VOCABULARY, (count, LENGTH), generator=generator)
     labels = tokens.clone()

@@ -1,4 +1,4 @@
-"""Fine-tunes on conversations of unequal lengths, with samples, and one step whose gradient is infinite on one rank.
+"""Fine-tune on conversations of unequal lengths, with samples and one step whose gradient is infinite on one rank.
 
 python unequal_conversations.py FOLDER MICRO_BATCH
 """

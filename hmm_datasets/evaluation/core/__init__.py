@@ -1,1 +1,1 @@
-"""CORE, the centered score of DCLM: its tasks, prompts and items."""
+"""CORE, the benchmark score of DCLM: its tasks, prompts, items and score."""

@@ -1,13 +1,20 @@
-"""CORE of any causal language model: every item scored, and the score they make.
+"""The CORE score of a causal language model, and the result of every item.
 
-An option's loss is the mean of -log P over its scored tokens. `multiple_choice`: from the first token in which the
-prompts of an item differ, or one before where a prompt ends there, to the end of each; `schema`: the longest end that
-the prompts have in common; the option of least loss, the first on ties, has to be the gold one. `language_modeling`:
-the tokens that the continuation adds, each of which has to be the likeliest after those before it. The definition is
+The loss of an option is the mean of -log P over its scored tokens. Which tokens are scored depends on the type of
+task:
+
+- `multiple_choice`: from the first token in which the prompts of an item differ (or one before, if a prompt ends
+  there) to the end of each prompt;
+- `schema`: the longest suffix that the prompts have in common;
+- `language_modeling`: the tokens that the continuation adds.
+
+An item of the first two types is correct if the option of minimum loss, the first one on ties, is the gold one. An
+item of the third type is correct if each scored token is the most likely one after those before it. The definition is
 DCLM's (arXiv:2406.11794), as nanochat computes it.
 
-What an item's prompts begin with alike, solved examples and question, is run once (see `scoring`). Cost: the tokens of
-the prompts, twice with the control; memory: a batch, and the prompts of some hundred items.
+The common beginning of an item's prompts (solved examples and question) is run once (see `scoring`). The cost is that
+of the tokens of the prompts, twice with the control; memory is that of a batch and of the prompts of some hundred
+items.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,43 +63,43 @@ def score_core(
     corrupted: bool = True,
     max_length: int | None = None,
 ) -> dict[str, Any]:
-    """The CORE score of a model, or of the tasks whose files are there a subset's score.
+    """The CORE score of a model, or the score of a subset if files of some tasks are missing.
 
-    A token of beginning goes before every prompt: BOS, or EOS where the tokenizer has none. Prompts longer than the
-    model takes lose tokens at the left, the beginning first; scored tokens that are lost, and one that would be left
-    without any token before it, do not count.
+    Each prompt is preceded by a BOS, or by an EOS if the tokenizer has no BOS. A prompt that is too long for the model
+    is cut on the left. Scored tokens that are cut off do not count, and neither does one that is left without a token
+    before it.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator, in eval
             mode.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, of any kind.
-        folder (`str` or `Path`): that has the `.jsonl` files of the tasks in it, at any depth.
-        accelerator ([`~accelerate.Accelerator`]): who shares the prompts.
-        tasks (sequence of `str`, *optional*): labels; by default all whose files are there.
-        max_per_task (`int`, *optional*): items of each task at most, drawn by the shuffle; solved examples are of the
-            same ones.
-        batch_size (`int`, *optional*, defaults to 32): prompts a rank runs at once.
+        folder (`str` or `Path`): folder with the `.jsonl` files of the tasks, at any depth.
+        accelerator ([`~accelerate.Accelerator`]): divides the prompts among ranks.
+        tasks (sequence of `str`, *optional*): labels; by default all tasks whose files are found.
+        max_per_task (`int`, *optional*): maximum number of items per task, taken after the shuffle; solved examples
+            are drawn from these items.
+        batch_size (`int`, *optional*, defaults to 32): prompts per rank in one forward pass.
         baselines (`str`, *optional*, defaults to `"v1"`): the table of random baselines, `v1` or `v2`.
-        corrupted (`bool`, *optional*, defaults to `True`): also score every item with another's question, see
-            [`~hmm_datasets.evaluation.core.prompts.Questions.corrupted`]; it doubles the work at most.
-        max_length (`int`, *optional*): tokens a prompt at most; by default what the model's configuration says.
+        corrupted (`bool`, *optional*, defaults to `True`): also score every item with the question of another item,
+            see [`~hmm_datasets.evaluation.core.prompts.Questions.corrupted`]; this at most doubles the work.
+        max_length (`int`, *optional*): maximum number of tokens per prompt; by default the model's limit.
 
     Returns:
-        `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length`, `beginning`
-        (`BOS`, `EOS` or None); in `tasks` also `type`, `shots`, `sha256` of the file, `corrupted_accuracy`,
-        `corrupted_centered`; `items`, of each item its task, number after the shuffle, `gold` and `predicted`, or the
-        `target`, the `losses` of its options in nats per token, whether it is `correct`, and of the control the same
-        under `corrupted`. A task of one item has no control. Empty on other ranks.
+        `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length` and `beginning`
+        (`BOS`, `EOS` or None). In `tasks` each task also has `type`, `shots`, `sha256` of its file,
+        `corrupted_accuracy` and `corrupted_centered`. `items` has for each item its task, its number after the
+        shuffle, `gold` and `predicted` or `target`, the `losses` of its options in nats per token, whether it is
+        `correct`, and the same for the control under `corrupted`. A task of one item has no control. The result is
+        empty on ranks other than the main one.
 
     Raises:
-        `InputError`: as [`find_questions`]; an unknown task or table; a token that
-        the model does not know.
+        `InputError`: see [`find_questions`]; also an unknown task or table, or a token that the model does not know.
     """
     check_baselines(baselines)
     questions = find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task)
     limit = context_limit(model) if max_length is None else max_length
     if limit is not None and limit < 2:
-        raise InputError(f"max_length={limit}: expected 2 or more, one token to see and one to score")
+        raise InputError(f"max_length={limit}: expected 2 or more, one token as context and one to score")
     encoder = _Encoder(tokenizer, limit)
     items = []
     total = sum(len(of.rows) * _parts(of, corrupted) for of in questions)
@@ -131,46 +138,46 @@ def _task_items(
 
 
 def _parts(of: Questions, corrupted: bool) -> int:
-    """Groups an item makes: its versions have solved examples in common, or nothing."""
+    """Number of groups per item: without solved examples its two versions have no common beginning."""
     return 2 if corrupted and of.task.shots == 0 and len(of.rows) > 1 else 1
 
 
 class _Encoder:
-    """Prompts as tokens behind a beginning, cut to a length."""
+    """Encodes prompts as tokens after a beginning token, cut to a maximum length."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", limit: int | None):
         self.tokenizer, self.limit = tokenizer, limit
         self.beginning, self.kind = beginning_token(tokenizer)
 
     def options(self, of: Questions, asked: list[list[dict]], numbers: Iterable[int]) -> list[list[list[Row]]]:
-        """The rows of the options of each item, in each version of what is asked."""
+        """The rows of the options of each item, for each version of the question."""
         texts = [[of.prompts(rows[number], number) for rows in asked] for number in numbers]
         tokens = iter(encode(self.tokenizer, [text for item in texts for version in item for text in version]))
         begun = [] if self.beginning is None else [self.beginning]
         return [[self._rows(of.task, [begun + next(tokens) for _ in version]) for version in item] for item in texts]
 
     def _rows(self, task: CoreTask, prompts: list[list[int]]) -> list[Row]:
-        """Which tokens count: at least the last one, and never the first, which nothing predicts."""
+        """The prompts and the first scored token of each; the last token is always scored, the very first never."""
         if task.type == SCHEMA:
-            alike = common_prefix([prompt[::-1] for prompt in prompts])
-            firsts = [len(prompt) - max(1, alike) for prompt in prompts]
+            common = common_prefix([prompt[::-1] for prompt in prompts])
+            firsts = [len(prompt) - max(1, common) for prompt in prompts]
         else:
-            alike = common_prefix(prompts)
+            common = common_prefix(prompts)
             prompts = prompts[1:] if task.type == LANGUAGE_MODELING else prompts
-            firsts = [min(alike, *(len(prompt) - 1 for prompt in prompts))] * len(prompts)
+            firsts = [min(common, *(len(prompt) - 1 for prompt in prompts))] * len(prompts)
         return [self._cut(task, prompt, first) for prompt, first in zip(prompts, firsts, strict=True)]
 
     def _cut(self, task: CoreTask, prompt: list[int], first: int) -> Row:
         if len(prompt) < 2:
             raise InputError(
-                f"{task.label}: a prompt of one token; the tokenizer needs a BOS or an EOS to go before it"
+                f"{task.label}: a prompt has only one token; the tokenizer needs a BOS or an EOS to precede it"
             )
         lost = 0 if self.limit is None else max(0, len(prompt) - self.limit)
         return Row(prompt[lost:], max(1, first - lost))
 
 
 def _items(of: Questions, numbers: Iterable[int], options: list, scores: Scores) -> list[dict[str, Any]]:
-    """What is told of each item; the scores are in the order of the options."""
+    """The result of each item; the scores are in the order of the options."""
     nats, greedy = iter(scores.nats.tolist()), iter(scores.greedy.tolist())
     found = []
     for number, versions in zip(numbers, options, strict=True):
@@ -180,7 +187,7 @@ def _items(of: Questions, numbers: Iterable[int], options: list, scores: Scores)
         answers = []
         for rows in versions:
             losses = [next(nats) / (len(tokens) - first) for tokens, first in rows]
-            # Prompts that are the same lose the same, whatever rounding made of them.
+            # Equal prompts get equal losses, so that rounding does not decide between them.
             losses = [losses[rows.index(one)] for one in rows]
             likeliest = [next(greedy) for _ in rows]
             if of.task.type == LANGUAGE_MODELING:

@@ -1,13 +1,18 @@
-"""CORE's questions: read, checked, ordered, and written as prompts.
+"""The questions of CORE: reading, checking and ordering them, and writing them as prompts.
 
-Rows of a file are JSON objects. `multiple_choice`: `query`, `choices`, `gold`, the index of the right one; `schema`:
-`context_options`, `continuation`, `gold`; `language_modeling`: `context`, `continuation`. The rows are shuffled by
-`random.Random(1337)`, then cut; solved examples of item `i` are drawn by `random.Random(1234 + i)` from the others.
+Rows of a file are JSON objects. Those of `multiple_choice` have `query`, `choices` and `gold`, the index of the right
+choice; those of `schema` have `context_options`, `continuation` and `gold`; those of `language_modeling` have
+`context` and `continuation`. The rows are shuffled by `random.Random(1337)`, then cut. The solved examples of item `i`
+are drawn from the other items by `random.Random(1234 + i)`.
 
-A prompt is the solved examples, then the question, a blank line between. An example is query, delimiter, right choice;
-right context, delimiter, continuation; context without white space around it, delimiter, continuation. A
-multiple-choice question has a prompt for each choice, a schema one for each context. Language modeling has one prompt
-without and one with the continuation.
+A prompt is the solved examples followed by the question, separated by blank lines. A solved example consists of:
+
+- `multiple_choice`: query, delimiter, right choice;
+- `schema`: right context, delimiter, continuation;
+- `language_modeling`: context stripped of white space, delimiter, continuation.
+
+A multiple-choice question has a prompt for each choice, and a schema question has one for each context. A question of
+language modeling has one prompt without and one with the continuation.
 """
 
 import hashlib
@@ -35,7 +40,7 @@ _TEXTS = {
     LANGUAGE_MODELING: ("context", "continuation"),
 }
 _ASKED = {MULTIPLE_CHOICE: "query", SCHEMA: "continuation", LANGUAGE_MODELING: "context"}
-"""The field that tells which answer is right: what a corrupted item takes from another."""
+"""The field that determines the right answer; a corrupted item takes it from another item."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,9 @@ class Questions:
     """The questions of a task.
 
     Attributes:
-        task ([`CoreTask`]): whose they are.
-        rows (`list` of `dict`): shuffled and cut.
-        sha256 (`str`): of the whole file.
+        task ([`CoreTask`]): the task.
+        rows (`list` of `dict`): the questions, shuffled and cut.
+        sha256 (`str`): hash of the whole file.
     """
 
     task: CoreTask
@@ -53,19 +58,20 @@ class Questions:
     sha256: str
 
     def examples(self, item: int) -> list[dict[str, Any]]:
-        """The rows that are shown solved before an item."""
+        """The rows that precede an item as solved examples."""
         generator = random.Random(_EXAMPLES_SEED + item)
-        # As if drawn from the list of the others, which is not made: drawing looks at its length alone.
+        # Drawn as from a list of the other rows; that list is not needed, since drawing depends only on its length.
         drawn = generator.sample(range(len(self.rows) - 1), self.task.shots)
-        return [self.rows[place + (place >= item)] for place in drawn]
+        return [self.rows[index + (index >= item)] for index in drawn]
 
     def corrupted(self) -> list[dict[str, Any]]:
-        """The rows, each asked what another asks.
+        """The rows, each with the question of another row.
 
-        A seeded cycle through all items (Sattolo's algorithm), so that none keeps its own, tells whose query
-        (`multiple_choice`), continuation (`schema`) or context (`language_modeling`) an item gets; its choices,
-        contexts or continuation, and which of them counts as right, stay. What is asked then tells nothing of what is
-        right, and accuracy falls to what the answers give away by themselves: about chance.
+        Each item gets the query (`multiple_choice`), continuation (`schema`) or context (`language_modeling`) of
+        another item. Its choices, contexts or continuation stay, and so does which of them counts as right. A seeded
+        cycle through all items (Sattolo's algorithm) ensures that no item keeps its own question. The question then
+        has no information about the right answer, so accuracy falls to what the options alone give away, which is
+        about chance.
         """
         order = list(range(len(self.rows)))
         generator = random.Random(_SWAP_SEED)
@@ -76,7 +82,7 @@ class Questions:
         return [row | {field: self.rows[other][field]} for row, other in zip(self.rows, order, strict=True)]
 
     def prompts(self, row: dict[str, Any], item: int) -> list[str]:
-        """The prompts of a row that stands in the place of an item."""
+        """The prompts of a row that is used as item number `item`."""
         task, gap = self.task, "\n\n"
         shown = "".join(solved(task, example) + gap for example in self.examples(item))
         if task.type == MULTIPLE_CHOICE:
@@ -99,40 +105,40 @@ def solved(task: CoreTask, row: dict[str, Any]) -> str:
 def find_questions(
     folder: str | Path, tasks: list[CoreTask], *, only_found: bool, max_per_task: int | None = None
 ) -> list[Questions]:
-    """Read the files of tasks, wherever they are under a folder.
+    """Read the question files of tasks, wherever they are under a folder.
 
     Args:
-        folder (`str` or `Path`): where to look for files by their names.
-        tasks (`list` of [`CoreTask`]): whose.
-        only_found (`bool`): leave out tasks that have no file; otherwise that is an error.
-        max_per_task (`int`, *optional*): rows that are kept of each, after the shuffle.
+        folder (`str` or `Path`): folder to search for files by their names.
+        tasks (`list` of [`CoreTask`]): the tasks.
+        only_found (`bool`): leave out tasks that have no file; otherwise a missing file is an error.
+        max_per_task (`int`, *optional*): maximum number of rows per task, after the shuffle.
 
     Returns:
         `list` of [`Questions`], in the order of the tasks.
 
     Raises:
-        `InputError`: no folder, no file or two of them, a row that is not of its type, by file and line; fewer rows
-        than the solved examples take.
+        `InputError`: no folder; no file for a task, or two; a row without the fields of its type, given by file and
+            line; or fewer rows than the solved examples need.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected one with the .jsonl files of CORE's tasks")
     if max_per_task is not None and max_per_task < 1:
         raise InputError(f"max_per_task={max_per_task}: expected 1 or more")
-    places: dict[str, list[Path]] = {}
+    paths_by_name: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.jsonl")):
-        places.setdefault(path.name, []).append(path)
+        paths_by_name.setdefault(path.name, []).append(path)
     found = []
     for task in tasks:
-        paths = places.get(task.file, [])
+        paths = paths_by_name.get(task.file, [])
         if not paths and only_found:
             continue
         if len(paths) != 1:
-            there = f"{paths[0]} and {paths[1]}; keep one" if paths else f"no {task.file} under {folder}"
-            raise InputError(f"{task.label}: {there}")
+            problem = f"{paths[0]} and {paths[1]}; keep one" if paths else f"no {task.file} under {folder}"
+            raise InputError(f"{task.label}: {problem}")
         found.append(_read(task, paths[0], max_per_task))
     if not found:
-        raise InputError(f"{folder}: none of CORE's files is there, such as {tasks[0].file}")
+        raise InputError(f"{folder}: has none of CORE's files, such as {tasks[0].file}")
     return found
 
 
@@ -147,14 +153,14 @@ def _read(task: CoreTask, path: Path, max_per_task: int | None) -> Questions:
     if len(rows) <= task.shots:
         cut = "" if max_per_task is None else f" after the cut to max_per_task={max_per_task}"
         raise InputError(
-            f"{task.label}: {len(rows)} items{cut}, but each is asked behind {task.shots} others; it takes at least "
-            f"{task.shots + 1}, or leave the task out"
+            f"{task.label}: {len(rows)} items{cut}, but {task.shots} others precede each as solved examples; expected "
+            f"at least {task.shots + 1}, or leave the task out"
         )
     return Questions(task, rows, hashlib.sha256(content).hexdigest())
 
 
 def _checked(task: CoreTask, line: bytes, where: str) -> dict[str, Any]:
-    """A row of its type, with the fields that count."""
+    """Parse a line, and return the fields that its task type needs."""
     try:
         row = json.loads(line)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""The score of CORE: accuracies of tasks over chance, and their mean, with intervals.
+"""The CORE score: the mean over tasks of accuracy above chance, with intervals.
 
-Of each task the accuracy `a` over that of guessing `b`, `(a - b) / (1 - b)`, and the plain mean of these (Li et al.,
-2024, arXiv:2406.11794, section 3.5). Intervals are of the percentile bootstrap over the items of each task, drawn
-separately.
+For a task with accuracy `a` and accuracy `b` of guessing, the centered accuracy is `(a - b) / (1 - b)`. The score is
+the mean of these (Li et al., 2024, arXiv:2406.11794, section 3.5). Intervals come from the percentile bootstrap over
+the items, which are resampled within each task.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ def core_score(
     """Score items of CORE.
 
     Args:
-        predictions (sequence of `int`): 1 for an item that was answered correctly, 0 for another.
-        references (sequence of `str`): the label of the task of each.
-        baselines (`str`, *optional*, defaults to `"v1"`): which table of random baselines, `v1` or `v2`.
+        predictions (sequence of `int`): for each item 1 if it was answered correctly, else 0.
+        references (sequence of `str`): for each item the label of its task.
+        baselines (`str`, *optional*, defaults to `"v1"`): table of random baselines, `v1` or `v2`.
         resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): of the bootstrap.
+            *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        `dict`: as the metric `core` describes it.
+        `dict`: the result of the metric `core`.
 
     Raises:
         `InputError`: a label that is not in CORE, or predictions that are not 0 or 1.
@@ -45,7 +45,7 @@ def core_score(
         if label not in CORE_TASKS:
             raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
     if not len(correct) or not np.isin(correct, (0, 1)).all():
-        raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and some")
+        raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and at least one item")
     generator = np.random.default_rng(seed)
     tasks, resampled = {}, []
     for label, task in CORE_TASKS.items():
@@ -53,7 +53,7 @@ def core_score(
         if not len(of_task):
             continue
         chance, accuracy = task.baseline(baselines), of_task.mean()
-        # Items drawn anew, counted: of zeros and ones that is a binomial distribution.
+        # The sum of resampled zeros and ones has a binomial distribution.
         drawn = generator.binomial(len(of_task), accuracy, resamples) / len(of_task)
         resampled.append((drawn - chance) / (1 - chance))
         low, high = interval(resampled[-1], level)

@@ -1,8 +1,9 @@
-"""The 22 tasks of CORE, the centered score of DCLM (Li et al., 2024, arXiv:2406.11794).
+"""The 22 tasks of CORE, the benchmark score of DCLM (Li et al., 2024, arXiv:2406.11794).
 
-Types, shots, delimiters and files are those of `eval/mmlu_and_lowvar.yaml` of mlfoundations/dclm (revision 361714bd),
-random baselines those of its `eval/eval_meta_data.csv` (v2) and `eval_meta_data_v1.csv` (v1), in percent. The two
-differ for three of these tasks; published figures such as GPT-2's 0.2565 (1.6 billion parameters) are under v1.
+Types, shots, delimiters and files are taken from `eval/mmlu_and_lowvar.yaml` of mlfoundations/dclm (revision
+361714bd). Random baselines, in percent, are taken from its `eval/eval_meta_data.csv` (v2) and `eval_meta_data_v1.csv`
+(v1). The two tables differ for three of these tasks. Published scores, such as 0.2565 for GPT-2 with 1.6 billion
+parameters, use v1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,12 +22,12 @@ class CoreTask:
     """A task of CORE.
 
     Attributes:
-        label (`str`): its name.
+        label (`str`): name of the task.
         type (`str`): `multiple_choice`, `schema` or `language_modeling`.
-        shots (`int`): solved examples before each question.
-        delimiter (`str`): between what is asked and its answer.
-        file (`str`): the name of its file of questions.
-        v1 (`float`), v2 (`float`): percent that guessing gets right, in either table of baselines.
+        shots (`int`): number of solved examples before each question.
+        delimiter (`str`): text between a question and its answer.
+        file (`str`): name of its file of questions.
+        v1 (`float`), v2 (`float`): accuracy of guessing in percent, in each table of baselines.
     """
 
     label: str
@@ -38,7 +39,7 @@ class CoreTask:
     v2: float
 
     def baseline(self, version: str) -> float:
-        """The share that guessing gets right."""
+        """Accuracy of guessing, as a share."""
         return getattr(self, version) / 100
 
 
@@ -78,7 +79,7 @@ CORE_TASKS = {
 
 
 def core_tasks(labels: Sequence[str] | None = None) -> list[CoreTask]:
-    """Tasks by label; None is all of them.
+    """The tasks with the given labels; all tasks for None.
 
     Raises:
         `InputError`: a label that CORE does not have.
@@ -96,13 +97,13 @@ def core_tasks(labels: Sequence[str] | None = None) -> list[CoreTask]:
 
 
 def check_baselines(version: str) -> None:
-    """Raise [`InputError`] for a table of baselines that there is not."""
+    """Raise [`InputError`] for an unknown table of baselines."""
     if version not in BASELINES:
         raise InputError(f"baselines={version!r}: expected one of {', '.join(BASELINES)}")
 
 
 def core_name(labels: Iterable[str]) -> str:
-    """What a score over these tasks is called: CORE only where none is missing.
+    """The name of a score over these tasks, which is CORE only if no task is missing.
 
     ```python
     >>> core_name(["copa", "squad"])

@@ -7,24 +7,25 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.clustered import as_table, gap_figures
 
 _DESCRIPTION = """\
-How far a model is from the best any model can do: the mean of log P(token | past) under the true distribution less the
-model's, in nats. Its expectation is the mean KL divergence of the model's next-token distribution from the true one,
-hence never negative; pairing the two on the same tokens takes out most of the noise of the tokens themselves. Tokens
-too rare to be in the sample are in neither the gap nor its error; predictor_kl, of whole distributions, knows of them.
+How far a model is from the optimum: the mean of log P(token | past) under the true distribution minus that under the
+model, in nats per token. Its expectation is the mean KL divergence of the model's next-token distribution from the
+true one, so it is never negative. Evaluating both on the same tokens removes most of the sampling noise. Tokens so
+rare that they are not in the sample affect neither the gap nor its error; predictor_kl, which compares whole
+distributions, includes them.
 """
 
 _INPUTS = """\
 Args:
-    predictions: list of N lists of T floats, natural logarithms of the probabilities that the model gave to the tokens
-        that came.
-    references: the same under the true distribution (of an HMM: its filter).
+    predictions: list of N lists of T floats, natural logarithms of the probabilities that the model gave to the
+        observed tokens.
+    references: the same under the true distribution (for an HMM, from its filter).
 
 Returns:
-    bayes_gap: nats per token, model less optimum.
-    standard_error: of bayes_gap, clustered by sequence.
+    bayes_gap: nats per token, model minus optimum.
+    standard_error: standard error of bayes_gap, clustered by sequence.
     model, optimum: cross-entropies on these tokens, nats per token.
     by_position: list of T floats, the gap at every position.
-    by_position_error: their standard errors.
+    by_position_error: standard errors of by_position.
 
 Example:
     >>> metric = evaluate.load(metric_path("bayes_gap"))

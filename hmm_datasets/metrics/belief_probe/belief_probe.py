@@ -1,4 +1,4 @@
-"""How well a linear map reads the beliefs of an HMM off a model's hidden states."""
+"""How well the beliefs of an HMM are predicted linearly from a model's hidden states."""
 
 import datasets
 import evaluate
@@ -10,23 +10,23 @@ from hmm_datasets.evaluation.linear_probe import probe_arrays
 
 _DESCRIPTION = """\
 Linear regression with an intercept from hidden states to beliefs, the distributions of the HMM's state given the
-symbols so far, fitted on half of the sequences and tested on the other half; beside it the same regression to the
-beliefs of other places. After Shai et al., "Transformers represent belief state geometry in their residual stream",
-2024.
+symbols so far. It is fitted on half of the sequences and tested on the other half. As a control, the same regression
+is done to the beliefs at other positions. After Shai et al., "Transformers represent belief state geometry in their
+residual stream", 2024.
 """
 
 _INPUTS = """\
 Args:
     predictions: list of N arrays (T, D), hidden states at every position.
-    references: list of N arrays (T, H), the exact beliefs at the same places (`hmm.beliefs`, probabilities).
-    seed: of the split and the shuffle; 0 by default.
+    references: list of N arrays (T, H), the exact beliefs at the same positions (`hmm.beliefs`, probabilities).
+    seed: seed of the split and the shuffle; 0 by default.
 
 Returns:
-    r2: share of the variance of the beliefs, all states together, explained on the sequences held out; None where
+    r2: share of the variance of the beliefs, all states together, that is explained on the held-out sequences; None if
         they do not vary.
     rmse: root of the mean squared error of a state's probability.
-    shuffled_r2, shuffled_rmse: the same with the beliefs of other places.
-    fitted_on, tested_on: sequences.
+    shuffled_r2, shuffled_rmse: the same for the beliefs at other positions.
+    fitted_on, tested_on: numbers of sequences.
 
 Example:
     >>> metric = evaluate.load(metric_path("belief_probe"))
@@ -56,6 +56,6 @@ class BeliefProbe(evaluate.Metric):
             )
         for name, table in (("predictions", hidden), ("references", beliefs)):
             if not np.isfinite(table).all():
-                raise InputError(f"{name}{np.argwhere(~np.isfinite(table))[0].tolist()} is no finite number")
+                raise InputError(f"{name}{np.argwhere(~np.isfinite(table))[0].tolist()} is not finite")
         figures, (fitted_on, tested_on) = probe_arrays(hidden, beliefs, seed)
         return {**figures, "fitted_on": fitted_on, "tested_on": tested_on}

@@ -6,22 +6,23 @@ import evaluate
 from hmm_datasets.evaluation.bits_per_byte import bits_per_byte
 
 _DESCRIPTION = """\
-Bits a model needs for a byte of UTF-8 text: the sum of -log2 P(token | past) over the tokens of the texts, by their
-bytes. Unlike perplexity it does not depend on how the text was cut into tokens.
+Bits that a model needs per byte of UTF-8 text: the sum of -log2 P(token | past) over the tokens of the texts, divided
+by their number of bytes. Unlike perplexity, it can be compared between tokenizers.
 """
 
 _INPUTS = """\
 Args:
     predictions: list of N floats, for each text (or window) the sum of the natural logarithms of its tokens'
         probabilities.
-    references: list of N integers, for each the bytes of UTF-8 that those tokens stand for.
-    resamples (2000), level (0.95), seed (0): of the bootstrap.
+    references: list of N integers, for each text (or window) the number of UTF-8 bytes of those tokens.
+    resamples (2000), level (0.95), seed (0): settings of the bootstrap.
 
 Returns:
-    bits_per_byte: total bits over total bytes.
-    standard_error: of that ratio, over texts (delta method); NaN for one text, as the bounds are.
-    bits_per_byte_low, bits_per_byte_high: its interval, by the percentile bootstrap over texts.
-    bytes: total bytes.
+    bits_per_byte: total bits divided by total bytes.
+    standard_error: standard error of that ratio over texts (delta method); NaN for a single text.
+    bits_per_byte_low, bits_per_byte_high: its interval, from the percentile bootstrap over texts; NaN for a single
+        text.
+    bytes: total number of bytes.
 
 Example:
     >>> metric = evaluate.load(metric_path("bits_per_byte"))

@@ -1,4 +1,4 @@
-"""CORE: accuracy over chance, averaged over tasks."""
+"""CORE: accuracy above chance, averaged over tasks."""
 
 import datasets
 import evaluate
@@ -6,10 +6,10 @@ import evaluate
 from hmm_datasets.evaluation.core.score import core_score
 
 _DESCRIPTION = """\
-CORE (DCLM, arXiv:2406.11794): of each of 22 tasks the accuracy a over that of guessing b, (a - b) / (1 - b), and the
-plain mean of these. With a task missing it is a subset's score and is named so. Two tables of b exist, v1 and v2;
-scores under one do not compare with scores under the other. Intervals are of the percentile bootstrap over the items
-of each task, drawn apart; that the two tasks of hellaswag ask the same is not taken into account.
+CORE (DCLM, arXiv:2406.11794) is the mean over 22 tasks of the centered accuracy (a - b) / (1 - b), where a is the
+accuracy and b that of guessing. If a task is missing, the score is that of a subset, and its name says so. There are
+two tables of b, v1 and v2; scores under different tables cannot be compared. Intervals come from the percentile
+bootstrap over the items, resampled within each task. They ignore that the two hellaswag tasks have the same questions.
 """
 
 _CITATION = """\
@@ -19,18 +19,18 @@ author={Li, Jeffrey and others}, journal={arXiv:2406.11794}, year={2024}}
 
 _INPUTS = """\
 Args:
-    predictions: list of N integers, 1 for an item that was answered correctly, 0 for another.
-    references: list of N strings, the label of the task of each.
-    baselines ("v1"): which table of random baselines, v1 or v2.
-    resamples (2000), level (0.95), seed (0): of the bootstrap.
+    predictions: list of N integers, for each item 1 if it was answered correctly, else 0.
+    references: list of N strings, for each item the label of its task.
+    baselines ("v1"): table of random baselines, v1 or v2.
+    resamples (2000), level (0.95), seed (0): settings of the bootstrap.
 
 Returns:
     name: CORE, or CORE subset (k of 22 tasks).
     score, low, high: the mean centered accuracy and its interval.
-    complete: whether all tasks are there.
+    complete: whether no task is missing.
     baselines: the table used.
-    tasks: of each task items, accuracy, baseline, centered, and low and high, bounds of centered.
-    missing: labels of the tasks that are not there.
+    tasks: for each task items, accuracy, baseline, centered, and low and high, the bounds of centered.
+    missing: labels of the missing tasks.
 
 Example:
     >>> metric = evaluate.load(metric_path("core"))

@@ -1,4 +1,4 @@
-"""Cross-entropy of the last token of each sequence alone, in true nats."""
+"""Cross-entropy of the last token of each sequence, in nats."""
 
 import datasets
 import evaluate
@@ -6,19 +6,19 @@ import evaluate
 from hmm_datasets.evaluation.clustered import as_table, final_token_figures
 
 _DESCRIPTION = """\
-Mean of -log P(last token | all tokens before it), natural logarithms, over sequences: what a model has learnt of the
-process once it has the whole context, free of the first tokens, whose loss no model can lower. Sequences are
-independent, so the standard error is that of a plain mean. Compare it with the same figure of the true distribution.
+Mean over sequences of -log P(last token | all tokens before it), in nats. It shows what a model has learnt about the
+process when it has the whole context, without the first tokens, which are hard to predict for any model. Sequences are
+independent, so the standard error is that of a plain mean. Compare it with the same metric of the true distribution.
 """
 
 _INPUTS = """\
 Args:
     predictions: list of N lists of T floats, the natural logarithms of the probabilities that the model gave to the
-        tokens that came, or only to the last one of each sequence (T = 1). All sequences have the same length.
+        observed tokens, or only to the last one of each sequence (T = 1). All sequences have the same length.
 
 Returns:
-    cross_entropy: nats, of the last token.
-    standard_error: of cross_entropy, over sequences.
+    cross_entropy: mean loss of the last token, in nats.
+    standard_error: standard error of cross_entropy, over sequences.
 
 Example:
     >>> metric = evaluate.load(metric_path("final_token_cross_entropy"))

@@ -1,34 +1,34 @@
-"""Perplexity of texts under a causal language model, by windows with a stride."""
+"""Perplexity of texts under a causal language model, computed in overlapping windows."""
 
 import datasets
 import evaluate
 
 _DESCRIPTION = """\
-exp of the mean of -log P(token | tokens before it) over all tokens of the texts together, each scored once; with bits
-per byte, which compares models of different tokenizers where perplexity does not. Each text is read by itself, behind
-a BOS, else an EOS, in windows that overlap: a token has at least window - stride tokens before it, or all there are.
-Intervals are of the percentile bootstrap over texts.
+exp of the mean of -log P(token | tokens before it) over all tokens of all texts, each scored once. Bits per byte are
+given too, since they can be compared between tokenizers and perplexity cannot. Texts are read independently, each
+after a BOS, or else an EOS, in windows that overlap: a token has at least window - stride tokens before it, or all
+there are. Intervals come from the percentile bootstrap over texts.
 """
 
 _INPUTS = """\
 Args:
     predictions: list of N strings, the texts.
     model: a causal language model of transformers in eval mode, or its folder or Hub name.
-    tokenizer: its tokenizer, of any kind; None loads that of the name.
-    window (1024): tokens per window, the beginning token among them. A model reads window - 1 of them at once.
-    stride (512): tokens that a window scores, below window. With window M + 1 and stride M the figures are those of
-        lm-evaluation-harness's rolling log-likelihood at a maximal length of M.
-    batch_size (8): windows that run at once.
-    seed (0): of the bootstrap.
+    tokenizer: its tokenizer, of any kind; None loads it from the name of the model.
+    window (1024): tokens per window, including the beginning token. A model reads window - 1 of them at once.
+    stride (512): tokens scored per window, less than window. Window M + 1 and stride M give the rolling log-likelihood
+        of lm-evaluation-harness with a maximum length of M.
+    batch_size (8): windows per batch.
+    seed (0): seed of the bootstrap.
 
 Returns:
-    perplexity, perplexity_low, perplexity_high: and its interval; None for a single text, as the other bounds are.
-    nats_per_token: its logarithm.
-    bits_per_byte, bits_per_byte_low, bits_per_byte_high, standard_error: and its interval and error.
-    num_tokens, bytes, num_documents: that were scored.
-    window, stride, least_context: of the windows.
-    unit, level: document, and the level of the intervals.
-    items: of each text its number, nats, tokens, bytes.
+    perplexity, perplexity_low, perplexity_high: perplexity and its interval; all bounds are None for a single text.
+    nats_per_token: logarithm of the perplexity.
+    bits_per_byte, bits_per_byte_low, bits_per_byte_high, standard_error: bits per byte, its interval and its error.
+    num_tokens, bytes, num_documents: numbers of scored tokens, bytes and documents.
+    window, stride, least_context: settings of the windows, and the minimum context of a token.
+    unit, level: unit of the bootstrap (document), and level of the intervals.
+    items: for each text its number, nats, tokens, bytes.
 
 Example:
     >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -69,7 +69,7 @@ class Perplexity(evaluate.Metric):
             tokenizer = tokenizer or load_pretrained(AutoTokenizer, model)
             model = load_pretrained(AutoModelForCausalLM, model).to(accelerator.device).eval()
         elif tokenizer is None:
-            raise InputError("model is no name, and tokenizer is None; pass the tokenizer too")
+            raise InputError("model is not a name, and tokenizer is None; pass the tokenizer too")
         else:
             accelerator = Accelerator(cpu=model.device.type == "cpu")
         windows = DocumentWindows(predictions, tokenizer, window, stride)

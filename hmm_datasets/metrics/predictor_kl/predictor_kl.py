@@ -10,22 +10,21 @@ from hmm_datasets.evaluation.clustered import as_table, clustered_mean
 
 _DESCRIPTION = """\
 KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p
-(uniform, unigram, bigram, Bayes-optimal). It is 0 where the model predicts as the predictor does, so that the smallest
-of several names what the model has learnt to be.
+(uniform, unigram, bigram, Bayes-optimal). It is 0 if both predict the same. The predictor with the minimum divergence
+is the one that the model resembles most.
 """
 
 _INPUTS = """\
 Args:
-    predictions: list of N arrays (T, V), natural logarithms of the model's next-token distributions; V may exceed E
-    (special
-        tokens), and what the model gives to the others counts against it.
+    predictions: list of N arrays (T, V), natural logarithms of the model's next-token distributions. V may exceed E
+        because of special tokens; probability that the model gives to these increases the divergence.
     references: list of N arrays (T, E), the predictor's probabilities.
 
 Returns:
     kl: nats per token.
-    standard_error: of kl, clustered by sequence.
+    standard_error: standard error of kl, clustered by sequence.
     by_position: list of T floats, nats.
-    by_position_error: their standard errors.
+    by_position_error: standard errors of by_position.
 
 Example:
     >>> metric = evaluate.load(metric_path("predictor_kl"))

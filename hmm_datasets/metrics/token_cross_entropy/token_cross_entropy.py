@@ -1,4 +1,4 @@
-"""Cross-entropy of a model at every position, in true nats."""
+"""Cross-entropy of a model at every position, in nats."""
 
 import datasets
 import evaluate
@@ -13,14 +13,14 @@ clustered by sequence.
 _INPUTS = """\
 Args:
     predictions: list of N lists of T floats, the natural logarithms of the probabilities that the model gave to the
-        tokens that came. All sequences have the same length.
+        observed tokens. All sequences have the same length.
 
 Returns:
     cross_entropy: nats per token.
-    standard_error: of cross_entropy, clustered by sequence.
+    standard_error: standard error of cross_entropy, clustered by sequence.
     perplexity: exp(cross_entropy).
     by_position: list of T floats, nats.
-    by_position_error: their standard errors.
+    by_position_error: standard errors of by_position.
 
 Example:
     >>> metric = evaluate.load(metric_path("token_cross_entropy"))

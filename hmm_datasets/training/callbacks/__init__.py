@@ -1,1 +1,1 @@
-"""What happens beside the training steps: history, samples, evaluations, progress, interruptions."""
+"""Callbacks of a training run: evaluation schedule, interruptions, progress, samples, totals."""

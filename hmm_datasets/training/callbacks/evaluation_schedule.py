@@ -1,4 +1,4 @@
-"""When to evaluate: at steps that lie evenly on a logarithmic axis, as learning does."""
+"""Evaluations at steps that are evenly spaced on a logarithmic axis."""
 
 import math
 
@@ -6,7 +6,7 @@ from transformers import TrainerCallback
 
 
 class LogSpacedEvaluation(TrainerCallback):
-    """Asks for an evaluation at step 1 and so many times while the step doubles.
+    """Requests an evaluation at step 1 and `per_doubling` times while the step doubles.
 
     Args:
         per_doubling (`int`): evaluations from step `n` to `2 n`.
@@ -16,7 +16,7 @@ class LogSpacedEvaluation(TrainerCallback):
         self.per_doubling = per_doubling
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Ask, if this step is due."""
+        """Request an evaluation if this step is due."""
         if is_due(state.global_step, self.per_doubling):
             control.should_evaluate = True
 
@@ -34,5 +34,5 @@ def is_due(step: int, per_doubling: int) -> bool:
 
 
 def _evaluations_until(step: int, per_doubling: int) -> int:
-    # A hair more, so that a power of two does not fall short of itself.
+    # The small addend keeps rounding from pushing the logarithm of a power of two below an integer.
     return math.floor(per_doubling * math.log2(step) + 1e-9)

@@ -1,12 +1,12 @@
-"""Stopping in good order: by signal, by file, or by the clock, with a checkpoint of the step just done.
+"""Stopping a run by signal, by file or by a time limit, with a checkpoint of the step just done.
 
-SIGTERM, SIGUSR1 (which Slurm sends ahead of a job's end with `--signal=USR1@300`) and SIGHUP (a terminal or an ssh
-connection that is gone) save and stop; so do a file named `stop` in the run's folder, and the time limit, early enough
-that the checkpoint is written in time. Under nohup, which has SIGHUP ignored, it stays ignored. A file named `save`
-saves and goes on. A signal reaches ranks at different steps, so after each step they agree on what was asked for, by
-the largest of one small number: a collective of 8 bytes.
+These save and stop: SIGTERM; SIGUSR1, which Slurm sends before a job's end with `--signal=USR1@300`; SIGHUP, sent when
+a terminal or an ssh connection closes; a file named `stop` in the run's folder; and the time limit, early enough that
+the checkpoint is written in time. A SIGHUP that nohup has set to be ignored stays ignored. A file named `save` saves
+and continues. A signal reaches ranks at different steps, so after each step the ranks agree on the maximum of their
+requests, in a collective of 8 bytes.
 
-Where another process or machine is gone without a word, no rank waits for it longer than `ddp_timeout`.
+If another process or machine dies without notice, no rank waits for it longer than `ddp_timeout`.
 """
 
 import signal
@@ -21,16 +21,16 @@ from ...errors import InputError
 
 NOTHING, SAVE, STOP = 0, 1, 2
 
-_LOOK_EVERY = 1.0  # seconds between looks for files, which a network disk makes slow
-_MARGIN = 60.0  # seconds kept free before the limit, beside the time that saving takes
+_LOOK_EVERY = 1.0  # seconds between checks for the files, which are slow on a network disk
+_MARGIN = 60.0  # seconds kept free before the limit, in addition to the time that saving takes
 
 
 class Interruptions(TrainerCallback):
-    """Saves, or saves and stops, when asked to.
+    """Saves, or saves and stops, on request.
 
     Args:
-        trainer ([`~transformers.Trainer`]): whose run it is; it has `say`.
-        time_limit (`timedelta`, *optional*): of the job, from when this is made.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        time_limit (`timedelta`, *optional*): time limit of the job, counted from the creation of this callback.
     """
 
     def __init__(self, trainer, time_limit: timedelta | None = None):
@@ -46,7 +46,7 @@ class Interruptions(TrainerCallback):
         self._handlers: dict[int, object] = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Listen for signals; bound the waiting for other ranks."""
+        """Install the signal handlers and bound the time to wait for other ranks."""
         if args.world_size > 1:
             _bound_waiting(timedelta(seconds=args.ddp_timeout))
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
@@ -54,12 +54,12 @@ class Interruptions(TrainerCallback):
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Agree on what was asked for, and ask the Trainer for it."""
+        """Agree with the other ranks on a request and pass it to the Trainer."""
         now = time.monotonic()
         if self._step_ended is not None:
             self._longest_step = max(self._longest_step, now - self._step_ended)
@@ -73,10 +73,10 @@ class Interruptions(TrainerCallback):
         if wanted == STOP and state.global_step < state.max_steps:
             control.should_training_stop = self.interrupted = True
         what = "saving and stopping" if self.interrupted else "saving"
-        self.trainer.say(f"step {state.global_step:,}: {what} ({self.reason or 'asked for on another rank'})")
+        self.trainer.say(f"step {state.global_step:,}: {what} ({self.reason or 'requested on another rank'})")
 
     def on_save(self, args, state, control, **kwargs):
-        """Take the time, for the limit."""
+        """Measure how long saving takes, for the time limit."""
         if self._step_ended is not None:
             self._longest_save = max(self._longest_save, time.monotonic() - self._step_ended)
             self._step_ended = None
@@ -107,14 +107,14 @@ class Interruptions(TrainerCallback):
 
 
 def _bound_waiting(timeout: timedelta) -> None:
-    """Give all process groups the timeout that the Trainer gives the first of them alone, not to DeepSpeed's."""
+    """Set the timeout of all process groups; the Trainer sets only that of the first, and not those of DeepSpeed."""
     from ...compat.torch import set_timeout_of_all_groups
 
     set_timeout_of_all_groups(timeout)
 
 
 def parse_time(text: str) -> timedelta:
-    """Read a time as Slurm writes it: `minutes`, `hours:minutes:seconds`, `days-hours:minutes:seconds`, shorter ones.
+    """Read a time as Slurm writes it: `minutes`, `hours:minutes:seconds`, `days-hours:minutes:seconds`, or shorter.
 
     ```python
     >>> parse_time("3:55:00"), parse_time("1-12"), parse_time("90").total_seconds()
@@ -137,5 +137,5 @@ def parse_time(text: str) -> timedelta:
             f"time_limit is {text!r}; expected minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes"
         ) from None
     if result <= timedelta():
-        raise InputError(f"time_limit is {text!r}; expected more than nothing")
+        raise InputError(f"time_limit is {text!r}; expected more than 0")
     return result

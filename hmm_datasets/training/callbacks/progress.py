@@ -1,4 +1,4 @@
-"""The Trainer's progress bar, with one short line a log step in place of a dictionary."""
+"""The Trainer's progress bar, with one short line per log step instead of a dictionary."""
 
 import time
 
@@ -20,10 +20,10 @@ _COLUMNS = (
 
 
 class ProgressLine(ProgressCallback):
-    """Bar with rate and time left; lines of losses, gradient norm, learning rate, throughput, and when it ends."""
+    """A progress bar, and per log step a line with losses, gradient norm, learning rate, throughput and end date."""
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
-        """Evaluations are short; a second bar would hide the first."""
+        """Show no bar for an evaluation, which is short; a second bar would hide the first."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Write the line above the bar, on rank 0."""

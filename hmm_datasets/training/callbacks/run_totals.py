@@ -1,4 +1,4 @@
-"""What adds up over the starts of a run: rows, skipped steps, cost."""
+"""Totals of a run over all its starts: rows, skipped steps, cost."""
 
 from transformers import TrainerCallback
 
@@ -6,12 +6,12 @@ from ...compat.transformers import ExportableState
 
 
 class RunTotals(TrainerCallback, ExportableState):
-    """What adds up over the starts of a run, saved in `trainer_state.json` beside the Trainer's own counts.
+    """Totals of a run over all its starts, saved in `trainer_state.json` together with the Trainer's own counts.
 
     Attributes:
         skipped_steps (`int`): steps that changed no weight.
-        cost (`float`): money, at the price per hour; work lost between a checkpoint and a crash is not in it.
-        rows (`int`): rows trained on, in the order of the data set, so the index of the next one.
+        cost (`float`): money at the price per hour, without work lost between a checkpoint and a crash.
+        rows (`int`): rows trained on, in the order of the data set; so also the index of the next row.
     """
 
     def __init__(self):
@@ -20,11 +20,11 @@ class RunTotals(TrainerCallback, ExportableState):
         self.rows = 0
 
     def state(self) -> dict:
-        """As transformers saves it."""
+        """The totals in the form that transformers saves."""
         attributes = {"skipped_steps": self.skipped_steps, "cost": self.cost, "rows": self.rows}
         return {"args": {}, "attributes": attributes}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Go on from what the checkpoint says; one of before this was counted says nothing."""
+        """Continue from the totals of the checkpoint; one written without totals leaves them at 0."""
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         vars(self).update(saved["attributes"])

@@ -1,9 +1,9 @@
-"""What the model says in the middle of its training: continuations of chosen prompts, at every evaluation.
+"""Continuations of chosen prompts during training, generated at every evaluation.
 
-They are written to `samples.jsonl`, a row per prompt, and shown above the progress bar. Nothing of the training moves:
-the state of the random numbers and the mode of the model are as they were. Where every rank holds the whole model,
-rank 0 writes alone and the others wait for it at their next exchange; under ZeRO-3 and FSDP2 all ranks take part, for
-each lends its part of the weights. A prompt costs `sample_tokens` forward passes of one row.
+They are written to `samples.jsonl`, one row per prompt, and shown above the progress bar. Training is not affected:
+the state of the random numbers and the mode of the model are restored. If every rank has the whole model, only rank 0
+generates, and the others wait for it at their next collective. Under ZeRO-3 and FSDP2 all ranks take part, since each
+has a part of the weights. A prompt costs `sample_tokens` forward passes of one row.
 """
 
 import time
@@ -28,7 +28,7 @@ def check_samples(prompts: list[str], tokens: int, temperature: float) -> None:
         `InputError`: an empty prompt, no tokens, or a temperature below zero.
     """
     if not all(prompts):
-        raise InputError(f"sample_prompts has an empty one, number {prompts.index('') + 1}; write some words there")
+        raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
     if tokens < 1:
         raise InputError(f"sample_tokens is {tokens}; expected 1 or more")
     if not temperature >= 0:
@@ -41,28 +41,29 @@ class Samples(TrainerCallback):
     A trainer for conversations gives them to the model as a user's messages.
 
     Args:
-        trainer ([`~transformers.Trainer`]): whose model writes; it has `say`, and a tokenizer.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
 
     Raises:
-        `InputError`: it has no tokenizer, as on sequences of an HMM.
+        `InputError`: it has no tokenizer, as when training on sequences of an HMM.
     """
 
     def __init__(self, trainer):
         if trainer.processing_class is None:
             raise InputError(
-                "sample_prompts: symbols of an HMM have no words; leave it out, or train on text (tokens, tokenizer)"
+                "sample_prompts is set, but there is no tokenizer, since symbols of an HMM are not words; leave it "
+                "out, or train on text (tokens, tokenizer)"
             )
         self.trainer = trainer
         self.path = Path(trainer.args.output_dir) / SAMPLES_NAME
         self._done_at: int | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Forget the rows after the checkpoint the run goes on from."""
+        """Drop the rows after the checkpoint that the run continues from."""
         if state.is_world_process_zero:
             forget_after(self.path, state.global_step)
 
     def on_evaluate(self, args, state, control, **kwargs):
-        """Continue every prompt, once a step."""
+        """Continue every prompt, once per step even if several data sets are evaluated."""
         if self._done_at == state.global_step:
             return
         self._done_at = state.global_step
@@ -82,7 +83,7 @@ class Samples(TrainerCallback):
         model.eval()
         devices = [args.device] if args.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(args.seed)  # the same on all ranks, whose parts of a model must agree on each token
+            torch.manual_seed(args.seed)  # all ranks of a sharded model must draw the same tokens
             texts = [self._continue(model, prompt, args) for prompt in args.sample_prompts]
         model.train(was_training)
         return texts
@@ -96,14 +97,14 @@ class Samples(TrainerCallback):
             )
         else:
             inputs = tokenizer(prompt, return_tensors="pt")
-        how = {"do_sample": args.sample_temperature > 0}
-        if how["do_sample"]:
-            how["temperature"] = args.sample_temperature
+        sampling = {"do_sample": args.sample_temperature > 0}
+        if sampling["do_sample"]:
+            sampling["temperature"] = args.sample_temperature
         output = model.generate(
             **{name: inputs[name].to(args.device) for name in ("input_ids", "attention_mask")},
             max_new_tokens=args.sample_tokens,
             use_cache=True,  # training turns it off
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-            **how,
+            **sampling,
         )
         return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -1,9 +1,9 @@
-"""Whether a Trainer's checkpoint is whole, told from sizes and headers alone.
+"""Checking whether a Trainer's checkpoint is whole, from file sizes and headers alone.
 
-A safetensors file says in its header where its last tensor ends, so a file that was cut is known by its length. The
-files of `torch.save` are zip archives, whose directory stands at the end: one that was cut has none. JSON parses or
-does not. No tensor is read and no pickle is opened, so a checkpoint of any size costs a few reads a file, and a
-hostile one runs no code.
+The header of a safetensors file says where its last tensor ends, so a truncated file is recognized by its length. The
+files of `torch.save` are zip archives with a directory at the end, which a truncated file lacks. JSON must parse. No
+tensor is read and no pickle is opened, so a checkpoint of any size costs a few reads per file, and a malicious one
+runs no code.
 """
 
 import json
@@ -20,10 +20,10 @@ from ...identity import IDENTITY_NAME
 
 STATE_NAME = "trainer_state.json"
 LARGE_RATIO = 10.0
-"""Above this many bytes a byte of weights something is stored too often; float32 masters and Adam's two moments beside
-bfloat16 weights are 7."""
+"""Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
+weights with float32 copies and Adam's two moments come to 7."""
 
-_LONGEST_HEADER = 100_000_000  # the format's own limit
+_MAX_HEADER_BYTES = 100_000_000  # the limit that the format sets
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CheckpointReport:
     Attributes:
         folder (`Path`): `checkpoint-N`.
         step (`int`): `N`.
-        problems (`tuple[str, ...]`): why it cannot be resumed from; empty where it can.
+        problems (`tuple[str, ...]`): why it cannot be resumed from; empty if it can.
         tensor_bytes (`int`): sum over the tensors in safetensors files.
         total_bytes (`int`): sum over all files.
     """
@@ -46,22 +46,22 @@ class CheckpointReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is torn or missing."""
+        """Whether nothing is truncated or missing."""
         return not self.problems
 
     @property
     def size_ratio(self) -> float | None:
-        """Bytes on disk a byte of weights; `None` where no weights are in safetensors. See [`LARGE_RATIO`]."""
+        """Bytes on disk per byte of weights; `None` if no weights are in safetensors. See [`LARGE_RATIO`]."""
         return self.total_bytes / self.tensor_bytes if self.tensor_bytes > 0 else None
 
 
 @dataclass(frozen=True)
 class ZeroShards:
-    """How a checkpoint of DeepSpeed's is cut.
+    """How a DeepSpeed checkpoint is divided into shards.
 
     Attributes:
         folder (`Path`): where the shards are.
-        ranks (`int`): how many there are of the optimizer's state.
+        ranks (`int`): number of shards of the optimizer's state.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
     """Check one `checkpoint-N` folder.
 
     Weights are looked for in safetensors files, in a DeepSpeed folder named by `latest`, and in FSDP's
-    `pytorch_model_fsdp_*`; of the latter two only that their files are there and not cut.
+    `pytorch_model_fsdp_*`. For DeepSpeed and FSDP it is only checked that the files exist and are not truncated.
 
     Args:
         folder (path): the folder.
@@ -113,7 +113,7 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
 
 
 def list_checkpoints(output_dir: str | os.PathLike) -> list[CheckpointReport]:
-    """Check every `checkpoint-N` in a folder, the newest first.
+    """Check every `checkpoint-N` in a folder, newest first.
 
     Raises:
         `InputError`: no such folder.
@@ -122,7 +122,7 @@ def list_checkpoints(output_dir: str | os.PathLike) -> list[CheckpointReport]:
 
 
 def list_steps(output_dir: str | os.PathLike) -> list[int]:
-    """The steps of the checkpoints in a folder, the newest first, whole or not.
+    """The steps of all checkpoints in a folder, newest first, whether they are whole or not.
 
     Raises:
         `InputError`: no such folder.
@@ -131,7 +131,7 @@ def list_steps(output_dir: str | os.PathLike) -> list[int]:
 
 
 def good_checkpoints(output_dir: str | os.PathLike) -> Iterator[Path]:
-    """The whole checkpoints in a folder, the newest first, each read when it is asked for.
+    """The whole checkpoints in a folder, newest first; each is checked when the iterator reaches it.
 
     Raises:
         `InputError`: no such folder.
@@ -140,17 +140,17 @@ def good_checkpoints(output_dir: str | os.PathLike) -> Iterator[Path]:
 
 
 def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
-    """Bytes of every tensor in a safetensors file, from its header; the file's length is compared with it.
+    """Bytes of every tensor in a safetensors file, from its header, whose end is compared with the file's length.
 
     Raises:
-        `InputError`: the file is cut, too long, or no safetensors file.
+        `InputError`: the file is truncated, too long, or not a safetensors file.
     """
     path = Path(path)
     length = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)
         header_length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-        if not 0 < header_length <= min(length - 8, _LONGEST_HEADER):
+        if not 0 < header_length <= min(length - 8, _MAX_HEADER_BYTES):
             raise InputError(f"{path}: {length} bytes, too few for its header; the file is torn")
         try:
             header = json.loads(file.read(header_length))
@@ -165,7 +165,7 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
 
 
 def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
-    """How a checkpoint of DeepSpeed's is cut, from its files' names; `None` of another."""
+    """How a DeepSpeed checkpoint is divided, from the names of its files; `None` for any other checkpoint."""
     latest = Path(folder) / "latest"
     if not latest.is_file():
         return None
@@ -189,7 +189,7 @@ def _folders(output_dir: str | os.PathLike) -> list[Path]:
 def _check_archive(path: Path) -> None:
     with path.open("rb") as file:
         begins_as_zip = file.read(2) == b"PK"
-    # Files of torch before 1.6 are bare pickles, of which nothing can be said without opening them.
+    # Files written before torch 1.6 are bare pickles, which cannot be checked without opening them.
     if path.stat().st_size == 0 or (begins_as_zip and not zipfile.is_zipfile(path)):
         raise InputError("the archive has no directory at its end; the file is torn")
 
@@ -201,16 +201,16 @@ def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:
         try:
             weight_map = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError):
-            problems.append(f"{name}: no weight_map that can be read")
+            problems.append(f"{name}: no readable weight_map")
             continue
         for shard in sorted(set(weight_map.values())):
-            place = (path.parent / shard).relative_to(folder).as_posix()
-            if not (folder / place).is_file():
-                problems.append(f"{place}: missing, though {name} names it")
-            elif place in tensors:
-                lost = {key for key, value in weight_map.items() if value == shard} - tensors[place]
+            shard_name = (path.parent / shard).relative_to(folder).as_posix()
+            if not (folder / shard_name).is_file():
+                problems.append(f"{shard_name}: missing, but {name} lists it")
+            elif shard_name in tensors:
+                lost = {key for key, value in weight_map.items() if value == shard} - tensors[shard_name]
                 if lost:
-                    problems.append(f"{place}: holds no {min(lost)}, though {name} says so")
+                    problems.append(f"{shard_name}: has no {min(lost)}, but {name} says so")
     return problems
 
 
@@ -221,23 +221,21 @@ def _state_problems(folder: Path, step: int) -> list[str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("global_step")
     except (ValueError, AttributeError):
-        return []  # already told of as JSON that does not parse
+        return []  # already reported as JSON that does not parse
     return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
 
 
 def _rank_problems(folder: Path) -> list[str]:
-    """What the ranks that wrote the checkpoint should have left and did not."""
+    """Files that the ranks should have written and that are missing."""
     try:
         ranks = json.loads((folder / IDENTITY_NAME).read_text(encoding="utf-8"))["written_by"]["processes"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     names = [f"rng_state_{rank}.pth" for rank in range(ranks)] if ranks > 1 else ["rng_state.pth"]
-    problems = [
-        f"{name}: missing, though {ranks} processes wrote it" for name in names if not (folder / name).exists()
-    ]
+    problems = [f"{name}: missing, but {ranks} processes wrote it" for name in names if not (folder / name).exists()]
     shards = zero_shards(folder)
     if shards is not None and shards.ranks != ranks:
-        problems.append(f"{shards.folder.name}: optimizer states of {shards.ranks} ranks, though {ranks} wrote it")
+        problems.append(f"{shards.folder.name}: optimizer states of {shards.ranks} ranks, but {ranks} wrote it")
     return problems
 
 

@@ -1,8 +1,8 @@
-"""What the Trainer saves as a model, at the end and in every checkpoint: a folder for others to load.
+"""The files of a saved model, at the end of a run and in every checkpoint.
 
-Training keeps no cache of keys and values, and a configuration saved as it trains would have generation compute every
-prefix anew; so the cache is on in what is saved. The Trainer also pickles its arguments into `training_args.bin`,
-which nothing reads again and which holds paths of this machine: settings stand in `run.json`.
+Training turns the cache of keys and values off. A configuration saved that way would make generation recompute every
+prefix, so the saved configuration turns it on. The Trainer also pickles its arguments into `training_args.bin`; this
+file is removed, since nothing reads it again, it contains paths of this machine, and `run.json` has the settings.
 """
 
 import contextlib
@@ -16,19 +16,18 @@ from ...compat.transformers import TRAINING_ARGS_NAME
 
 @contextlib.contextmanager
 def loadable(model: PreTrainedModel, folder: Path) -> Iterator[None]:
-    """Have what is saved inside generate with a cache, and leave no pickled settings in the folder.
+    """Within this context a saved model generates with a cache; at its end, pickled settings are removed.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): that is saved.
-        folder (`Path`): where to.
+        model ([`~transformers.PreTrainedModel`]): the model that is saved.
+        folder (`Path`): where it is saved.
     """
     generation = getattr(model, "generation_config", None)
     if generation is not None:
         generation.use_cache = True
-    config = model.config
-    places = {id(place): place for place in (config, config.get_text_config())}.values()
-    before = [(place, place.use_cache) for place in places if hasattr(place, "use_cache")]
-    _set_cache([(place, True) for place, _ in before])
+    configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
+    before = [(config, config.use_cache) for config in configs if hasattr(config, "use_cache")]
+    _set_cache([(config, True) for config, _ in before])
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Where a run goes on: the newest whole checkpoint that it can go on from, and what was consumed by then.
+"""Where a run continues: the newest whole checkpoint that it can resume from, and what was consumed by then.
 
-Rows are counted as they are consumed and saved with the checkpoint, so that a run whose global batch changes goes on
-at the row it had reached, not at its steps times today's batch.
+Rows are counted as they are consumed, and the count is saved with the checkpoint. So a run whose global batch changes
+continues at the row it had reached, and not at the number of steps times the new batch.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,13 +19,13 @@ from .inspection import STATE_NAME, good_checkpoints, zero_shards
 
 @dataclass(frozen=True)
 class Start:
-    """A checkpoint that a run goes on from.
+    """A checkpoint that a run continues from.
 
     Attributes:
         folder (`Path`): `checkpoint-N`.
         step (`int`): steps done.
-        max_steps (`int`): steps of the run, as planned then.
-        rows (`int`, *optional*): rows consumed, where they were counted.
+        max_steps (`int`): steps of the run, as planned when the checkpoint was written.
+        rows (`int`, *optional*): rows consumed; None if they were not counted.
         tokens (`int`): tokens consumed, without padding.
     """
 
@@ -37,7 +37,7 @@ class Start:
 
 
 def possible_starts(output_dir: str) -> Iterator[Start]:
-    """The whole checkpoints in a folder, the newest first; none where there is no such folder."""
+    """The whole checkpoints in a folder, newest first; none if the folder does not exist."""
     if not Path(output_dir).is_dir():
         return
     for folder in good_checkpoints(output_dir):
@@ -49,14 +49,14 @@ def possible_starts(output_dir: str) -> Iterator[Start]:
 
 
 def find_start(args) -> Start | None:
-    """Where a run with these settings goes on: at the newest whole checkpoint that is not beyond its last step.
+    """Where a run with these settings continues: at the newest whole checkpoint that is not beyond its last step.
 
-    Rows that are read in order go on at the last step too, with nothing left to do but save and evaluate. Otherwise a
-    step has to be left, since the Trainer takes one more where it finds none.
+    If rows are read in order, a run can also continue at its last step, with only saving and evaluating left.
+    Otherwise at least one step must be left, since the Trainer would train one step too many.
 
     Args:
-        args ([`~hmm_datasets.training.settings.RunSettings`]): whose `max_steps` is known, or else taken from the
-            checkpoint.
+        args ([`~hmm_datasets.training.settings.RunSettings`]): the settings; if they have no `max_steps`, that of the
+            checkpoint is used.
     """
     beyond = 0 if args.train_sampling_strategy == "sequential" else 1
     starts = possible_starts(args.output_dir) if args.resume else ()
@@ -72,27 +72,28 @@ def check_start(
     accepted: Collection[str],
     fixed: Collection[str] = (),
 ) -> None:
-    """Refuse to go on from a checkpoint of another run; one that says nothing of itself is taken as it is.
+    """Refuse to continue from a checkpoint of another run; a checkpoint without an identity is accepted.
 
-    The number of processes may be another. The framework and stage that shard may not: each reads its own files alone.
+    The number of processes may differ. The framework and the stage of sharding may not, since each reads only its own
+    files.
 
     Args:
         folder (`Path`): `checkpoint-N`.
-        identity (mapping): of the run that would go on.
-        writer (`dict`): its `framework` and number of `processes`.
+        identity (mapping): identity of the run that would continue.
+        writer (`dict`): `framework` and number of `processes` of that run.
         accepted, fixed: see [`~hmm_datasets.identity.check_identity`].
 
     Raises:
-        `InputError`: it is of another run, or of another framework, or holds weights alone.
+        `InputError`: the checkpoint is from another run or another framework, or has weights only.
     """
     if zero_shards(folder) is None and not any(folder.glob("optimizer*")):
         raise InputError(
-            f"{folder}: holds weights and no state of the optimizer, as save_only_model leaves it; choose another "
-            "output_dir, and start from these weights"
+            f"{folder}: has weights but no optimizer state, as save_only_model leaves it; choose another output_dir, "
+            "and start from these weights"
         )
     check_digests(
         folder,
-        f"delete {folder.name} to go on from the checkpoint before it, or its {DIGESTS_NAME} to take it as it is",
+        f"delete {folder.name} to continue from the checkpoint before it, or its {DIGESTS_NAME} to use it as it is",
     )
     path = folder / IDENTITY_NAME
     if not path.exists():
@@ -102,15 +103,15 @@ def check_start(
     wrote = before.get("written_by", writer)
     if wrote["framework"] != writer["framework"]:
         raise InputError(
-            f"{folder}: written under {wrote['framework']} by {wrote['processes']} processes, and this run is under "
-            f"{writer['framework']} with {writer['processes']}; launch it with the accelerate config it was begun with"
+            f"{folder}: written under {wrote['framework']} by {wrote['processes']} processes, but this run is under "
+            f"{writer['framework']} with {writer['processes']}; use the accelerate config that it was started with"
         )
 
 
 class RestoredRandomState(Component):
-    """After the first batch of a resumed run, random numbers go on as the checkpoint's do.
+    """Restores the state of the random numbers after the first batch of a resumed run.
 
-    The Trainer restores them before the loader begins, which draws one.
+    The Trainer restores it too, but before the data loader starts, which draws a number.
     """
 
     def __init__(self, trainer):
@@ -118,7 +119,7 @@ class RestoredRandomState(Component):
         self._is_restored = False
 
     def after_batches(self) -> None:
-        """Restore them, once."""
+        """Restore the state, once."""
         if self.trainer.start is not None and self.trainer.reads_in_order and not self._is_restored:
             self.trainer.load_random_state(self.trainer.start.folder)
         self._is_restored = True

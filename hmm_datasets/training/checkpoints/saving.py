@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or absent, and deleted by a policy that speaks.
+"""Checkpoints that are either whole or absent.
 
-The Trainer writes into `checkpoint-N` as it goes, so that a killed run leaves a torn one. Here it writes into
-`.unfinished/checkpoint-N`; when every rank is done the files are checked and synced, and the folder is renamed into
-its place. Beside the Trainer's files stands `identity.json`: what fixes the curve. A run that would go on from a
-checkpoint of another curve is refused.
+The Trainer writes directly into `checkpoint-N`, so a killed run leaves an incomplete one. Here it writes into
+`.unfinished/checkpoint-N`; when every rank is done, the files are checked and synced, and the folder is renamed. Each
+checkpoint also has an `identity.json`, which says what determines the loss curve. A run is refused if it would
+continue from a checkpoint with another identity.
 """
 
 import contextlib
@@ -35,20 +35,21 @@ _SETTINGS = (
 
 
 def curve_identity(trainer: "StepTrainer", data: dict[str, Any]) -> dict[str, Any]:
-    """What fixes the curve of a run: data, model, and the settings of the optimizer.
+    """What determines the loss curve of a run: data, model, and the settings of the optimizer.
 
-    The budget is not part of it (a run may go on for longer, which stretches its schedule), nor are world size,
-    micro-batch, workers and the pace of logging and saving, which leave the curve as it is but for rounding.
+    The budget is not part of it: a run may be extended, which stretches its learning rate schedule. World size,
+    micro-batch, workers and the frequency of logging and saving are not part of it either, since they change the curve
+    only by rounding.
     """
     settings = trainer.args.to_dict()
-    # What moves with versions and loading and fixes nothing.
-    apart = ("_name_or_path", "transformers_version", "use_cache", "dtype")
-    model = {name: value for name, value in trainer.model.config.to_diff_dict().items() if name not in apart}
+    # These change with the version of transformers and with the way of loading, and do not affect training.
+    ignored = ("_name_or_path", "transformers_version", "use_cache", "dtype")
+    model = {name: value for name, value in trainer.model.config.to_diff_dict().items() if name not in ignored}
     return {"data": data, "model": model, "settings": {name: settings.get(name) for name in _SETTINGS}}
 
 
 def writer_of(trainer: "StepTrainer") -> dict[str, Any]:
-    """Who writes the checkpoints of a run: the framework that shards, and the number of processes."""
+    """The framework that shards the model, and the number of processes; both are written into each checkpoint."""
     if trainer.is_deepspeed_enabled:
         framework = f"DeepSpeed ZeRO {trainer.accelerator.state.deepspeed_plugin.zero_stage}"
     else:
@@ -57,23 +58,23 @@ def writer_of(trainer: "StepTrainer") -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of a run: written whole, and kept by the policy of its settings.
+    """Writes the checkpoints of a run, and deletes old ones.
 
-    `save_total_limit` newest ones stay, every one whose step `keep_every` divides, and the best one where
-    `metric_for_best_model` names a measure.
+    The newest `save_total_limit` checkpoints are kept, as are those whose step is a multiple of `keep_every`, and the
+    best one if `metric_for_best_model` is set.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): whose run it is.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
     """
 
     def __init__(self, trainer: "StepTrainer"):
         self._trainer = trainer
 
     def save(self, write: Callable[[Path], None]) -> None:
-        """Save the step just done, on all ranks; then delete those that the policy does not keep.
+        """Save the step just done, on all ranks; then delete old checkpoints.
 
         Args:
-            write (callable): has the Trainer write its files into `checkpoint-N` of the folder it is given.
+            write (callable): makes the Trainer write its files into `checkpoint-N` in the folder it is given.
         """
         trainer = self._trainer
         run, name = Path(trainer.args.output_dir), f"checkpoint-{trainer.state.global_step}"
@@ -84,12 +85,12 @@ class Checkpoints:
                 self._complete(run, name)
         if trainer.args.should_save:
             if trainer.args.push_to_hub:
-                trainer.hub_pushes.push_checkpoint(run / name)  # only now does it have its name
+                trainer.hub_pushes.push_checkpoint(run / name)
             self._delete_old(run)
         trainer.accelerator.wait_for_everyone()
 
     def save_model(self) -> None:
-        """Save the model in the run's folder, each of its files whole, the others as they were until it is."""
+        """Save the model in the run's folder; each file is replaced only once all new ones are complete."""
         trainer = self._trainer
         run = Path(trainer.args.output_dir)
         folder = run / UNFINISHED_NAME / "model"
@@ -102,8 +103,8 @@ class Checkpoints:
         trainer.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
-    def _writing(self, place: Path) -> Iterator[None]:
-        """Around what all ranks write to `.unfinished`, of which nothing is left after it.
+    def _writing(self, target: Path) -> Iterator[None]:
+        """A context in which all ranks write to `.unfinished`, which is removed at its end.
 
         Raises:
             `InputError`: the disk is full.
@@ -120,20 +121,20 @@ class Checkpoints:
             if not is_disk_full(error):
                 raise
             newest = next(good_checkpoints(run), None)
-            going_on = "start" if newest is None else f"go on from {newest.name} with"
+            going_on = "start" if newest is None else f"continue from {newest.name} with"
             size = self._bytes_held() if newest is None else size_of(newest)
-            raise disk_full(place, f"about {format_bytes(size)}", f"{going_on} the same command") from error
+            raise disk_full(target, f"about {format_bytes(size)}", f"{going_on} the same command") from error
 
     def _bytes_held(self) -> int:
-        """Bytes of the weights and of the optimizer's state on this rank."""
+        """Bytes of the weights and the optimizer state on this rank."""
         optimizer = self._trainer.optimizer
         states = [] if optimizer is None else optimizer.state.values()
         tensors = [value for state in states for value in state.values() if torch.is_tensor(value)]
         return sum(tensor.nbytes for tensor in [*self._trainer.model.parameters(), *tensors])
 
     def _complete(self, run: Path, name: str) -> None:
-        """Add what the Trainer does not write, check the checkpoint, and give it its place."""
-        folder, place = run / UNFINISHED_NAME / name, run / name
+        """Add what the Trainer does not write, check the checkpoint, and move it to its final path."""
+        folder, target = run / UNFINISHED_NAME / name, run / name
         self._name_best(run, name)
         trainer = self._trainer
         trainer.state.save_to_json(str(folder / "trainer_state.json"))
@@ -143,14 +144,14 @@ class Checkpoints:
         report = verify_checkpoint(folder)
         if not report.ok:
             raise InputError(
-                f"{folder}: not whole once written: {'; '.join(report.problems)}; output_dir must be on a "
-                "disk with room that all machines share"
+                f"{folder}: incomplete after writing: {'; '.join(report.problems)}; output_dir must be on a disk that "
+                "all machines share and that has enough space"
             )
         write_digests(folder)
         sync_tree(folder)
-        if place.exists():
-            os.replace(place, run / UNFINISHED_NAME / "replaced")
-        os.replace(folder, place)
+        if target.exists():
+            os.replace(target, run / UNFINISHED_NAME / "replaced")
+        os.replace(folder, target)
         sync(run)
 
     def _name_best(self, run: Path, newest: str) -> None:
@@ -168,8 +169,8 @@ class Checkpoints:
         for step in steps[limit:]:
             if (every and step % every == 0) or step == trainer.state.best_global_step:
                 continue
-            # Under another name first: a run that is killed meanwhile leaves no half of a checkpoint.
+            # Renamed first, so that a run killed meanwhile does not leave half a checkpoint.
             os.renames(run / f"checkpoint-{step}", run / UNFINISHED_NAME / "deleted")
             remove(run / UNFINISHED_NAME)
-            kept = f"the newest {limit}" + (f" and every {every}th step's" if every else "")
-            trainer.say(f"deleted checkpoint-{step}: kept are {kept}")
+            kept = f"the newest {limit}" + (f" and those of steps divisible by {every}" if every else "")
+            trainer.say(f"deleted checkpoint-{step}: {kept} are kept")

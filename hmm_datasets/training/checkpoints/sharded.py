@@ -1,12 +1,13 @@
-"""Checkpoints of ZeRO and FSDP2: the weights once, and a resume on any number of processes.
+"""Checkpoints of ZeRO and FSDP2 that store the weights once and can be resumed on any number of processes.
 
-DeepSpeed (stages 1 and 2) and accelerate (FSDP2 with full state dicts) write the weights beside the Trainer's
-`model.safetensors` once more. Here they stand in `model.safetensors` alone, which `from_pretrained` reads, and are
-loaded from there; beside them stands the optimizer's state, under ZeRO with the float32 weights it steps.
+DeepSpeed (stages 1 and 2) and accelerate (FSDP2 with full state dicts) write the weights a second time, in addition to
+the Trainer's `model.safetensors`. Here the weights are only in `model.safetensors`, which `from_pretrained` reads, and
+are loaded from there. The optimizer state is a separate file; under ZeRO it includes the float32 copy of the weights.
 
-A ZeRO checkpoint is cut for as many processes as wrote it. For another number rank 0 first turns it into DeepSpeed's
-universal form (Lian et al., "Universal Checkpointing", 2024, arXiv 2406.18820), which costs its size in reads and
-writes, and goes once it is read. FSDP2's is whole and fits any number.
+A ZeRO checkpoint is divided for the number of processes that wrote it. To resume on another number, rank 0 first
+converts it to DeepSpeed's universal format (Lian et al., "Universal Checkpointing", 2024, arXiv 2406.18820). This
+reads and writes as much as the size of the checkpoint, and the converted copy is deleted after loading. An FSDP2
+checkpoint is not divided and fits any number of processes.
 """
 
 import os
@@ -24,10 +25,10 @@ from .inspection import zero_shards
 
 
 class ShardedTrainer(OpenTrainer):
-    """Mixed into a Trainer; under plain data parallelism it changes nothing."""
+    """A mixin for a Trainer; under plain data parallelism it changes nothing."""
 
     def save_optimizer(self, folder: str) -> None:
-        """Write the optimizer's state, and not the weights beside it once more."""
+        """Write the optimizer state without a second copy of the weights."""
         if self.is_deepspeed_enabled and not self.model_wrapped.zero_optimization_partition_weights():
             with without_module_weights(self.model_wrapped):
                 super().save_optimizer(folder)
@@ -41,7 +42,7 @@ class ShardedTrainer(OpenTrainer):
             super().save_optimizer(folder)
 
     def prepare_training(self, steps, dataloader, checkpoint):
-        """Under DeepSpeed, wrap the model first and load the checkpoint into what wraps it."""
+        """Under DeepSpeed, wrap the model first and load the checkpoint into the wrapper."""
         if checkpoint is None or not self.is_deepspeed_enabled:
             return super().prepare_training(steps, dataloader, checkpoint)
         prepared = super().prepare_training(steps, dataloader, None)
@@ -50,7 +51,7 @@ class ShardedTrainer(OpenTrainer):
         return prepared
 
     def load_weights(self, checkpoint: str, model=None) -> None:
-        """Under FSDP2, read them on rank 0 and send each rank its part."""
+        """Load the weights; under FSDP2 rank 0 reads them and sends each rank its part."""
         if not self._gathers_fsdp:
             super().load_weights(checkpoint, model)
             return
@@ -60,12 +61,12 @@ class ShardedTrainer(OpenTrainer):
         if self.args.process_index == 0:
             for path in sorted(Path(checkpoint).glob("model*.safetensors")):
                 weights |= load_file(path)
-        # Not strict: of tied weights one stands in the file.
+        # Not strict, since the file has only one of two tied weights.
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
         set_model_state_dict(self.model if model is None else model, weights, options=options)
 
     def load_best(self) -> None:
-        """Read the best checkpoint in the way that resuming does."""
+        """Load the best checkpoint in the same way as when resuming."""
         if self.is_deepspeed_enabled:
             self._load_deepspeed(self.state.best_model_checkpoint)
         elif self._gathers_fsdp:
@@ -85,7 +86,7 @@ class ShardedTrainer(OpenTrainer):
         if shards.ranks == self.args.world_size:
             _load(engine, checkpoint)
             return
-        self.say(f"{checkpoint}: of {shards.ranks} processes; cutting it anew for {self.args.world_size}")
+        self.say(f"{checkpoint}: written by {shards.ranks} processes; converting it for {self.args.world_size}")
         universal = shards.folder.with_name(shards.folder.name + "_universal")
         if self.args.should_save:
             _remove_universal(universal)  # of a start that was killed
@@ -103,7 +104,7 @@ class ShardedTrainer(OpenTrainer):
 def _load(engine, checkpoint: str) -> None:
     found, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
     if found is None:
-        raise InputError(f"{checkpoint}: DeepSpeed cannot read it; move it away to go on from the one before")
+        raise InputError(f"{checkpoint}: DeepSpeed cannot read it; move it away to continue from the one before")
 
 
 def _remove_universal(universal: Path) -> None:

@@ -1,1 +1,1 @@
-"""What a training step does besides the loss: small classes, called in one order by the trainer (see `trainer.py`)."""
+"""What a training step does in addition to the loss: small classes that `trainer.py` calls in a fixed order."""

@@ -1,4 +1,4 @@
-"""Token streams whose files are compared with their hashes in the background, while training already runs."""
+"""Comparing the files of token streams with their hashes in the background, while training runs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from .component import Component
 
 
 class CheckedStreams(Component):
-    """Ends training once a token stream was found changed on disk."""
+    """Ends training if a file of a token stream has changed on disk."""
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
         """Raise the error of the background check, if it found one."""

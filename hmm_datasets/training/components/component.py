@@ -9,33 +9,34 @@ if TYPE_CHECKING:
 
 
 class Component:
-    """Something that a training step does besides the loss. Every method does nothing unless a subclass overrides it.
+    """Something that a training step does in addition to the loss. Methods do nothing unless a subclass overrides
+    them.
 
     Methods named `before_...` are called in the order of the trainer's list, those named `after_...` in the reverse
-    order, so that the last component of the list is the closest to the computation itself.
+    order, so the last component of the list is the closest to the computation itself.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): whose steps these are.
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer that calls it.
     """
 
     def __init__(self, trainer: "StepTrainer"):
         self.trainer = trainer
 
     def before_batches(self) -> None:
-        """The micro-batches of the next step are about to be read."""
+        """Called before the micro-batches of the next step are read."""
 
     def after_batches(self) -> None:
-        """They were read."""
+        """Called after the micro-batches of the next step were read."""
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
-        """Forward and backward pass of a micro-batch are about to run."""
+        """Called before the forward and backward pass of a micro-batch."""
 
     def needs_logits(self, model: torch.nn.Module) -> bool:
         """Whether [`Component.after_forward`] uses the logits."""
         return False
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
-        """The forward pass is about to run, in training or evaluation."""
+        """Called before the forward pass, in training or evaluation."""
 
     def after_forward(
         self,
@@ -45,35 +46,35 @@ class Component:
         loss: torch.Tensor,
         num_items: torch.Tensor | int | None,
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch, which may have changed.
+        """Called after the forward pass; returns the loss of the micro-batch, changed or not.
 
         Args:
-            model (`nn.Module`): in training or evaluation mode.
-            labels (`torch.Tensor` of shape `(B, T)`, *optional*): of the micro-batch.
-            logits (`torch.Tensor` of shape `(B, T, V)`, *optional*): if a component needs them.
-            loss (scalar `torch.Tensor`): so far.
-            num_items (*optional*): labels in the global batch, by which losses are divided.
+            model (`nn.Module`): the model, in training or evaluation mode.
+            labels (`torch.Tensor` of shape `(B, T)`, *optional*): labels of the micro-batch.
+            logits (`torch.Tensor` of shape `(B, T, V)`, *optional*): logits, if a component needs them.
+            loss (scalar `torch.Tensor`): the loss so far.
+            num_items (*optional*): number of labels in the global batch, by which losses are divided.
         """
         return loss
 
     def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a micro-batch as it is logged; gradients are accumulated."""
+        """Called after the backward pass of a micro-batch; returns its loss for the log."""
         return loss
 
     def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
-        """The gradient of the global batch is known and clipped; `norm` is its norm before that."""
+        """Called once the gradient of the global batch is clipped; `norm` is its norm before clipping."""
 
     def before_optimizer(self) -> None:
-        """The optimizer is about to step."""
+        """Called before the optimizer steps."""
 
     def after_optimizer(self) -> None:
-        """It stepped, unless it was told to leave the step out."""
+        """Called after the optimizer stepped or skipped the step."""
 
     def before_log(self, row: dict[str, float]) -> None:
-        """A row with a loss is about to be logged; columns may be added."""
+        """Called before a row with a loss is logged; may add columns."""
 
     def before_evaluation(self) -> None:
-        """An evaluation begins."""
+        """Called before an evaluation."""
 
     def after_evaluation(self, dataset: Any, metrics: dict[str, float], prefix: str) -> None:
-        """An evaluation of `dataset` ended; `metrics` may be changed."""
+        """Called after an evaluation of `dataset`; may change `metrics`."""

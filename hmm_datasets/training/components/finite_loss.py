@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the run before the optimizer has used it."""
+"""Ends the run at a loss that is not finite, before the optimizer uses its gradient."""
 
 import torch
 
@@ -10,10 +10,10 @@ class FiniteLoss(Component):
     """Ends training at the first loss that is NaN or infinite."""
 
     def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss.
+        """Return the loss unchanged.
 
         Raises:
-            `RankError`: it is not finite; it names the step.
+            `RankError`: the loss is not finite; the message names the step.
         """
         if not torch.isfinite(loss).all():
             raise RankError(

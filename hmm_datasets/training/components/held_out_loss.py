@@ -1,9 +1,9 @@
-"""The held-out loss as a mean over tokens, whatever the batches and ranks.
+"""The held-out loss as a mean over tokens, independent of batch size and number of ranks.
 
-The Trainer takes the mean over rows of the means of batches: where rows hold unequally many predicted tokens, its
-figure moves with the batch size. Here each row gives its sum and its count, and repeated rows, with which ranks fill
-their last batch, count once. It costs one more pass over the logits in float32. Of rows in named parts
-([`HeldOutParts`]) each part's loss is told beside that of all, from the same pass.
+The Trainer averages the means of batches, so if rows differ in their number of predicted tokens, its result depends on
+the batch size. Here each row gives its sum and its count, and the rows that ranks repeat to fill their last batch
+count once. This costs one more pass over the logits in float32. For rows in named parts ([`HeldOutParts`]) the loss of
+each part is reported too, from the same pass.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from .component import Component
 
 
 class HeldOutParts(ConcatDataset):
-    """Held-out rows of several sources, end to end, with a name for the loss of each.
+    """Held-out rows of several sources, concatenated, with a name for the loss of each source.
 
     Args:
         parts (mapping of `str` to `Dataset`): map-style data sets by name.
@@ -30,11 +30,14 @@ class HeldOutParts(ConcatDataset):
 
 
 def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]) -> Float[torch.Tensor, "B 2"]:
-    """Of every row the sum of the cross-entropies in nats, and how many tokens are predicted.
+    """The sum of cross-entropies in nats and the number of predicted tokens, for every row.
 
     Args:
-        logits (`torch.Tensor` of shape `(B, T, V)`): of a causal model; those at `t` predict label `t + 1`.
-        labels (`torch.Tensor` of shape `(B, T)`): not shifted; -100 counts not.
+        logits (`torch.Tensor` of shape `(B, T, V)`): logits of a causal model; those at `t` predict label `t + 1`.
+        labels (`torch.Tensor` of shape `(B, T)`): labels, not shifted; -100 is ignored.
+
+    Returns:
+        `torch.Tensor` of shape `(B, 2)`: sum and count.
 
     ```python
     >>> row_losses(torch.zeros(1, 3, 4), torch.tensor([[1, 2, -100]]))
@@ -50,29 +53,29 @@ def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "
 
 
 class HeldOutLoss(Component):
-    """The loss of an evaluation as a mean over tokens; where `compute_metrics` is set, rows are taken to be alike."""
+    """The loss of an evaluation as a mean over tokens; with `compute_metrics` set, the Trainer's own loss is kept."""
 
     def __init__(self, trainer):
         super().__init__(trainer)
         self._rows: list[torch.Tensor] | None = None
 
     def needs_logits(self, model: torch.nn.Module) -> bool:
-        """In such an evaluation."""
+        """Whether an evaluation is running that needs them."""
         return self._rows is not None
 
     def before_evaluation(self) -> None:
-        """Begin to keep the losses of rows."""
+        """Start to collect the losses of rows."""
         self._rows = [] if self.trainer.compute_metrics is None else None
 
     def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
-        """The loss as it is; each row's share is kept."""
+        """Return the loss unchanged, and keep each row's sum and count."""
         if self._rows is not None and labels is not None:
             rows = row_losses(logits, labels)
             self._rows.append(self.trainer.accelerator.gather_for_metrics(rows).cpu())
         return loss
 
     def after_evaluation(self, dataset: Dataset, metrics: dict[str, float], prefix: str) -> None:
-        """Put the means over tokens in place of the Trainer's loss."""
+        """Replace the Trainer's loss by the means over tokens."""
         rows, self._rows = self._rows, None
         if rows:
             means = _mean_losses(torch.cat(rows), dataset)
@@ -80,16 +83,16 @@ class HeldOutLoss(Component):
 
 
 def _mean_losses(rows: Float[torch.Tensor, "N 2"], dataset: Dataset) -> dict[str, float]:
-    """The mean loss of all tokens, and of those of each named part; a part without any has none."""
+    """The mean loss over all tokens and over those of each named part; a part without predicted tokens is left out."""
     total, count = rows.sum(0).tolist()
     if count == 0:
         raise InputError(
-            "no token of the held-out rows is predicted: their answers begin after max_length; raise it, or leave "
-            "evaluation out"
+            "no token of the held-out rows is predicted, since their answers begin after max_length; raise it, or "
+            "leave evaluation out"
         )
     losses = {"loss": total / count}
     if isinstance(dataset, HeldOutParts):
-        # Ranks take batches in turn, so gathered rows come in the order of the data set.
+        # Ranks take batches in turn, so gathered rows are in the order of the data set.
         for name, part in zip(dataset.names, rows.split([len(part) for part in dataset.datasets]), strict=True):
             total, count = part.sum(0).tolist()
             if count:

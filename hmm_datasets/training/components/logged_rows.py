@@ -1,9 +1,8 @@
-"""Which rows a run trained on, written down: the proof of its order, on request.
+"""A log of the rows that a run trained on, as evidence of its order.
 
-With `log_indices` each rank appends to `indices-RANK.jsonl` a row per micro-batch: the step, counted from 1 as in
+With `log_indices` each rank appends one line per micro-batch to `indices-RANK.jsonl`: the step, counted from 1 as in
 `history.jsonl`, and the indices of its rows in the run's data set. The index travels with its row through loader,
-workers and ranks, so that what stands there is what the model was given. A resumed run forgets the rows of steps it is
-about to repeat.
+workers and ranks, so the log shows what the model was given. A resumed run drops the lines of steps that it repeats.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +18,11 @@ from ..record import forget_after
 from .component import Component
 
 ROW_INDEX = "row_index"
-"""The column that says which row of the data set a row is."""
+"""The column with the index of a row in the data set."""
 
 
 class IndexedRows(Dataset):
-    """A map-style data set whose rows know their places.
+    """A map-style data set that adds to every row its index.
 
     ```python
     >>> IndexedRows([{"input_ids": torch.tensor([5, 6])}])[0]["row_index"]
@@ -47,10 +46,10 @@ class IndexedRows(Dataset):
 
 
 class IndexedBatches:
-    """A collator that keeps the indices of its rows, whatever columns the one inside knows.
+    """A collator that adds the indices of the rows to the batch of another collator.
 
     Args:
-        collate (callable): makes a batch of rows.
+        collate (callable): the other collator, which makes a batch of rows.
     """
 
     def __init__(self, collate: Callable[[list[dict[str, Any]]], dict[str, Any]]):
@@ -63,7 +62,7 @@ class IndexedBatches:
 
 
 class LoggedRows(Component):
-    """Writes down what is trained on, where `log_indices` of the settings is set."""
+    """Writes the indices of the rows trained on, if `log_indices` is set."""
 
     def __init__(self, trainer):
         super().__init__(trainer)
@@ -73,7 +72,7 @@ class LoggedRows(Component):
             trainer.data_collator = IndexedBatches(trainer.data_collator)
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
-        """Write the indices of a micro-batch down, and take them out of it."""
+        """Write the indices of a micro-batch, and remove them from it."""
         if ROW_INDEX not in inputs:
             return
         if self._path is None:
@@ -84,7 +83,7 @@ class LoggedRows(Component):
     def _begin(self) -> Path:
         folder = Path(self.trainer.args.output_dir)
         if self.trainer.is_world_process_zero():
-            for path in folder.glob("indices-*.jsonl"):  # of ranks that are no more, too
+            for path in folder.glob("indices-*.jsonl"):  # includes ranks of an earlier, larger world size
                 forget_after(path, self.trainer.state.global_step)
         self.trainer.accelerator.wait_for_everyone()
         return folder / f"indices-{self.trainer.args.process_index}.jsonl"

@@ -1,9 +1,9 @@
-"""What a run consumes, told at every log step: tokens, arithmetic, time and where it goes, memory.
+"""What a run consumes, logged at every log step: tokens, FLOPs, time by part of the step, memory.
 
-A step is: waiting for data, forward, backward, the optimizer, and the rest (logging, callbacks,
-gathering of counts, evaluations and checkpoints since the last log step). On a GPU the parts are measured by events on
-its stream, read at log steps alone, so that nothing waits for them; on a CPU by the clock. Times are rank 0's; tokens
-and FLOPs are all ranks', padding apart, summed batch by batch and saved with the checkpoint.
+A step consists of waiting for data, forward, backward, the optimizer, and the rest (logging, callbacks, gathering of
+counts, evaluations and checkpoints since the last log step). On a GPU the parts are measured by events on its stream,
+which are read only at log steps, so measuring does not stall the GPU; on a CPU they are measured by the clock. Times
+are those of rank 0. Tokens and FLOPs are summed over all ranks, without padding, and saved with the checkpoint.
 """
 
 import time
@@ -21,7 +21,7 @@ class Stopwatch:
     """Seconds spent in named parts.
 
     Args:
-        device (`torch.device`): whose time; that of a GPU is its stream's.
+        device (`torch.device`): the device; on a GPU the time of its stream is measured.
     """
 
     def __init__(self, device: torch.device):
@@ -35,7 +35,7 @@ class Stopwatch:
         self._begun[name] = self._now()
 
     def end(self, name: str) -> None:
-        """End a part that was begun."""
+        """End a part that was started."""
         begun, now = self._begun.pop(name), self._now()
         if self._on_stream:
             self._events.append((name, begun, now))
@@ -43,7 +43,7 @@ class Stopwatch:
             self._seconds[name] += now - begun
 
     def add(self, name: str, seconds: float) -> None:
-        """Add to a part what the clock says on any device: time that a GPU was kept waiting."""
+        """Add seconds measured by the clock to a part, such as the time that a GPU waited for data."""
         self._seconds[name] += seconds
 
     def _now(self) -> Any:
@@ -54,7 +54,7 @@ class Stopwatch:
         return event
 
     def collect(self) -> dict[str, float]:
-        """The seconds since the last time; waits for the GPU."""
+        """Return the seconds per part since the last call; waits for the GPU."""
         if self._events:
             torch.cuda.synchronize()
             for name, begin, end in self._events:
@@ -64,7 +64,7 @@ class Stopwatch:
 
 
 class Mark(NamedTuple):
-    """How far a run had come, and when."""
+    """Progress of a run at a moment."""
 
     seconds: float
     step: int
@@ -76,12 +76,16 @@ class Mark(NamedTuple):
 class Throughput(Component):
     """Measures what a run consumes.
 
-    Adds to every row that has a loss: `step_seconds` and of it `data_seconds`, `forward_seconds`, `backward_seconds`,
-    `optimizer_seconds`, all per step (DeepSpeed steps its optimizer within the backward pass); `tokens_per_second` and
-    `samples_per_second` over all ranks, `tokens_per_second_per_device`; `flops` so far, and `mfu` where the device's
-    peak is known; `memory_allocated` and `memory_reserved` on a GPU, at most, in bytes; `fraction` of the plan, and
-    `seconds_left` at the rate of this start, evaluations and checkpoints included; `skipped_steps` so far; `cost` so
-    far, where `price_per_hour` says what a device costs.
+    It adds these columns to every row that has a loss:
+
+    - `step_seconds`, and its parts `data_seconds`, `forward_seconds`, `backward_seconds` and `optimizer_seconds`, all
+      per step (DeepSpeed steps its optimizer within the backward pass);
+    - `tokens_per_second` and `samples_per_second` over all ranks, and `tokens_per_second_per_device`;
+    - `flops` so far, and `mfu` if the device's peak is known;
+    - `memory_allocated` and `memory_reserved`: maximum bytes, on a GPU;
+    - `fraction` of the plan that is done, and `seconds_left` at the rate since this start, including evaluations and
+      checkpoints;
+    - `skipped_steps` so far, and `cost` so far if `price_per_hour` is set.
     """
 
     def __init__(self, trainer):
@@ -94,42 +98,42 @@ class Throughput(Component):
         self._marked: Mark | None = None
 
     def before_batches(self) -> None:
-        """What follows is waiting for data."""
+        """Start to measure the time spent waiting for data."""
         if self._marked is None:
             self._began = self._marked = self._mark()
         self._waiting_since = time.perf_counter()
 
     def after_batches(self) -> None:
-        """The data are there."""
+        """Add the time spent waiting for data."""
         self._watch.add("data", time.perf_counter() - self._waiting_since)
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
-        """Begin forward and backward."""
+        """Start to measure forward and backward."""
         self._watch.begin("forward and backward")
 
     def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
-        """End forward and backward."""
+        """Stop measuring forward and backward."""
         self._watch.end("forward and backward")
         return loss
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
-        """Begin the forward pass, in training."""
+        """Start to measure the forward pass, in training."""
         self._is_forward = self.trainer.model.training
         if self._is_forward:
             self._watch.begin("forward")
 
     def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
-        """End the forward pass."""
+        """Stop measuring the forward pass."""
         if self._is_forward:
             self._watch.end("forward")
         return loss
 
     def before_optimizer(self) -> None:
-        """Begin the optimizer's step."""
+        """Start to measure the optimizer's step."""
         self._watch.begin("optimizer")
 
     def after_optimizer(self) -> None:
-        """End it."""
+        """Stop measuring the optimizer's step."""
         self._watch.end("optimizer")
 
     def flops_of(self, inputs: dict[str, Any]) -> int:
@@ -144,7 +148,7 @@ class Throughput(Component):
             row |= self._figures()
 
     def fraction_done(self) -> float:
-        """Share of the plan's rows that were trained on; not of its steps, which may be of unequal size."""
+        """Share of the planned rows that were trained on; a share of steps would be wrong if steps differ in size."""
         schedule, state = self.trainer.schedule, self.trainer.state
         return schedule.rows_before(state.global_step) / schedule.rows_before(state.max_steps)
 

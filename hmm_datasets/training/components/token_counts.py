@@ -1,4 +1,4 @@
-"""Tokens of a micro-batch on all ranks, padding left out, for rows that have no attention mask."""
+"""Number of tokens of a micro-batch on all ranks, without padding, for rows that have no attention mask."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from ...data.packing import count_tokens
 
 
 def count_on_all_ranks(inputs: dict[str, Any], accelerator: Accelerator) -> int:
-    """The tokens that all ranks read in this micro-batch.
+    """The number of tokens that all ranks read in this micro-batch.
 
-    Packed rows tell their padding by labels and positions. Other rows have none and are equally long on every rank, so
-    that nothing has to be exchanged.
+    The padding of packed rows is known from labels and positions. Other rows have no padding and the same length on
+    every rank, so nothing is communicated.
 
     Args:
         inputs (`dict`): a micro-batch without `attention_mask`.
-        accelerator ([`~accelerate.Accelerator`]): of all ranks.
+        accelerator ([`~accelerate.Accelerator`]): the accelerator of the run.
     """
     count = count_tokens(inputs)
     if isinstance(count, int):

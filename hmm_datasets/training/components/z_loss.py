@@ -1,9 +1,9 @@
-"""z-loss: a small pull of the softmax's normalizer towards 1, so that logits do not drift.
+"""z-loss: a penalty that pulls the softmax's normalizer towards 1, so that logits do not drift.
 
-`z_loss` times the mean over predicted tokens of `(log Z)^2`, `Z` the sum of the exponentials of the logits (Chowdhery
-et al., "PaLM", 2022, section 5, with 1e-4). The mean is over the tokens of the whole global batch, as the
-cross-entropy's is: on any world size, micro-batch and accumulation each token weighs the same. It costs one more pass
-over the logits and their float32 copy. What is logged and returned as the loss stays the cross-entropy.
+The penalty is `z_loss` times the mean over predicted tokens of `(log Z)^2`, where `Z` is the sum of the exponentials
+of the logits (Chowdhery et al., "PaLM", 2022, section 5, with 1e-4). Like the cross-entropy, it is a mean over the
+tokens of the whole global batch, so each token has the same weight for any world size, micro-batch and accumulation.
+It costs one more pass over the logits and a float32 copy of them. The logged loss remains the cross-entropy.
 """
 
 import torch
@@ -17,11 +17,14 @@ from .component import Component
 def squared_log_normalizers(
     logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]
 ) -> Float[torch.Tensor, "N"]:
-    """`(log Z)^2` at the places that predict a label that counts.
+    """`(log Z)^2` at the `N` positions that predict a label.
 
     Args:
-        logits (`torch.Tensor` of shape `(B, T, V)`): of a causal model; those at `t` predict label `t + 1`.
-        labels (`torch.Tensor` of shape `(B, T)`): not shifted; -100 counts not.
+        logits (`torch.Tensor` of shape `(B, T, V)`): logits of a causal model; those at `t` predict label `t + 1`.
+        labels (`torch.Tensor` of shape `(B, T)`): labels, not shifted; -100 is ignored.
+
+    Returns:
+        `torch.Tensor` of shape `(N,)`.
 
     ```python
     >>> logits = torch.zeros(1, 3, 4)
@@ -35,9 +38,9 @@ def squared_log_normalizers(
 
 
 class ZLoss(Component):
-    """Adds z-loss to what is minimized, where `z_loss` of the settings is above 0.
+    """Adds the z-loss to the training loss if `z_loss` in the settings is above 0.
 
-    Rows of the history get a column `z_loss`: what was added, a mean over tokens. Evaluations are without.
+    Rows of the history get a column `z_loss`: the mean over tokens of what was added. Evaluations do not include it.
     """
 
     def __init__(self, trainer):
@@ -49,26 +52,26 @@ class ZLoss(Component):
         self._since_step = 0
 
     def needs_logits(self, model: torch.nn.Module) -> bool:
-        """In training, where it is asked for."""
+        """In training, if the coefficient is above 0."""
         return self._coefficient > 0 and model.training
 
     def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
-        """The loss and the z-loss."""
+        """Return the sum of the loss and the z-loss."""
         if not self.needs_logits(model):
             return loss
         squares = squared_log_normalizers(logits, labels)
         added = self._coefficient * (squares.mean() if num_items is None else squares.sum() / num_items)
         if num_items is not None and self.trainer.args.average_tokens_across_devices:
-            added = added * self.trainer.args.world_size  # the mean over ranks that follows takes it back
+            added = added * self.trainer.args.world_size  # the gradient is then averaged over ranks
         self._added, self._is_shared = added.detach(), num_items is None
         return loss + added
 
     def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
-        """What is logged: the cross-entropy."""
+        """Return the cross-entropy alone, for the log."""
         if self._added is None:
             return loss
         added, self._added = self._added, None
-        if self._is_shared:  # by the micro-batches of a step
+        if self._is_shared:  # each micro-batch's mean is then averaged over the micro-batches of the step
             added = added / self.trainer.current_gradient_accumulation_steps
         if self._sum is None:
             self._sum, self._since_step = torch.zeros_like(added), self.trainer.state.global_step

@@ -1,1 +1,1 @@
-"""What a run consumes and asks of a machine, known before it starts."""
+"""What a run will consume and what it needs of a machine, computed before it starts."""

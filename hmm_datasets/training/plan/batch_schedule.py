@@ -1,10 +1,10 @@
-"""A global batch that grows in steps: rows before a step, and steps that rows pay for.
+"""A global batch that grows in stages: the rows before a step, and the steps needed for a number of rows.
 
-Step `t` (from 0) trains on rows `[S_t, S_{t+1})`, `S` the cumulative sum of the global batches, for every world size,
-micro-batch and accumulation that multiply out to them. Without stages all steps have the same global batch `G` and
-`S_t = t G`. A run whose global batch was changed at a checkpoint goes on at the row it had reached: `S` is then moved
-by the difference. All in `O(stages)` (McCandlish et al., "An empirical model of large-batch training", 2018, on why a
-batch may grow as the loss falls).
+Step `t` (from 0) trains on rows `[S_t, S_{t+1})`, where `S` is the cumulative sum of the global batches. This does not
+depend on the world size, micro-batch and accumulation, whose product is the global batch. Without stages all steps
+have the same global batch `G`, and `S_t = t G`. If the global batch was changed at a checkpoint, the run continues at
+the row it had reached, so `S` is shifted by the difference. All functions take `O(stages)` time. McCandlish et al.,
+"An empirical model of large-batch training", 2018, explain why a batch may grow as the loss falls.
 """
 
 import re
@@ -23,22 +23,22 @@ class BatchSchedule:
     """Global batches of the steps of a run.
 
     Args:
-        stages (sequence of `(int, int)`): pairs of a global batch and the number of steps that take it, in order;
-            after the last one all steps take `global_batch_size`.
-        global_batch_size (`int`): `G`, rows per step after the ramp.
-        offset (`int`, *optional*, defaults to 0): rows consumed beyond those of these global batches, since earlier
-            steps had others.
+        stages (sequence of `(int, int)`): pairs of a global batch and the number of steps that use it, in order.
+            After the last stage all steps use `global_batch_size`.
+        global_batch_size (`int`): `G`, rows per step after the last stage.
+        offset (`int`, *optional*, defaults to 0): difference between the rows consumed and those that these global
+            batches add up to; not 0 if earlier steps had other global batches.
 
     Raises:
         `InputError`: a stage without rows or steps, or with more rows than `global_batch_size`.
 
     ```python
-    >>> ramp = BatchSchedule(((16, 100), (32, 300)), global_batch_size=64)
-    >>> ramp.size(99), ramp.size(100), ramp.size(400)
+    >>> schedule = BatchSchedule(((16, 100), (32, 300)), global_batch_size=64)
+    >>> schedule.size(99), schedule.size(100), schedule.size(400)
     (16, 32, 64)
-    >>> ramp.rows_before(401)
+    >>> schedule.rows_before(401)
     11264
-    >>> ramp.steps_for_rows(11264)
+    >>> schedule.steps_for_rows(11264)
     401
 
     ```
@@ -53,7 +53,7 @@ class BatchSchedule:
         for rows, steps in self.stages:
             if not 1 <= rows <= self.global_batch_size or steps < 1:
                 raise InputError(
-                    f"batch_ramp: {rows}:{steps} asks for {rows} rows in each of {steps} steps; expected 1 to "
+                    f"batch_ramp: {rows}:{steps} means {rows} rows in each of {steps} steps; expected 1 to "
                     f"global_batch_size {self.global_batch_size} rows, and 1 step or more"
                 )
 
@@ -70,21 +70,22 @@ class BatchSchedule:
         for stage in stages:
             if not re.fullmatch(r"\d+:\d+", str(stage)):
                 raise InputError(
-                    f"batch_ramp: {stage!r} is no stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows "
-                    "(in YAML within quotation marks)"
+                    f"batch_ramp: {stage!r} is not a stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 "
+                    "rows (in YAML within quotation marks)"
                 )
         return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
 
     def continued(self, start: "Start | None", rows: int) -> "BatchSchedule":
-        """The schedule of a run that goes on from a checkpoint: what is still to come must divide by `rows`.
+        """The schedule of a run that continues from a checkpoint.
 
         Args:
             start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint; None at the
                 beginning.
-            rows (`int`): world size x per_device_train_batch_size.
+            rows (`int`): world size x per_device_train_batch_size, which must divide the global batch of every
+                remaining stage.
 
         Raises:
-            `InputError`: a stage still to come does not divide.
+            `InputError`: `rows` does not divide the global batch of a remaining stage.
         """
         self.check_divides(rows, 0 if start is None else start.step)
         if start is None or start.rows is None:
@@ -127,7 +128,7 @@ class BatchSchedule:
         return total + step * self.global_batch_size
 
     def steps_for_rows(self, rows: int) -> int:
-        """Steps that train on at least so many rows.
+        """The smallest number of steps that train on at least this many rows.
 
         ```python
         >>> BatchSchedule(((16, 100),), 64).steps_for_rows(1601)
@@ -144,14 +145,14 @@ class BatchSchedule:
         return before - (-rows // self.global_batch_size)
 
     def check_divides(self, rows: int, step: int = 0) -> None:
-        """Refuse a stage still to come whose global batch is no multiple of `rows`, a micro-batch on every rank.
+        """Check that the global batch of every remaining stage is a multiple of `rows`, one micro-batch on every rank.
 
         Args:
             rows (`int`): world size x per_device_train_batch_size.
             step (`int`, *optional*, defaults to 0): steps that are done.
 
         Raises:
-            `InputError`: it names the stage.
+            `InputError`: a stage is not a multiple; the message names it.
         """
         end = 0
         for size, steps in self.stages:

@@ -1,7 +1,7 @@
-"""How many steps a budget buys, and how a global batch is cut over processes.
+"""How many steps a budget allows, and how a global batch is divided among processes.
 
-Tokens are model inputs, padding apart: what goes into a step of global batch `G` and row length `T` is `G T` tokens,
-whatever the world size, micro-batch and accumulation that multiply out to `G`.
+Tokens are model inputs without padding. A step with global batch `G` and row length `T` consumes `G T` tokens,
+whatever the world size, micro-batch and accumulation whose product is `G`.
 """
 
 import math
@@ -11,31 +11,32 @@ from ...errors import InputError
 from .batch_schedule import BatchSchedule
 
 CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
-"""Tokens per parameter that spend a fixed amount of arithmetic best, near enough (Hoffmann et al., "Training
-compute-optimal large language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 for 10)."""
+"""Approximately compute-optimal number of tokens per parameter (Hoffmann et al., "Training compute-optimal large
+language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 billion for 10 billion)."""
 
 
 BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_cost")
-"""Budgets beside the Trainer's own `max_steps` and `num_train_epochs`."""
+"""Budgets in addition to the Trainer's own `max_steps` and `num_train_epochs`."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend, by one of these; where none is given, 20 tokens per parameter.
+    """What a run may spend, given by one of these arguments; by default 20 tokens per parameter.
 
-    Steps, tokens and FLOPs are reached: the last step may go beyond them. Epochs, hours and money are kept within.
+    Budgets of steps, tokens and FLOPs are reached, so the last step may exceed them. Budgets of epochs, hours and
+    money are never exceeded.
 
     Args:
         max_steps (`int`, *optional*): optimizer steps.
         train_tokens (`int`, *optional*): tokens.
         tokens_per_parameter (`float`, *optional*): tokens for each parameter of the model, embeddings included.
-        train_flops (`float`, *optional*): FLOPs of the model, by [`flops_per_token`].
+        train_flops (`float`, *optional*): FLOPs of the model, as counted by [`flops_per_token`].
         num_train_epochs (`float`, *optional*): passes over the corpus.
-        train_hours (`float`, *optional*): hours, at the rate assumed.
-        train_cost (`float`, *optional*): money, at the rate and the price assumed.
+        train_hours (`float`, *optional*): hours, at the assumed rate.
+        train_cost (`float`, *optional*): money, at the assumed rate and price.
 
     Raises:
-        `InputError`: two of them, or one that is not positive.
+        `InputError`: more than one budget, or one that is not positive.
     """
 
     max_steps: int | None = None
@@ -62,17 +63,17 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """Of the budget that decides."""
+        """Name of the budget that is set, or of the default."""
         return next(iter(self.given), "tokens_per_parameter")
 
     @property
     def amount(self) -> float:
-        """Of the budget that decides."""
+        """Amount of the budget that is set, or of the default."""
         return self.given.get(self.name, CHINCHILLA_TOKENS_PER_PARAMETER)
 
     def steps(
         self,
-        ramp: BatchSchedule,
+        schedule: BatchSchedule,
         *,
         tokens_per_row: float,
         parameters: int,
@@ -81,19 +82,19 @@ class Budget:
         tokens_per_second: float | None = None,
         money_per_second: float | None = None,
     ) -> int:
-        """Optimizer steps it buys.
+        """The number of optimizer steps that the budget allows.
 
         Args:
-            ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
-            tokens_per_row (`float`): on average, padding apart.
-            parameters (`int`): of the model, in all.
-            flops_per_token (`int`): of the model.
-            rows_per_epoch (`int`, *optional*): where the corpus has an end.
-            tokens_per_second (`float`, *optional*): rate assumed, over all devices.
-            money_per_second (`float`, *optional*): price assumed, of all devices.
+            schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
+            tokens_per_row (`float`): average number of tokens per row, without padding.
+            parameters (`int`): number of parameters of the model.
+            flops_per_token (`int`): training FLOPs of the model per token.
+            rows_per_epoch (`int`, *optional*): rows of the corpus; None if it is endless.
+            tokens_per_second (`float`, *optional*): assumed rate over all devices.
+            money_per_second (`float`, *optional*): assumed price of all devices.
 
         Raises:
-            `InputError`: not one step, or something it needs is missing.
+            `InputError`: the budget is less than one step, or an argument that this budget needs is missing.
 
         ```python
         >>> kwargs = dict(tokens_per_row=65.0, parameters=10_000, flops_per_token=60_000)
@@ -109,8 +110,8 @@ class Budget:
             return int(amount)
         if name == "num_train_epochs":
             if rows_per_epoch is None:
-                raise InputError(f"num_train_epochs is {amount:g}, but these rows have no end; set train_tokens")
-            return self._within(ramp, math.floor(amount * rows_per_epoch + 1e-9))
+                raise InputError(f"num_train_epochs is {amount:g}, but these rows are endless; set train_tokens")
+            return self._within(schedule, math.floor(amount * rows_per_epoch + 1e-9))
         if name in ("train_hours", "train_cost"):
             if tokens_per_second is None:
                 raise InputError(
@@ -122,24 +123,24 @@ class Budget:
                 if money_per_second is None:
                     raise InputError(f"train_cost is {amount:g}, but price_per_hour is not set")
                 seconds = amount / money_per_second
-            return self._within(ramp, math.floor(seconds * tokens_per_second / tokens_per_row))
-        return ramp.steps_for_rows(math.ceil(self.tokens(parameters, flops_per_token) / tokens_per_row))
+            return self._within(schedule, math.floor(seconds * tokens_per_second / tokens_per_row))
+        return schedule.steps_for_rows(math.ceil(self.tokens(parameters, flops_per_token) / tokens_per_row))
 
     def tokens(self, parameters: int, flops_per_token: int) -> float:
-        """Tokens that have to be reached; 0 where the budget says nothing of the kind."""
+        """The minimum number of tokens to train on; 0 if the budget is not one of tokens or FLOPs."""
         return {
             "train_tokens": self.amount,
             "tokens_per_parameter": self.amount * parameters,
             "train_flops": self.amount / flops_per_token,
         }.get(self.name, 0.0)
 
-    def _within(self, ramp: BatchSchedule, rows: int) -> int:
-        steps = ramp.steps_for_rows(rows)
-        steps -= ramp.rows_before(steps) > rows
+    def _within(self, schedule: BatchSchedule, rows: int) -> int:
+        steps = schedule.steps_for_rows(rows)
+        steps -= schedule.rows_before(steps) > rows
         if steps < 1:
             raise InputError(
-                f"{self.name} {self.amount:g} buys {rows:,} rows, and the first step takes {ramp.size(0):,}; raise it "
-                "or lower the global batch"
+                f"{self.name} {self.amount:g} allows {rows:,} rows, and the first step takes {schedule.size(0):,}; "
+                "raise it or lower the global batch"
             )
         return steps
 
@@ -148,7 +149,7 @@ def accumulation_steps(global_batch_size: int, world_size: int, micro_batch_size
     """Micro-batches a rank runs before each optimizer step: `G / (world size * micro-batch)`.
 
     Raises:
-        `InputError`: the three do not multiply out.
+        `InputError`: `global_batch_size` is not a multiple of world size times micro-batch, or one is not positive.
 
     ```python
     >>> accumulation_steps(64, world_size=2, micro_batch_size=8)

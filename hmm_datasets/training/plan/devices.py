@@ -1,8 +1,8 @@
-"""Peak rates of devices, for model FLOPs utilization (MFU). An unknown device has none, so that no wrong one is told.
+"""Peak rates of devices, for model FLOPs utilization (MFU). An unknown device has no rate, rather than a guessed one.
 
-Dense tensor-core rates with float32 accumulation, as the makers' data sheets give them (NVIDIA's state the double for
-2:4 sparsity). Boards of one name differ: PCIe and SXM stand apart where their rates do. Cards without bfloat16 units
-have no number for bfloat16.
+These are dense tensor-core rates with float32 accumulation from the manufacturers' data sheets (NVIDIA's give twice
+the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where their rates differ. Cards
+without bfloat16 units have no rate for bfloat16.
 """
 
 import re
@@ -16,9 +16,9 @@ class Device:
     """A kind of accelerator.
 
     Attributes:
-        name (`str`): what a report calls it.
+        name (`str`): name in reports.
         fp16 (`float`): peak in float16, FLOP/s.
-        bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None where it has no units for it.
+        bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
     """
 
     name: str
@@ -30,7 +30,7 @@ def _with_bf16(name: str, teraflops: float) -> Device:
     return Device(name, teraflops * _T, teraflops * _T)
 
 
-# The first pattern that is found in the name the driver gives decides, so what is longer comes first.
+# The first pattern found in the driver's name of the device decides, so longer patterns come first.
 _DEVICES = (
     (r"\bB200\b", _with_bf16("B200", 2250.0)),
     (r"H200 NVL", _with_bf16("H200 NVL", 835.5)),
@@ -75,8 +75,8 @@ def peak_flops(name: str, precision: str) -> float | None:
     """Peak rate of a device in FLOP/s, or None if it is unknown.
 
     Args:
-        name (`str`): as the driver gives it.
-        precision (`str`): `"bf16"`, `"fp16"` or another; float32 runs through TF32 or not, so it has no number.
+        name (`str`): the driver's name of the device.
+        precision (`str`): `"bf16"`, `"fp16"` or another. float32 has no rate, since it may or may not use TF32.
     """
     device = find_device(name)
     return getattr(device, precision) if device is not None and precision in ("bf16", "fp16") else None

@@ -1,16 +1,19 @@
-"""How much arithmetic a token costs a decoder, forward and backward.
+"""FLOPs per token of a decoder, for the forward and the backward pass.
 
-`6 N + 12 L D T` FLOPs per token: 2 for each weight that multiplies it and twice that again for the backward pass, `N`
-being the weights without the input embedding, which is looked up (tied, it is the output layer and counts); and for
-attention the two products of queries with keys and of weights with values over all `T` places of the row, without a
-discount for the causal mask (Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1; Chowdhery et
-al., "PaLM", 2022, appendix B, which also defines MFU so). Recomputed activations count nothing: MFU is of the model's
-FLOPs, not the hardware's. So does padding, though it costs the hardware what tokens do. A batch whose rows differ in
-length costs the sum over its sequences, `6 N T + 12 L D T^2` of each, `T` its tokens; documents packed in one row are
-sequences of their own where `position_ids` keep them apart, so that a plan by the row's length is an upper bound.
+The count is `6 N + 12 L D T` per token, for `L` layers of width `D` and rows of `T` tokens. The first term is 2 FLOPs
+for each weight in the forward pass and 4 in the backward pass. `N` counts the weights without the input embedding,
+which is looked up; a tied embedding is also the output layer and counts. The second term is attention: the products of
+queries with keys and of weights with values over all `T` positions of the row, without a discount for the causal mask.
+See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al., "PaLM", 2022,
+appendix B, which defines MFU by the same count.
 
-A model without attention, such as Mamba, has the first term alone: its scan over the row, some 9 FLOPs for each of its
-states and tokens, is small beside the matrices and left out. In a hybrid every layer is taken to have attention.
+Recomputed activations and padding do not count, since MFU is about the model's FLOPs and not the hardware's. If the
+rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L D T^2` over its sequences, with `T` the
+tokens of each. Packed documents that `position_ids` keep apart are separate sequences, so a plan computed from the row
+length is an upper bound for them.
+
+A model without attention, such as Mamba, has only the first term. Its scan costs about 9 FLOPs per state and token,
+which is small compared with the matrices and left out. In a hybrid every layer is counted as if it had attention.
 """
 
 from collections.abc import Mapping
@@ -24,33 +27,33 @@ if TYPE_CHECKING:
 
 
 def matrix_parameters(model: "PreTrainedModel") -> int:
-    """Weights that multiply every token: all but the input embedding, unless that is the output layer too."""
+    """Number of weights that multiply every token: all but the input embedding, unless it is also the output layer."""
     output = model.get_output_embeddings()
     return count_parameters(model)["body"] + (0 if output is None else parameter_size(output.weight))
 
 
 def flops_per_token(model: "PreTrainedModel", length: int) -> int:
-    """FLOPs of training on one token of a row of `length`.
+    """FLOPs of training on one token of a row of `length` tokens.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a decoder whose configuration has `num_hidden_layers` and
-            `hidden_size`, or names for them that transformers knows.
+            `hidden_size`, or other names that transformers maps to these.
         length (`int`): `T`, tokens per row.
     """
-    of_token, of_pair = unit_flops(model)
-    return of_token + of_pair * length
+    per_token, per_pair = unit_flops(model)
+    return per_token + per_pair * length
 
 
 def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
-    """FLOPs of training on a token, attention apart, and those of attention for each pair of places in a sequence.
+    """Training FLOPs per token without attention, and FLOPs of attention per pair of positions in a sequence.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): as for [`flops_per_token`].
     """
     config = model.config.get_text_config()
     has_attention = getattr(config, "num_attention_heads", None) is not None
-    of_pair = 12 * config.num_hidden_layers * config.hidden_size if has_attention else 0
-    return 6 * matrix_parameters(model), of_pair
+    per_pair = 12 * config.num_hidden_layers * config.hidden_size if has_attention else 0
+    return 6 * matrix_parameters(model), per_pair
 
 
 def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
@@ -77,7 +80,7 @@ def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
     from ...data.packing import IGNORED, count_tokens
 
     positions = batch["position_ids"]
-    # The odd numbers up to 2 T - 1 add up to T squared. Padding stands at the last position of the row, unlabelled.
+    # The odd numbers up to 2 T - 1 add up to T squared. Padding has the last position of the row and no label.
     squares = 2 * positions + 1
     padding = (batch["labels"] == IGNORED) & (positions == length - 1)
     return int(count_tokens(batch)), int(squares.masked_fill(padding, 0).sum())

@@ -1,8 +1,8 @@
-"""What a planned run asks of a machine: memory per rank under every way of sharding, time and money at a rate.
+"""What a planned run needs of a machine: memory per rank for every way of sharding, and time and money at a rate.
 
-Memory per rank, in bytes per parameter, for AdamW (two moments in float32), `W` ranks, Rajbhandari et al., "ZeRO:
-memory optimizations toward training trillion parameter models", 2020, section 3, with what accelerate, DeepSpeed and
-torch keep in fact:
+Memory per rank in bytes per parameter, for AdamW (two moments in float32) and `W` ranks. The table follows Rajbhandari
+et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 3, adjusted to what
+accelerate, DeepSpeed and torch actually keep:
 
 | | weights | gradients | optimizer |
 |---|---|---|---|
@@ -12,13 +12,16 @@ torch keep in fact:
 | zero2 | c | c/W | 12/W |
 | zero3 | c/W | c/W | 12/W |
 
-`c` is 2 where DeepSpeed computes in bfloat16 or float16, else 4; its optimizer keeps weights of its own in float32.
-Sharded weights are whole for one layer at a time, which is counted with activations. Activations are those of the
-forward and backward pass of one micro-batch at their peak, the loss and its logits among them: torch's memory tracker
-follows the model's own code on fake tensors, at one and at two layers, and what a layer adds is added for each.
-Attention is taken to be fused (memory linear in the length) unless it is `eager`. What the allocator wastes, CUDA's
-context (about half a GiB) and buffers of communication come on top. Of a recurrent model, such as Mamba, it is the
-reference code in Python that is followed; the kernels of its packages keep less.
+`c` is 2 where DeepSpeed computes in bfloat16 or float16, else 4; its optimizer keeps a float32 copy of the weights.
+Sharded weights are gathered one layer at a time; the gathered layer is counted with activations.
+
+Activations are the peak over the forward and backward pass of one micro-batch, including the loss and its logits.
+torch's memory tracker runs the model's own code on fake tensors with one and with two layers, and the difference is
+added for each further layer. Attention is assumed to be fused (memory linear in the length) unless it is `eager`. For
+a recurrent model, such as Mamba, the tracker runs the reference code in Python; the kernels of its packages keep less.
+
+Not counted are memory lost to fragmentation in the allocator, CUDA's context (about half a GiB) and communication
+buffers.
 """
 
 import math
@@ -34,19 +37,19 @@ from .devices import find_device, peak_flops
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_LONGEST_SCAN = 32  # tokens per row over which the code of a recurrent model is followed
+_MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a run is taken to be.
+    """The assumed speed of a run.
 
     Args:
         total (`float`, *optional*): tokens per second over all devices.
-        flops_per_device (`float`, *optional*): FLOPs of the model a second on each.
-        source (`str`): where it comes from, for the reader.
+        flops_per_device (`float`, *optional*): FLOPs of the model per second and device.
+        source (`str`): where the number comes from, in words.
     """
 
     total: float | None = None
@@ -66,17 +69,17 @@ def assumed_rate(
     mfu: float = 0.4,
     precision: str = "bf16",
 ) -> Rate | None:
-    """The rate that settings name: as it is, of an earlier run, or of a device; None where they name none.
+    """The rate that the settings give: a number, the rate of an earlier run, or that of a device; None without any.
 
     Args:
-        tokens_per_second (`float`, *optional*): over all devices.
-        run (`str`, *optional*): folder of a run; the model FLOPs per second per device that its history shows.
-        device (`str`, *optional*): a name of [`~hmm_datasets.training.plan.devices.find_device`].
+        tokens_per_second (`float`, *optional*): tokens per second over all devices.
+        run (`str`, *optional*): folder of a run, whose history gives the model FLOPs per second and device.
+        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.devices.find_device`] knows.
         mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
-        precision (`str`, *optional*, defaults to `"bf16"`): of the peak.
+        precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak.
 
     Raises:
-        `InputError`: an unknown device, a run without a history, several of them.
+        `InputError`: an unknown device, a run without a history, or more than one of the three.
     """
     given = [value for value in (tokens_per_second, run, device) if value is not None]
     if len(given) > 1:
@@ -106,11 +109,11 @@ def assumed_rate(
 def _rate_of_run(run: Path) -> Rate:
     path = run / "history.jsonl"
     if not path.exists():
-        raise InputError(f"assumed_run {run}: it has no history.jsonl; name the folder of a run of these recipes")
+        raise InputError(f"assumed_run {run}: it has no history.jsonl; give the folder of a run of these recipes")
     rows = [row for row in read_jsonl(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
     if not rows:
-        raise InputError(f"{path}: no row tells tokens_per_second_per_device; name a run that logged its rate")
-    # The first rows also hold what happens once: compiling, filling caches.
+        raise InputError(f"{path}: no row has tokens_per_second_per_device; give a run that logged its rate")
+    # The first row includes one-off work, such as compiling and filling caches.
     rows = rows[1:] or rows
     rates = [row["tokens_per_second_per_device"] * row["flops"] / row["tokens"] for row in rows]
     return Rate(flops_per_device=statistics.median(rates), source=f"measured in {run}")
@@ -122,7 +125,7 @@ class Memory:
 
     Attributes:
         weights (`int`), gradients (`int`), optimizer (`int`): kept from step to step.
-        activations (`int`): at their peak, with the layer that is whole.
+        activations (`int`): peak, including the layer that is gathered.
     """
 
     weights: int
@@ -132,7 +135,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of the four parts."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
@@ -146,16 +149,16 @@ def memory_per_rank(
     low_precision: bool = False,
     moments: float = 2,
 ) -> Memory:
-    """Memory under a way of sharding, by the table of this module.
+    """Memory per rank under a way of sharding, from the table in this module's docstring.
 
     Args:
         strategy (`str`): one of `ddp`, `fsdp2`, `zero1`, `zero2`, `zero3`.
-        parameters (`int`): of the whole model.
+        parameters (`int`): number of parameters of the whole model.
         world_size (`int`): `W`.
         activations (`int`): bytes, from [`peak_activations`].
-        largest_layer (`int`, *optional*): parameters that are gathered at once.
-        low_precision (`bool`, *optional*): computes in bfloat16 or float16.
-        moments (`float`, *optional*, defaults to 2): floats a parameter that the optimizer keeps.
+        largest_layer (`int`, *optional*): number of parameters that are gathered at once.
+        low_precision (`bool`, *optional*): whether it computes in bfloat16 or float16.
+        moments (`float`, *optional*, defaults to 2): floats per parameter that the optimizer keeps.
 
     ```python
     >>> memory_per_rank("zero2", parameters=1000, world_size=4, activations=0, low_precision=True)
@@ -187,14 +190,15 @@ def peak_activations(
     low_precision: bool = False,
     checkpointing: bool = False,
 ) -> int:
-    """Bytes of activations of a micro-batch at their peak, from the model's own code on fake tensors.
+    """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
 
     Args:
-        config ([`~transformers.PretrainedConfig`]): of a decoder, of `num_hidden_layers` alike.
+        config ([`~transformers.PretrainedConfig`]): configuration of a decoder whose `num_hidden_layers` layers are
+            alike.
         micro_batch_size (`int`): rows.
         length (`int`): tokens per row.
-        low_precision (`bool`, *optional*): autocast to bfloat16, as accelerate does.
-        checkpointing (`bool`, *optional*): layers are recomputed in the backward pass.
+        low_precision (`bool`, *optional*): whether to autocast to bfloat16, as accelerate does.
+        checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
     """
     from ..models import is_recurrent
 
@@ -207,11 +211,11 @@ def peak_activations(
         ]
         return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
 
-    if length <= _LONGEST_SCAN or not is_recurrent(config):
+    if length <= _MAX_TRACKED_SCAN or not is_recurrent(config):
         return peak(length)
-    # Its code on a CPU goes place by place, and would be followed for minutes; each position adds as much.
-    half, whole = peak(_LONGEST_SCAN // 2), peak(_LONGEST_SCAN)
-    return whole + (whole - half) * (length - _LONGEST_SCAN) // (_LONGEST_SCAN - _LONGEST_SCAN // 2)
+    # On a CPU its code loops over positions, which takes minutes to track; memory grows linearly with the length.
+    half, whole = peak(_MAX_TRACKED_SCAN // 2), peak(_MAX_TRACKED_SCAN)
+    return whole + (whole - half) * (length - _MAX_TRACKED_SCAN) // (_MAX_TRACKED_SCAN - _MAX_TRACKED_SCAN // 2)
 
 
 def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:

@@ -1,6 +1,6 @@
-"""What a run will consume, known before it starts: steps, rows, tokens, FLOPs, epochs.
+"""What a run will consume, computed before it starts: steps, rows, tokens, FLOPs, epochs.
 
-A recipe trains by the plan and checks at its end that it consumed what the plan says, to the token. `forecast.py`
+A recipe trains by the plan and checks at its end that it consumed exactly the planned number of tokens. `forecast.py`
 adds what depends on the machine: memory, time, money.
 """
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, before it runs.
+    """What a run will consume.
 
     Attributes:
-        budget ([`~hmm_datasets.training.plan.budget.Budget`]): what decides how long it is.
+        budget ([`~hmm_datasets.training.plan.budget.Budget`]): what decides the length of the run.
         steps (`int`): optimizer steps.
-        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
+        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
-        parameters (`dict`): `total`, and `body`, those without embeddings.
-        flops_per_token (`int`): forward and backward.
-        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it goes on from.
+        parameters (`dict`): number of parameters: `total`, and `body`, which leaves out embeddings.
+        flops_per_token (`int`): FLOPs per token of the forward and the backward pass.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
     """
 
     budget: Budget
     steps: int
-    ramp: BatchSchedule
+    schedule: BatchSchedule
     data: TrainingData
     parameters: dict[str, int]
     flops_per_token: int
@@ -47,43 +47,43 @@ class Plan:
     @cached_property
     def rows(self) -> int:
         """Rows it trains on."""
-        return self.ramp.rows_before(self.steps)
+        return self.schedule.rows_before(self.steps)
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens it trains on, padding apart."""
+        """Tokens it trains on, without padding."""
         return self.tokens_at(self.steps)
 
     def tokens_at(self, step: int) -> int:
         """Tokens consumed once `step` steps are done."""
-        return self.data.tokens_of(self.ramp.rows_before(step))
+        return self.data.tokens_of(self.schedule.rows_before(step))
 
     def train_rows(self) -> "Dataset":
-        """Rows enough for the run, in order."""
-        return self.data.rows(max(self.rows, self.steps * self.ramp.global_batch_size))
+        """A data set with enough rows for the run, in order."""
+        return self.data.rows(max(self.rows, self.steps * self.schedule.global_batch_size))
 
     @property
     def flops(self) -> int:
-        """FLOPs of the model; recomputed activations count nothing, and padding neither."""
+        """FLOPs of the model; recomputed activations and padding do not count."""
         return self.flops_per_token * self.tokens
 
     def __str__(self) -> str:
         return (
             f"{self.steps:,} steps, {self.rows:,} rows, {self.tokens:,} tokens "
-            f"({self.tokens / self.parameters['total']:.3g} a parameter), {self.flops:.3g} FLOPs"
+            f"({self.tokens / self.parameters['total']:.3g} per parameter), {self.flops:.3g} FLOPs"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a record of the run says of it."""
+        """The plan as it is written to `plan.json`."""
         return {
             "budget": {self.budget.name: self.budget.amount},
             "parameters": self.parameters["total"],
             "parameters_without_embeddings": self.parameters["body"],
             "flops_per_token": self.flops_per_token,
             "row_length": self.data.row_length,
-            "global_batch_size": self.ramp.global_batch_size,
-            "batch_ramp": [f"{rows}:{steps}" for rows, steps in self.ramp.stages],
-            "tokens_per_step": round(self.ramp.global_batch_size * self.data.tokens_per_row),
+            "global_batch_size": self.schedule.global_batch_size,
+            "batch_ramp": [f"{rows}:{steps}" for rows, steps in self.schedule.stages],
+            "tokens_per_step": round(self.schedule.global_batch_size * self.data.tokens_per_row),
             "steps": self.steps,
             "rows": self.rows,
             "tokens": self.tokens,
@@ -95,7 +95,7 @@ class Plan:
 
 def make_plan(
     budget: Budget,
-    ramp: BatchSchedule,
+    schedule: BatchSchedule,
     data: TrainingData,
     model: "PreTrainedModel",
     *,
@@ -108,24 +108,24 @@ def make_plan(
     """Plan a run.
 
     Args:
-        budget ([`~hmm_datasets.training.plan.budget.Budget`]): what it may spend.
-        ramp ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
+        budget ([`~hmm_datasets.training.plan.budget.Budget`]): what the run may spend.
+        schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
-        model ([`~transformers.PreTrainedModel`]): on any device, meta too: it is counted, not run.
-        micro_batch_size (`int`): rows a rank runs at once.
-        world_size (`int`, *optional*, defaults to 1): processes.
-        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it goes on from.
-        rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed, for a budget of hours or money.
-        price_per_hour (`float`, *optional*): of a device.
+        model ([`~transformers.PreTrainedModel`]): the model, on any device including `meta`; it is not run.
+        micro_batch_size (`int`): rows per rank in one forward pass.
+        world_size (`int`, *optional*, defaults to 1): number of processes.
+        start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
+        rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed rate, for a budget of hours or
+        money. price_per_hour (`float`, *optional*): price of one device.
 
     Raises:
-        `InputError`: batches that do not divide, or a budget that buys no step.
+        `InputError`: batches that do not divide, or a budget of less than one step.
     """
-    accumulation_steps(ramp.global_batch_size, world_size, micro_batch_size)
-    ramp = ramp.continued(start, world_size * micro_batch_size)
+    accumulation_steps(schedule.global_batch_size, world_size, micro_batch_size)
+    schedule = schedule.continued(start, world_size * micro_batch_size)
     parameters, flops = count_parameters(model), flops_per_token(model, data.row_length)
     steps = budget.steps(
-        ramp,
+        schedule,
         tokens_per_row=data.tokens_per_row,
         parameters=parameters["total"],
         flops_per_token=flops,
@@ -133,8 +133,8 @@ def make_plan(
         tokens_per_second=None if rate is None else rate.tokens_per_second(flops, world_size),
         money_per_second=None if price_per_hour is None else price_per_hour * world_size / 3600,
     )
-    # Rows that are packed hold more or fewer tokens than they do on average.
+    # The first packed rows may hold fewer tokens than the average that `steps` was computed from.
     needed = budget.tokens(parameters["total"], flops)
-    while data.tokens_of(ramp.rows_before(steps)) < needed:
+    while data.tokens_of(schedule.rows_before(steps)) < needed:
         steps += 1
-    return Plan(budget, steps, ramp, data, parameters, flops, start)
+    return Plan(budget, steps, schedule, data, parameters, flops, start)

@@ -1,4 +1,4 @@
-"""The plan of a recipe before it runs, from its settings file and flags: `hmm-datasets plan`."""
+"""`hmm-datasets plan`: what a recipe will consume, computed from its settings file and flags."""
 
 import contextlib
 import datetime
@@ -38,15 +38,15 @@ def plan_recipe(
 
     Args:
         path (path): the YAML file.
-        flags (sequence of `str`): that override it, as the recipe takes them.
-        num_processes (`int`, *optional*): ranks; by default those of `launch_config`, or one.
-        launch_config (path, *optional*): a file of `accelerate_configs/`, for its processes and precision.
+        flags (sequence of `str`): flags of the recipe that override the file.
+        num_processes (`int`, *optional*): number of ranks; by default that of `launch_config`, or one.
+        launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
 
     Returns:
         `dict`: see [`forecast`].
 
     Raises:
-        `InputError`: what the recipe would refuse, too.
+        `InputError`: settings that the recipe would refuse too.
     """
     launch = {} if launch_config is None else read_yaml(Path(launch_config))
     world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
@@ -54,7 +54,10 @@ def plan_recipe(
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
     content = read_yaml(Path(path))
     if "conversations" in content:
-        raise InputError(f"{path}: of recipes/sft.py, whose rows have lengths of their own; plans are for pretraining")
+        raise InputError(
+            f"{path}: settings of recipes/sft.py, whose rows differ in length; this command plans pretraining and "
+            "midtraining"
+        )
     kinds = (MixtureSettings,) if "streams" in content else (DataSettings, ModelSettings)
     with _launched_in(str(launch.get("mixed_precision", "no"))):
         *chosen, settings = parse_settings(*kinds, PretrainSettings, arguments=["--config", str(path), *flags])
@@ -68,7 +71,7 @@ def plan_recipe(
 
 @contextlib.contextmanager
 def _launched_in(precision: str) -> Iterator[None]:
-    """What the launcher tells the recipe of precision, for as long as settings are read."""
+    """Set the variable by which the launcher tells the recipe its precision, while the settings are read."""
     before = os.environ.get(_PRECISION)
     os.environ[_PRECISION] = precision
     try:
@@ -88,18 +91,18 @@ def forecast(
     world_size: int,
     now: datetime.datetime,
 ) -> dict[str, Any]:
-    """Everything that is known of a run before it starts.
+    """The plan of a run together with its memory, time and cost.
 
     Args:
         plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
         settings ([`~hmm_datasets.training.settings.PretrainSettings`]): its settings.
-        config ([`~transformers.PretrainedConfig`]): of its model.
-        world_size (`int`): processes.
+        config ([`~transformers.PretrainedConfig`]): configuration of its model.
+        world_size (`int`): number of processes.
         now (`datetime.datetime`): when it would start.
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
-        mapping from ways of sharding to bytes per rank; `time`, where a rate is assumed.
+        mapping from ways of sharding to bytes per rank; `time`, if a rate is assumed.
     """
     micro = settings.per_device_train_batch_size
     low = settings.mixed_precision in ("bf16", "fp16")
@@ -111,7 +114,7 @@ def forecast(
         checkpointing=settings.gradient_checkpointing,
     )
     layers = config.get_text_config().num_hidden_layers
-    # Muon keeps one float a weight of the matrices.
+    # Muon keeps one float per weight of the matrices.
     muon = settings.matrix_optimizer == "muon"
     moments = 2 - (plan.parameters["body"] / plan.parameters["total"] if muon else 0)
     memory = {}
@@ -129,7 +132,7 @@ def forecast(
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
-        "gradient_accumulation_steps": plan.ramp.global_batch_size // (micro * world_size),
+        "gradient_accumulation_steps": plan.schedule.global_batch_size // (micro * world_size),
         "precision": settings.mixed_precision if low else "fp32",
         "memory": memory,
     }

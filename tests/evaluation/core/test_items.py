@@ -286,7 +286,7 @@ def test_the_control_asks_each_item_what_another_asks(label):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"max_per_task": 10}, "arc_easy: 10 items after the cut to max_per_task=10, but each is asked behind 10"),
+        ({"max_per_task": 10}, "arc_easy: 10 items after the cut to max_per_task=10, but 10 others precede each"),
         ({"max_per_task": 0}, "max_per_task=0: expected 1 or more"),
         ({"tasks": ["squad"]}, "squad: no squad.jsonl under "),
         ({"tasks": ["mmlu"]}, "task 'mmlu' is not in CORE; expected some of hellaswag_zeroshot, "),
@@ -335,7 +335,7 @@ def test_a_bad_row_is_refused_by_file_and_line(model, tokenizer, tmp_path, accel
 def test_files_that_are_not_there_or_twice_are_refused(model, tokenizer, folder, tmp_path, accelerator):
     with pytest.raises(InputError, match=r"nowhere: no such folder"):
         score_core(model, tokenizer, tmp_path / "nowhere", accelerator)
-    with pytest.raises(InputError, match=r"none of CORE's files is there, such as hellaswag\.jsonl"):
+    with pytest.raises(InputError, match=r"has none of CORE's files, such as hellaswag\.jsonl"):
         score_core(model, tokenizer, tmp_path, accelerator)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -346,5 +346,5 @@ def test_files_that_are_not_there_or_twice_are_refused(model, tokenizer, folder,
 
 def test_a_model_of_fewer_tokens_than_the_prompts_have_is_refused(tokenizer, folder, accelerator):
     small = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
-    with pytest.raises(InputError, match="the model knows 20 tokens"):
+    with pytest.raises(InputError, match="the model has 20 tokens"):
         score_core(LlamaForCausalLM(small), tokenizer, folder, accelerator)

@@ -1,4 +1,4 @@
-"""Told to stop or to save by a file, a signal or the clock, in this process; across processes: tests/recipes."""
+"""Stopping and saving by a file, a signal or a time limit, in one process; for several see tests/recipes."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ class At(TrainerCallback):
 
 
 def train(folder, act=lambda: None, max_steps=8, **settings):
-    """A tiny run that `act` happens to in its fourth step."""
+    """A tiny run in which `act` is called in the fourth step."""
     rows = HMMSequences(processes.mess3(), 7)
     settings = {"save_steps": 1000, "logging_steps": 100, "report_to": "none"} | settings
     args = PretrainSettings(
@@ -69,15 +69,15 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path):
     assert found["steps"] == 8
 
 
-def test_a_stop_file_saves_stops_and_is_gone(tmp_path):
+def test_a_stop_file_saves_stops_and_is_removed(tmp_path):
     found = train(tmp_path, (tmp_path / "stop").touch, max_steps=2000)
     assert 4 <= found["steps"] < 2000
     assert checkpoints(tmp_path) == [f"checkpoint-{found['steps']}"]
     assert not (tmp_path / "stop").exists()
 
 
-def test_a_save_file_saves_and_the_run_goes_on(tmp_path):
-    # Files are looked for once a second; the first look is at the first step.
+def test_a_save_file_saves_and_the_run_continues(tmp_path):
+    # Files are checked once per second, for the first time at the first step.
     (tmp_path / "save").touch()
     found = train(tmp_path)
     assert found["steps"] == 8
@@ -86,7 +86,7 @@ def test_a_save_file_saves_and_the_run_goes_on(tmp_path):
 
 
 def test_near_the_time_limit_a_run_saves_and_stops(tmp_path):
-    """A minute is kept free, so that a limit of one second is near at once."""
+    """A minute is kept free, so a limit of one second is near from the beginning."""
     found = train(tmp_path, time_limit="0:01")
     assert found == {"steps": 1, "interrupted": "the time limit is near"}
     assert checkpoints(tmp_path) == ["checkpoint-1"]
@@ -117,6 +117,6 @@ def test_whole_seconds_come_back(limit):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1:2:3:4", "-5", "0", "1-2-3", "1:-2"])
-def test_what_is_no_time_is_refused(text):
+def test_malformed_times_are_refused(text):
     with pytest.raises(InputError, match="time_limit is"):
         parse_time(text)

@@ -26,16 +26,16 @@ def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, mon
 
 
 def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
-    """Also where its last step is none that would be logged."""
+    """Even if its last step is not a multiple of `logging_steps`."""
     train_and_save(tiny_runs.trainer(tmp_path, max_steps=5, logging_steps=3), settings={}, data={})
     rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
     assert [(row["step"], row["fraction"]) for row in rows] == [(3, 0.6), (5, 1.0)]
     assert "5 of 5 (100.0%)" in format_status(read_status(tmp_path))
 
 
-def test_the_bar_of_a_notebook_gives_way_to_ours(tmp_path):
+def test_the_progress_bar_for_notebooks_is_replaced_by_ours(tmp_path):
     class NotebookProgressCallback(TrainerCallback):
-        """Named as that of transformers, which needs IPython."""
+        """Has the name of the callback of transformers, which needs IPython."""
 
     run = tiny_runs.trainer(tmp_path, max_steps=1)
     run.remove_callback(ProgressCallback)

@@ -93,7 +93,7 @@ def test_samples_are_written_at_every_evaluation_and_leave_the_training_as_it_wa
 
 
 def test_a_resumed_run_writes_the_samples_and_evaluates_at_the_steps_of_an_undisturbed_one(tmp_path, tokenizer):
-    """Drawn at temperature 1; what the first start wrote after the checkpoint is written anew."""
+    """Drawn at temperature 1; what the first start wrote after the checkpoint is replaced."""
     settings = {
         "sample_prompts": PROMPTS,
         "sample_temperature": 1.0,
@@ -137,7 +137,7 @@ def test_conversations_are_sampled_as_conversations(tmp_path, tokenizer):
     assert [row["step"] for row in read_jsonl(tmp_path / "samples.jsonl")] == [1]
 
 
-def test_symbols_of_an_hmm_have_no_words(tmp_path):
+def test_sample_prompts_need_a_tokenizer(tmp_path):
     rows = HMMSequences(processes.mess3(), 7)
     settings = PretrainSettings(
         str(tmp_path), max_steps=1, global_batch_size=4, per_device_train_batch_size=4, sample_prompts=["Once"]
@@ -147,7 +147,8 @@ def test_symbols_of_an_hmm_have_no_words(tmp_path):
     )
     trainer = Pretrainer(model=LlamaForCausalLM(config), args=settings, train_dataset=rows)
     with pytest.raises(
-        InputError, match=r"^sample_prompts: symbols of an HMM have no words; leave it out, or train on"
+        InputError,
+        match=r"^sample_prompts is set, but there is no tokenizer, since symbols of an HMM are not words; ",
     ):
         train_and_save(trainer, settings={}, data={})
     assert not (tmp_path / "history.jsonl").exists()
@@ -156,7 +157,7 @@ def test_symbols_of_an_hmm_have_no_words(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ((["a", ""], 5, 0.0), "sample_prompts has an empty one, number 2; write some words there"),
+        ((["a", ""], 5, 0.0), "sample_prompts: prompt 2 is empty; write some words there"),
         (([], 0, 0.0), "sample_tokens is 0; expected 1 or more"),
         (([], 5, -1.0), "sample_temperature is -1.0; expected 0 (greedy) or more"),
     ],

@@ -1,4 +1,4 @@
-"""A token stream that is found changed in the background ends the run that reads it."""
+"""A run ends if the background check finds that its token stream has changed."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ def cut(path, missing: int = 1) -> None:
     os.truncate(path, path.stat().st_size - missing)
 
 
-def test_a_whole_checkpoint_is_good_and_weighed(tmp_path):
+def test_a_complete_checkpoint_is_good_and_its_bytes_are_counted(tmp_path):
     folder = write_checkpoint(tmp_path, 10)
     report = verify_checkpoint(folder)
     assert report.ok
@@ -44,7 +44,7 @@ def test_a_whole_checkpoint_is_good_and_weighed(tmp_path):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
 @pytest.mark.parametrize("missing", [1, 17])
-def test_a_file_that_lost_its_end_is_named(tmp_path, name, missing):
+def test_a_truncated_file_is_named(tmp_path, name, missing):
     folder = write_checkpoint(tmp_path, 10)
     cut(folder / name, missing)
     (problem,) = verify_checkpoint(folder).problems
@@ -76,7 +76,7 @@ def test_bytes_after_the_last_tensor_are_noticed(tmp_path):
         (struct.pack("<Q", 2) + b"{!", "not that of a safetensors file"),
     ],
 )
-def test_a_header_that_is_none_is_refused(tmp_path, content, message):
+def test_a_malformed_header_is_refused(tmp_path, content, message):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -91,13 +91,13 @@ def test_the_step_in_the_state_is_that_of_the_folder(tmp_path):
     assert verify_checkpoint(folder).problems == ("trainer_state.json: missing",)
 
 
-def test_a_checkpoint_without_weights_is_torn(tmp_path):
+def test_a_checkpoint_without_weights_is_incomplete(tmp_path):
     folder = write_checkpoint(tmp_path, 10)
     (folder / "model.safetensors").unlink()
     assert verify_checkpoint(folder).problems[0].startswith("no weights")
 
 
-def test_a_shard_the_index_names_must_be_there_and_hold_its_tensors(tmp_path):
+def test_every_shard_in_the_index_must_exist_and_contain_its_tensors(tmp_path):
     folder = write_checkpoint(tmp_path, 10)
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     index = folder / "model.safetensors.index.json"
@@ -105,14 +105,14 @@ def test_a_shard_the_index_names_must_be_there_and_hold_its_tensors(tmp_path):
     assert verify_checkpoint(folder).ok
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "c": "model-1.safetensors"}}))
     assert verify_checkpoint(folder).problems == (
-        "model-1.safetensors: holds no c, though model.safetensors.index.json says so",
+        "model-1.safetensors: has no c, but model.safetensors.index.json says so",
     )
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "c": "model-2.safetensors"}}))
     assert verify_checkpoint(folder).problems == (
-        "model-2.safetensors: missing, though model.safetensors.index.json names it",
+        "model-2.safetensors: missing, but model.safetensors.index.json lists it",
     )
     index.write_text("{}")
-    assert "no weight_map" in verify_checkpoint(folder).problems[0]
+    assert "no readable weight_map" in verify_checkpoint(folder).problems[0]
 
 
 def test_weights_in_deepspeed_and_fsdp_shards_count(tmp_path):
@@ -161,7 +161,7 @@ def test_no_pickle_is_opened(tmp_path, monkeypatch):
     assert mark.exists()
 
 
-def test_the_newest_good_checkpoint_is_found_past_torn_ones(tmp_path):
+def test_the_newest_good_checkpoint_is_found_behind_incomplete_ones(tmp_path):
     for step in (5, 10, 100, 20):
         write_checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-best").mkdir()
@@ -192,7 +192,7 @@ def test_a_checkpoint_of_the_trainer_itself_is_good(tmp_path):
     assert all(report.ok for report in reports), reports
 
 
-def test_bad_input_is_told_in_one_line(tmp_path):
+def test_bad_input_gives_an_error_of_one_line(tmp_path):
     with pytest.raises(InputError, match="not named checkpoint-N"):
         verify_checkpoint(tmp_path)
     with pytest.raises(InputError, match="checkpoint-3: no such folder"):

@@ -1,4 +1,4 @@
-"""A run that goes on with another global batch, at its very end, or on a full disk: what is honoured, what refused."""
+"""Resuming with another global batch, at the last step, or after a full disk: what is accepted and what refused."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings
 from hmm_datasets.training.trainer import FineTuner, Pretrainer
 
-LENGTH = 7  # symbols: with the beginning token a row has 8 tokens
+LENGTH = 7  # symbols; a row has 8 tokens, since it begins with a beginning token
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ class StopAfter(TrainerCallback):
 
 
 def pretrain(folder, hmm, stop=None, length=LENGTH, size="d1", **settings):
-    """As recipes/pretrain.py does it, on one process; told to stop after step `stop`."""
+    """Train as recipes/pretrain.py does, in one process; interrupt after step `stop`."""
     given = {
         **{"global_batch_size": 4, "per_device_train_batch_size": 4, "train_tokens": 30 * 8, "save_steps": 100},
         **{"logging_steps": 1, "log_indices": True, "report_to": "none"},
@@ -58,7 +58,7 @@ def trained_rows(folder):
     return [row["indices"] for row in read_jsonl(folder / "indices-0.jsonl")]
 
 
-def test_a_changed_global_batch_is_refused_under_one_name_and_honoured_from_the_row_reached(hmm, tmp_path):
+def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm, tmp_path):
     assert pretrain(tmp_path, hmm, stop=4)["steps"] == 4
     with pytest.raises(InputError) as caught:
         pretrain(tmp_path, hmm, global_batch_size=8, per_device_train_batch_size=8)
@@ -82,32 +82,32 @@ def test_a_changed_global_batch_is_refused_under_one_name_and_honoured_from_the_
     assert (summary["steps"], summary["tokens"], summary["planned_tokens"]) == (6, 32 * 8, 32 * 8)
     assert read_json(tmp_path / "plan.json")["rows"] == 32
     assert (tmp_path / "model.safetensors").exists()
-    # Once more, with the batch as it was at first: the rows consumed are counted, whatever the steps were.
+    # Again with the first global batch: the rows consumed count, not the number of steps.
     again = pretrain(tmp_path, hmm, train_tokens=40 * 8, accept_changes=["settings.global_batch_size"])
     assert (again["steps"], again["tokens"]) == (8, 40 * 8)
 
 
-def test_a_ramp_that_has_grown_goes_on_with_a_micro_batch_that_its_past_stages_do_not_divide_by(hmm, tmp_path):
-    ramp = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
-    pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **ramp)
-    summary = pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+def test_a_micro_batch_need_not_divide_the_global_batches_of_past_stages(hmm, tmp_path):
+    settings = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **settings)
+    summary = pretrain(tmp_path, hmm, per_device_train_batch_size=8, **settings)
     assert summary["resumed_from"] == "checkpoint-5"
     assert summary["tokens"] == summary["planned_tokens"] == 44 * 8
 
 
-def test_a_stage_still_to_come_has_to_divide(hmm, tmp_path):
-    ramp = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
-    pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **ramp)
+def test_a_micro_batch_must_divide_the_global_batches_of_remaining_stages(hmm, tmp_path):
+    settings = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
+    pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **settings)
     with pytest.raises(InputError, match="batch_ramp: 4:4 does not divide by world size x per_device_train_batch_siz"):
-        pretrain(tmp_path, hmm, per_device_train_batch_size=8, **ramp)
+        pretrain(tmp_path, hmm, per_device_train_batch_size=8, **settings)
 
 
-def test_rows_that_are_not_those_of_the_checkpoint_are_refused_before_the_first_step(hmm, tmp_path):
+def test_rows_that_differ_from_those_of_the_checkpoint_are_refused_before_the_first_step(hmm, tmp_path):
     pretrain(tmp_path, hmm, stop=4)
     path = tmp_path / "checkpoint-4" / "trainer_state.json"
     path.write_text(path.read_text().replace('"num_input_tokens_seen": 128', '"num_input_tokens_seen": 136'))
     (tmp_path / "checkpoint-4" / "digests.json").unlink()
-    with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before hold 128 now"):
+    with pytest.raises(InputError, match="checkpoint-4: consumed 136 tokens, but the 16 rows before it now have 128;"):
         pretrain(tmp_path, hmm)
 
 
@@ -131,7 +131,7 @@ def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_anot
     assert saved[0] == saved[1]
 
 
-def test_shuffled_rows_cannot_go_on_with_another_global_batch_and_no_setting_pretends_so(tmp_path):
+def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_accepted(tmp_path):
     tokenizer = train_bpe([message["content"] for row in conversations() for message in row["messages"]], 400)
 
     def fine_tune(global_batch_size, stop=None, accept=()):
@@ -156,15 +156,17 @@ def test_shuffled_rows_cannot_go_on_with_another_global_batch_and_no_setting_pre
     assert "accept_changes" not in told
 
 
-def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it_names(hmm, tmp_path, small_disk):
-    """A model of 0.8 million parameters takes 9.6 MB a checkpoint: there is room for one, not for another."""
+def test_a_full_disk_gives_an_error_of_one_line_and_the_run_resumes_from_the_checkpoint_it_names(
+    hmm, tmp_path, small_disk
+):
+    """Each checkpoint of a model with 0.8 million parameters takes 9.6 MB, and the disk has room for one."""
     output = small_disk("14m") / "run"
     given = {"size": "1m", "save_steps": 2}
     with pytest.raises(InputError) as caught:
         pretrain(output, hmm, **given)
     told = str(caught.value)
     assert f"{output}/checkpoint-4: no room left on the disk: it needs about 9.7 MB, " in told
-    assert " MB are free; make room and go on from checkpoint-2 with the same command" in told
+    assert " MB are free; make room and continue from checkpoint-2 with the same command" in told
     assert sorted(path.name for path in output.iterdir() if path.is_dir()) == ["checkpoint-2"]
     small_disk("100m")
     summary = pretrain(output, hmm, **given)
@@ -172,11 +174,11 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_from_the_checkpoint_it
     assert trained_rows(output) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
 
 
-def test_a_disk_with_no_room_for_the_model_at_the_end_keeps_the_checkpoint(hmm, tmp_path, small_disk):
+def test_a_disk_without_room_for_the_final_model_keeps_the_checkpoint(hmm, tmp_path, small_disk):
     output = small_disk("14m") / "run"
     filler = output.with_name("filler")
     filler.write_bytes(bytes(2_500_000))
-    with pytest.raises(InputError, match="go on from checkpoint-8 with the same command"):
+    with pytest.raises(InputError, match="continue from checkpoint-8 with the same command"):
         pretrain(output, hmm, size="1m")
     assert not (output / "model.safetensors").exists()
     assert not (output / ".unfinished").exists()

@@ -34,13 +34,13 @@ def steps(folder):
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
 
-def test_the_policy_keeps_the_newest_and_every_kth_and_names_what_it_deletes(tmp_path, capsys):
+def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(tmp_path, capsys):
     train(tmp_path, save_total_limit=2, keep_every=3)
     assert steps(tmp_path) == [3, 5, 6]
     told = capsys.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if "deleted" in line]
     assert [line.split(":")[0].split()[-1] for line in lines] == ["checkpoint-1", "checkpoint-2", "checkpoint-4"]
-    assert "kept are the newest 2 and every 3th step's" in lines[0]
+    assert "the newest 2 and those of steps divisible by 3 are kept" in lines[0]
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path):
@@ -56,7 +56,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
         max_steps=4,
         global_batch_size=4,
         per_device_train_batch_size=4,
-        learning_rate=10.0,  # every step makes it worse
+        learning_rate=10.0,  # so large that every step increases the loss
         eval_strategy="steps",
         eval_steps=1,
         save_steps=1,
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
     assert report.total_bytes <= 1.02 * 12 * summary["parameters"]["total"]
 
 
-def test_what_a_killed_run_left_half_written_is_no_checkpoint_and_goes(tmp_path):
+def test_an_unfinished_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_path):
     train(tmp_path, max_steps=2)
     torn = tmp_path / ".unfinished" / "checkpoint-3"
     shutil.copytree(tmp_path / "checkpoint-2", torn)
@@ -93,14 +93,14 @@ def test_what_a_killed_run_left_half_written_is_no_checkpoint_and_goes(tmp_path)
     assert steps(tmp_path) == [1, 2, 3]
 
 
-def test_past_a_torn_checkpoint_the_newest_good_one_is_taken(tmp_path):
+def test_a_run_resumes_from_the_newest_good_checkpoint_behind_an_incomplete_one(tmp_path):
     train(tmp_path, max_steps=3)
     path = tmp_path / "checkpoint-3" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert train(tmp_path, max_steps=4)["resumed_from"] == "checkpoint-2"
 
 
-def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
+def test_a_checkpoint_that_lacks_files_of_a_rank_is_incomplete(tmp_path):
     train(tmp_path, max_steps=2)
     write_json(
         tmp_path / "checkpoint-2" / "identity.json",
@@ -108,7 +108,7 @@ def test_a_checkpoint_without_a_rank_that_wrote_it_is_not_whole(tmp_path):
         | {"written_by": {"framework": "plain data parallelism", "processes": 2}},
     )
     problems = verify_checkpoint(tmp_path / "checkpoint-2").problems
-    assert problems[1] == "rng_state_1.pth: missing, though 2 processes wrote it"
+    assert problems[1] == "rng_state_1.pth: missing, but 2 processes wrote it"
     assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-1"
 
 
@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
     path = tmp_path / "checkpoint-1" / "identity.json"
     write_json(path, read_json(path) | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
     write_digests(path.parent)
-    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, and this run is under plain data"
+    expected = r"checkpoint-1: written under DeepSpeed ZeRO 2 by 1 processes, but this run is under plain data"
     with pytest.raises(InputError, match=expected):
         train(tmp_path, max_steps=2)
 
@@ -125,12 +125,12 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
 def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_path):
     train(tmp_path, max_steps=1, save_only_model=True)
     assert verify_checkpoint(tmp_path / "checkpoint-1").ok
-    with pytest.raises(InputError, match="checkpoint-1: holds weights and no state of the optimizer"):
+    with pytest.raises(InputError, match="checkpoint-1: has weights but no optimizer state"):
         train(tmp_path, max_steps=2)
 
 
-def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tmp_path):
-    """The checkpoint of step 2, told to be of step 1,000,000: skipping row by row would take minutes."""
+def test_resuming_at_step_a_million_computes_no_row_before_it(tmp_path):
+    """The checkpoint of step 2 is changed to claim step 1,000,000; skipping row by row would take minutes."""
     train(tmp_path, max_steps=2)
     far = tmp_path / "checkpoint-1000000"
     shutil.copytree(tmp_path / "checkpoint-2", far)
@@ -151,7 +151,7 @@ def test_at_step_a_million_a_run_goes_on_at_that_row_and_computes_none_before(tm
     assert summary["tokens"] == 1_000_002 * 4 * 8
 
 
-def test_identities_differ_by_name(tmp_path):
+def test_the_names_of_differences_between_identities(tmp_path):
     before = {"data": {"seed": 1, "hmm": "a"}, "settings": {"learning_rate": 0.1}}
     now = {"data": {"seed": 2, "hmm": "a"}, "settings": {"learning_rate": 0.2}}
     check_identity("x", before, before)

@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the run before the optimizer has used it."""
+"""A loss that is not finite ends the run before the optimizer uses its gradient."""
 
 import pytest
 import torch

@@ -11,8 +11,8 @@ def recorded(folder):
     return steps
 
 
-def test_the_rows_of_every_step_are_written_down_and_those_repeated_after_a_resume_stand_once(tmp_path):
-    """A growing global batch, two rows per micro-batch; the second start goes on from step 3 of 5."""
+def test_the_rows_of_every_step_are_logged_once_also_after_a_resume(tmp_path):
+    """A growing global batch, two rows per micro-batch; the second start resumes at step 3 of 5."""
     given = {
         "global_batch_size": 8,
         "per_device_train_batch_size": 2,
@@ -29,7 +29,7 @@ def test_the_rows_of_every_step_are_written_down_and_those_repeated_after_a_resu
     assert recorded(tmp_path) == {step + 1: list(range(starts[step], starts[step + 1])) for step in range(6)}
 
 
-def test_nothing_is_written_down_unasked_and_losses_are_the_same(tmp_path):
+def test_nothing_is_logged_by_default_and_losses_are_the_same(tmp_path):
     rows = random_rows(40)
     curves = []
     for name, asked in (("with", True), ("without", False)):

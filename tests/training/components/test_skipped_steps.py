@@ -53,10 +53,10 @@ def test_a_step_with_an_infinite_gradient_changes_no_weight_and_is_counted(tmp_p
     assert torch.isfinite(snapshots.taken[-1]).all()
     assert [row["skipped_steps"] for row in logged_rows(tmp_path)] == [0, 0, 1, 1, 2, 2]
     assert [math.isfinite(row["grad_norm"]) for row in logged_rows(tmp_path)] == [True, True, False, True, False, True]
-    assert "step 3: the norm of the gradient is inf; left out (1 so far)" in capsys.readouterr().out
+    assert "step 3: the norm of the gradient is inf; skipped (1 so far)" in capsys.readouterr().out
 
 
-def test_skipped_steps_and_cost_go_on_after_a_resume(tmp_path):
+def test_skipped_steps_and_cost_are_added_up_over_a_resume(tmp_path):
     for steps in (3, 6):
         run = trainer(
             tmp_path,

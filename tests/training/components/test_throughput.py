@@ -47,18 +47,18 @@ def test_a_known_device_has_the_peak_of_its_data_sheet(name, precision, teraflop
     ("name", "precision"),
     [("NVIDIA X9000", "bf16"), ("Tesla T4", "bf16"), ("NVIDIA H100 80GB HBM3", "fp32"), ("NVIDIA A1000", "bf16")],
 )
-def test_what_is_not_known_has_no_peak(name, precision):
+def test_an_unknown_device_or_precision_has_no_peak(name, precision):
     assert peak_flops(name, precision) is None
 
 
-def test_names_that_begin_alike_are_told_apart():
+def test_names_with_a_common_beginning_are_distinguished():
     assert find_device("NVIDIA A10").name != find_device("NVIDIA A100 80GB PCIe").name
     assert find_device("NVIDIA GeForce RTX 3090 Ti") is None
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
-    """All products of a row, forward and backward, as torch's own counter sees them dispatched."""
+    """Compared with torch's own counter, over all products of a row in the forward and backward pass."""
     from torch.utils.flop_counter import FlopCounterMode
 
     length = 32
@@ -75,7 +75,7 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
     assert counter.get_total_flops() == pytest.approx(flops_per_token(model, length) * 2 * length, rel=2e-3)
 
 
-def test_a_stopwatch_adds_up_its_parts_and_starts_anew():
+def test_a_stopwatch_adds_up_its_parts_and_starts_again():
     watch = Stopwatch(torch.device("cpu"))
     for _ in range(2):
         watch.begin("work")
@@ -108,7 +108,7 @@ def history(folder) -> list[dict]:
     return [row for row in rows if "loss" in row]
 
 
-def test_the_accounts_of_a_run_add_up(tmp_path):
+def test_the_counts_of_a_run_add_up(tmp_path):
     run = trainer(tmp_path, HMMSequences(processes.mess3(), 15), logging_steps=2, price_per_hour=3.0)
     train_and_save(run, settings={}, data={})
     logged = history(tmp_path)
@@ -145,7 +145,7 @@ def ragged_rows(count: int = 64) -> list[dict[str, list[int]]]:
     rows = []
     for length in random.integers(3, 21, count):
         tokens = random.integers(0, 8, length).tolist()
-        labels = [-100 if place < length // 3 else token for place, token in enumerate(tokens)]
+        labels = [-100 if index < length // 3 else token for index, token in enumerate(tokens)]
         padding = 20 - length
         rows.append(
             {
@@ -159,7 +159,7 @@ def ragged_rows(count: int = 64) -> list[dict[str, list[int]]]:
 
 @pytest.mark.parametrize("length", [3, 20])
 def test_flops_of_a_sequence_do_not_depend_on_the_padding_beside_it(length):
-    """Each row alone, without padding, as torch's counter sees it."""
+    """Compared with torch's counter for each row alone, without padding."""
     from torch.utils.flop_counter import FlopCounterMode
 
     config = LlamaConfig(
@@ -181,7 +181,7 @@ def test_flops_of_a_sequence_do_not_depend_on_the_padding_beside_it(length):
     assert of_token * tokens + of_pair * squares - norms == pytest.approx(total, rel=5e-4)
 
 
-def test_documents_packed_in_a_row_cost_what_they_cost_alone():
+def test_packed_documents_cost_as_much_as_separate_ones():
     packed = {
         "input_ids": torch.zeros(1, 9, dtype=torch.int64),
         "position_ids": torch.tensor([[0, 1, 2, 0, 1, 0, 1, 8, 8]]),
@@ -207,7 +207,7 @@ def test_flops_of_ragged_rows_are_exact_and_survive_a_resume(tmp_path):
 # The loss of a step
 
 
-def test_the_loss_of_a_step_is_the_mean_over_its_labelled_tokens_however_they_are_cut(tmp_path):
+def test_the_loss_of_a_step_is_the_mean_over_its_labelled_tokens_however_rows_are_divided(tmp_path):
     rows = ragged_rows()
     one = trainer(tmp_path / "8", rows, per_device_train_batch_size=8, max_steps=1)
     columns = {name: torch.tensor([row[name] for row in rows[:8]]) for name in rows[0]}

@@ -1,4 +1,4 @@
-"""z-loss is the formula of its paper, each predicted token weighing the same; what is logged is the cross-entropy."""
+"""The z-loss follows its formula, with equal weight for each predicted token; the cross-entropy is logged."""
 
 import copy
 
@@ -13,7 +13,7 @@ ROWS = random_rows(8, ignored=True)
 
 
 def formula(model, coefficient):
-    """Cross-entropy and z-loss of all rows at once: `c mean (log sum exp)^2` over the labels that count."""
+    """Cross-entropy and z-loss of all rows at once: `c mean (log sum exp)^2` over all labels."""
     logits = model(torch.stack([row["input_ids"] for row in ROWS])).logits[:, :-1].double()
     labels = torch.stack([row["labels"] for row in ROWS])[:, 1:]
     counted = labels != -100
@@ -39,7 +39,7 @@ class Gradients:
 @pytest.mark.parametrize("micro_batch", [8, 2])
 @pytest.mark.parametrize("coefficient", [0.0, 0.3])
 def test_loss_and_gradient_are_the_formulas_on_any_micro_batch(tmp_path, micro_batch, coefficient):
-    """Micro-batches of two rows hold from 12 to 29 labels."""
+    """Micro-batches of two rows have from 12 to 29 labels."""
     model = tiny_model()
     loss, added = formula(copy.deepcopy(model), coefficient)
     reference = copy.deepcopy(model)
@@ -74,13 +74,13 @@ def test_evaluations_are_the_cross_entropy_alone(tmp_path):
     evaluations = []
     for coefficient in (0.0, 1.0):
         run = trainer(tmp_path, z_loss=coefficient)
-        run.model.train()  # as it is in the middle of training
+        run.model.train()  # as during training
         evaluations.append(run.evaluate(ROWS)["eval_loss"])
     assert evaluations[0] == evaluations[1]
 
 
-def test_a_model_whose_loss_takes_no_count_of_items_is_weighed_as_its_loss_is(tmp_path):
-    """The Trainer then averages micro-batches; so is the z-loss averaged."""
+def test_the_z_loss_is_averaged_like_the_loss_if_that_takes_no_number_of_items(tmp_path):
+    """The Trainer then averages over micro-batches, and the z-loss must be averaged in the same way."""
     run = trainer(tmp_path, rows=ROWS, per_device_train_batch_size=2, max_steps=1, z_loss=0.3)
     run.model_accepts_loss_kwargs = False
     model = copy.deepcopy(run.model)

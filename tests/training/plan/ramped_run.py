@@ -1,4 +1,4 @@
-"""A tiny run with the settings of its command line, for a launcher; each rank writes down the rows it trains on."""
+"""A tiny run with the settings of its command line, for a launcher; each rank records the rows it trains on."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from hmm_datasets.launch import run
 
 def main(settings) -> None:
 
-    sys.path.append(str(Path(__file__).parents[1]))  # which `run` takes from the path
+    sys.path.append(str(Path(__file__).parents[1]))  # which has a module that `run` imports
     from tiny_runs import random_rows, tiny_model
     from transformers.data.data_collator import default_data_collator
 

@@ -1,4 +1,4 @@
-"""A growing global batch: step t trains on the rows from S_t to S_{t+1}, and nothing else of the run changes."""
+"""A growing global batch: step t trains on the rows from S_t to S_{t+1}, and nothing else changes."""
 
 import json
 from pathlib import Path
@@ -23,31 +23,34 @@ STAGES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), max_size=3)
 
 @given(STAGES, st.integers(0, 40))
 def test_rows_before_a_step_are_the_sum_of_the_batches_before_it(stages, step):
-    ramp = BatchSchedule(tuple(stages), 12)
+    schedule = BatchSchedule(tuple(stages), 12)
     sizes = [rows for rows, steps in stages for _ in range(steps)] + [12] * 40
-    assert [ramp.size(index) for index in range(len(sizes))] == sizes
-    assert ramp.rows_before(step) == sum(sizes[:step])
+    assert [schedule.size(index) for index in range(len(sizes))] == sizes
+    assert schedule.rows_before(step) == sum(sizes[:step])
 
 
 @given(STAGES, st.integers(0, 300))
-def test_steps_for_rows_are_the_fewest_that_reach_them(stages, rows):
-    ramp = BatchSchedule(tuple(stages), 12)
-    steps = ramp.steps_for_rows(rows)
-    assert ramp.rows_before(steps) >= rows
-    assert steps == 0 or ramp.rows_before(steps - 1) < rows
+def test_steps_for_rows_is_the_minimum_number_of_steps(stages, rows):
+    schedule = BatchSchedule(tuple(stages), 12)
+    steps = schedule.steps_for_rows(rows)
+    assert schedule.rows_before(steps) >= rows
+    assert steps == 0 or schedule.rows_before(steps - 1) < rows
 
 
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (["16"], "batch_ramp: '16' is no stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows"),
-        ([970], "batch_ramp: 970 is no stage; .*in YAML within quotation marks"),  # 16:10 is a number in base 60 there
-        (["0:3"], "batch_ramp: 0:3 asks for 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
-        (["16:3"], "batch_ramp: 16:3 asks for 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
-        (["4:0"], "batch_ramp: 4:0 asks for 4 rows in each of 0 steps"),
+        (["16"], "batch_ramp: '16' is not a stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 rows"),
+        (
+            [970],
+            "batch_ramp: 970 is not a stage; .*in YAML within quotation marks",
+        ),  # 16:10 is a number in base 60 there
+        (["0:3"], "batch_ramp: 0:3 means 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
+        (["16:3"], "batch_ramp: 16:3 means 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
+        (["4:0"], "batch_ramp: 4:0 means 4 rows in each of 0 steps"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, stages, message):
+def test_wrong_stages_are_refused_in_one_line(tmp_path, stages, message):
     with pytest.raises(InputError, match=message) as caught:
         settings(tmp_path, batch_ramp=stages)
     assert "\n" not in str(caught.value)
@@ -78,7 +81,7 @@ SIZES = [2, 2, 4, 8, 8, 8]
 
 
 class Logged(Pretrainer):
-    """Writes down the rows of each step."""
+    """Records the rows of each step."""
 
     def training_step(self, model, inputs, *rest):
         if inputs is not None:
@@ -93,7 +96,7 @@ def rows_of_steps(rows, sizes):
 
 
 def reference(rows, sizes):
-    """The curve of a bare loop: each step's rows at once, the mean over their labels, torch's AdamW."""
+    """The losses of a plain loop with torch's AdamW: all rows of a step in one batch, the mean over their labels."""
     model = tiny_model()
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     rest = [parameter for parameter in model.parameters() if parameter.ndim == 1]
@@ -113,7 +116,7 @@ def reference(rows, sizes):
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_every_step_trains_on_its_rows_and_its_loss_is_their_mean(tmp_path, micro_batch):
-    rows = random_rows(sum(SIZES), ignored=True)  # not one row more than the run needs
+    rows = random_rows(sum(SIZES), ignored=True)  # exactly as many rows as the run needs
     given = {
         "learning_rate": 0.01,
         "lr_scheduler_type": "constant",
@@ -140,9 +143,9 @@ def test_every_step_trains_on_its_rows_and_its_loss_is_their_mean(tmp_path, micr
     assert tokens == [LENGTH * sum(SIZES[: step + 1]) for step in range(6)]
 
 
-def test_a_model_whose_loss_takes_no_count_of_items_is_averaged_over_the_real_micro_batches(tmp_path):
+def test_a_loss_that_takes_no_number_of_items_is_averaged_over_the_nonempty_micro_batches(tmp_path):
     given = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "per_device_train_batch_size": 2, **RAMP}
-    rows = random_rows(sum(SIZES))  # as many labels in every row, so that both ways of averaging agree
+    rows = random_rows(sum(SIZES))  # the same number of labels in every row, so that both ways of averaging agree
     run = trainer(tmp_path, rows=rows, **given)
     run.model_accepts_loss_kwargs = False
     assert losses(run) == pytest.approx(reference(rows, SIZES), abs=1e-5)
@@ -220,14 +223,14 @@ FACTORS = {"learning_rate_factors": '{"embed_tokens": 0.5}'}
     ("config", "given", "tolerance"),
     [
         ("cpu2", {**RAMPED, **FACTORS}, 2e-5),
-        # Parts of bf16 products are summed over ranks: the curve is that of one process to bf16's rounding.
+        # Ranks sum parts of bf16 products, so the curve equals that of one process only up to bf16's rounding.
         pytest.param("fsdp2", {**RAMPED, **FACTORS, "matrix_optimizer": "muon"}, 1e-3, marks=pytest.mark.slow),
         pytest.param("zero3", {**RAMPED, **FACTORS}, 2e-5, marks=pytest.mark.slow),
         pytest.param("zero1", {**RAMPED, **FACTORS}, 2e-5, marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path, config, given, tolerance):
-    """Batch ramp, z-loss, padded vocabulary, factors, and each optimizer, under what shards the model."""
+    """Batch ramp, z-loss, padded vocabulary, factors, and each optimizer, under every way of sharding."""
     found, seen = launched(launch, config, tmp_path / "two", **given)
     expected = alone(tmp_path / "one", **given, per_device_train_batch_size=2)
     for one, two in zip(expected, found, strict=True):
@@ -243,7 +246,7 @@ def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path
 
 @pytest.mark.launch
 @pytest.mark.slow
-def test_muon_under_fsdp2_goes_on_from_its_checkpoint(launch, tmp_path):
+def test_muon_under_fsdp2_resumes_from_its_checkpoint(launch, tmp_path):
     given = {**RAMPED, "matrix_optimizer": "muon", "save_strategy": "steps", "save_steps": 3}
     whole, _ = launched(launch, "fsdp2", tmp_path / "whole", **given)
     launched(launch, "fsdp2", tmp_path / "parts", **given | {"max_steps": 3})

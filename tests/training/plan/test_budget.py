@@ -50,14 +50,14 @@ def test_batches_that_do_not_multiply_out_are_refused_with_all_three_numbers(num
     assert message in str(caught.value)
 
 
-# What a budget buys
+# Steps of a budget
 
 MODEL = {"parameters": 1_000, "flops_per_token": 7_000}
 
 
 @given(tokens=st.integers(1, 10**13), global_batch=st.integers(1, 4096), row_length=st.integers(1, 8192))
 @settings(derandomize=True)
-def test_steps_consume_the_budget_and_less_than_a_step_more(tokens, global_batch, row_length):
+def test_steps_exceed_the_budget_by_less_than_a_step(tokens, global_batch, row_length):
     steps = Budget(train_tokens=tokens).steps(BatchSchedule((), global_batch), tokens_per_row=row_length, **MODEL)
     consumed = steps * global_batch * row_length
     assert tokens <= consumed < tokens + global_batch * row_length
@@ -65,7 +65,7 @@ def test_steps_consume_the_budget_and_less_than_a_step_more(tokens, global_batch
 
 @given(amount=st.floats(1e-2, 1e4), batch=st.integers(1, 64), epoch=st.integers(100, 10**6))
 @settings(derandomize=True)
-def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batch, epoch):
+def test_epochs_hours_and_money_are_not_exceeded_and_used_up_to_a_step(amount, batch, epoch):
     rates = {"rows_per_epoch": epoch, "tokens_per_second": 500.0, "money_per_second": 0.01}
     for name, rows in (
         ("num_train_epochs", amount * epoch),
@@ -92,12 +92,12 @@ def test_epochs_hours_and_money_are_kept_within_by_less_than_a_step(amount, batc
 )
 def test_a_budget_in_tokens_of_any_kind_is_reached_by_the_last_step(budget, tokens):
     for stages in ((), ((2, 5), (4, 10))):
-        ramp = BatchSchedule(stages, 8)
-        steps = budget.steps(ramp, tokens_per_row=10.0, **MODEL)
-        assert ramp.rows_before(steps - 1) * 10 < tokens <= ramp.rows_before(steps) * 10
+        schedule = BatchSchedule(stages, 8)
+        steps = budget.steps(schedule, tokens_per_row=10.0, **MODEL)
+        assert schedule.rows_before(steps - 1) * 10 < tokens <= schedule.rows_before(steps) * 10
 
 
-def test_steps_are_what_they_say():
+def test_a_budget_of_steps_gives_these_steps():
     assert Budget(max_steps=17).steps(BatchSchedule(((2, 5),), 8), tokens_per_row=10.0, **MODEL) == 17
 
 
@@ -107,13 +107,13 @@ def test_steps_are_what_they_say():
         ({"train_tokens": 0}, {}, "train_tokens is 0; expected a number above 0"),
         ({"train_flops": float("inf")}, {}, "train_flops is inf; expected a number above 0"),
         ({"max_steps": 3, "train_tokens": 100}, {}, "max_steps 3 and train_tokens 100 are both budgets"),
-        ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows have no end; set train_tokens"),
+        ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows are endless; set train_tokens"),
         ({"train_hours": 2}, {}, "train_hours is 2, but no rate is known; set assumed_tokens_per_second, assumed_run"),
         ({"train_cost": 2}, {"tokens_per_second": 1.0}, "train_cost is 2, but price_per_hour is not set"),
-        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 buys 0 rows, and the first step takes 64"),
+        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 allows 0 rows, and the first step takes 64"),
     ],
 )
-def test_a_budget_that_buys_nothing_says_what_is_missing(budget, rates, message):
+def test_a_budget_of_no_step_says_what_is_missing(budget, rates, message):
     with pytest.raises(InputError) as caught:
         Budget(**budget).steps(BatchSchedule((), 64), tokens_per_row=10.0, **MODEL, **rates)
     assert message in str(caught.value)
@@ -122,7 +122,7 @@ def test_a_budget_that_buys_nothing_says_what_is_missing(budget, rates, message)
 # Sizes of models
 
 
-def test_presets_have_the_parameters_their_table_says():
+def test_presets_have_the_number_of_parameters_in_their_table():
     rows = [line.split("|")[1:-1] for line in models.__doc__.splitlines() if line.startswith("|")][2:]
     assert [row[0].strip() for row in rows] == list(PRESETS)
     for name, layers, width, parameters in ([cell.strip() for cell in row] for row in rows):

@@ -1,4 +1,4 @@
-"""What a plan promises, and what a run consumes: the same to the token. What a forecast says of memory and time."""
+"""A run consumes exactly the tokens of its plan; and the memory and time of a forecast."""
 
 import datetime
 import json
@@ -53,7 +53,7 @@ def pretraining(folder, **settings):
 
 
 def run(data, settings):
-    """As recipes/pretrain.py does it."""
+    """Train as recipes/pretrain.py does."""
     model = LlamaForCausalLM(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)
     trainer = Pretrainer(model=model, args=settings, plan=plan, data_collator=default_data_collator)
@@ -61,12 +61,12 @@ def run(data, settings):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_run_on_text_consumes_what_its_plan_promises_to_the_token(packed, tokens, tmp_path):
+def test_a_run_on_text_consumes_exactly_the_tokens_of_its_plan(packed, tokens, tmp_path):
     data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32, packed=packed).load()
     plan, summary = run(data, pretraining(tmp_path, train_tokens=1_000, batch_ramp=["2:3"]))
     assert summary["tokens"] == summary["planned_tokens"] == plan.tokens
     assert plan.tokens_at(plan.steps - 1) < 1_000 <= plan.tokens
-    # What the rows hold, counted here: every token but padding, which stands at the last position without a label.
+    # The tokens of the rows: all but padding, which has the last position and no label.
     rows = [plan.train_rows()[index] for index in range(plan.rows)]
     padding = sum(
         int(((row["labels"] == -100) & (row["position_ids"] == 31)).sum()) for row in rows if "position_ids" in row
@@ -80,7 +80,7 @@ def test_a_run_on_text_consumes_what_its_plan_promises_to_the_token(packed, toke
     assert corpus["epochs"] == plan.rows / data.rows_per_epoch
 
 
-def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
+def test_a_run_that_did_not_consume_the_planned_tokens_fails(hmm, tmp_path):
     data = DataSettings(hmm=hmm, length=7).load()
     settings = pretraining(tmp_path, max_steps=2)
     model = LlamaForCausalLM(ModelSettings("d1").config(data))
@@ -93,7 +93,7 @@ def test_a_run_that_consumed_other_than_planned_is_told(hmm, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["planned_tokens"] == 64
 
 
-def test_epochs_are_whole_and_no_row_comes_twice_in_one(tokens, tmp_path):
+def test_epochs_are_whole_and_no_row_is_repeated_within_one(tokens, tmp_path):
     data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32).load()
     settings = pretraining(tmp_path, num_train_epochs=1)
     plan = settings.plan(data, LlamaForCausalLM(ModelSettings("d1").config(data)))
@@ -181,7 +181,7 @@ def test_activations_are_those_that_a_real_step_allocates(low):
     assert told == pytest.approx(peak, rel=0.1)
 
 
-def test_sharding_parts_what_it_says_and_nothing_else():
+def test_each_strategy_shards_what_its_table_says():
     sizes = {"parameters": 1_000, "world_size": 4, "activations": 7, "largest_layer": 50}
     found = {name: memory_per_rank(name, **sizes) for name in ("ddp", "fsdp2", "zero1", "zero2", "zero3")}
     assert found["ddp"].total == 4_000 + 8_000 + 8_000 + 7
@@ -194,7 +194,7 @@ def test_sharding_parts_what_it_says_and_nothing_else():
         memory_per_rank("zero9", **sizes)
 
 
-def test_attention_is_computed_by_what_is_asked_for(hmm):
+def test_attention_uses_the_chosen_implementation(hmm):
     data = DataSettings(hmm=hmm, length=7).load()
     for name in ("sdpa", "eager", "flex_attention"):
         assert LlamaForCausalLM(ModelSettings("d1", attention=name).config(data)).config._attn_implementation == name
