@@ -123,7 +123,9 @@ def epoch(settings: argparse.Namespace) -> None:
 
 def _fit(tokens: np.ndarray, guess: HMM, dtype: str, device: str = "cpu") -> tuple[float, HMM]:
     settings = FitSettings(guess.num_states, max_epochs=EPOCHS, tolerance=0, pseudocount=0, dtype=dtype)
-    result = fit_hmm(tokens, settings, initial=guess, num_symbols=guess.num_symbols, device=device, progress=False)
+    result = fit_hmm(
+        tokens, settings, initial=guess, num_symbols=guess.num_symbols, device=device, show_progress=False
+    )
     return tokens.size / max(row["tokens_per_second"] for row in result.history), result.hmm
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .errors import InputError
+from .progress_bars import progress_bar
 from .token_arrays import read_tokens
 
 if TYPE_CHECKING:
@@ -60,14 +61,13 @@ def sample(arguments: argparse.Namespace) -> int:
 def score(arguments: argparse.Namespace) -> int:
     """Mean negative log-likelihood of the sequences in a file."""
     import numpy as np
-    from tqdm import tqdm
 
     hmm = _load(arguments.hmm)
     tokens = read_tokens(arguments.tokens)
     count, length = tokens.shape
     rows = max(1, _CHUNK_TOKENS // max(length, _width(hmm, length)))
     total = np.empty(count)
-    with tqdm(total=tokens.size, unit="token", unit_scale=True, disable=None, delay=2) as bar:
+    with progress_bar(tokens.size, " tokens") as bar:
         for start in range(0, count, rows):
             part = tokens[start : start + rows]
             total[start : start + rows] = hmm.log_likelihood(np.asarray(part))
@@ -134,11 +134,9 @@ def _width(source: "HMM | Family", length: int) -> int:
 
 
 def _chunks(hmm: "HMM | Family", arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
-    from tqdm import tqdm
-
     count, length = arguments.num_sequences, arguments.length
     rows = max(1, _CHUNK_TOKENS // max(length, 1))
-    with contextlib.closing(tqdm(total=count * length, unit="token", unit_scale=True, disable=None, delay=2)) as bar:
+    with contextlib.closing(progress_bar(count * length, " tokens")) as bar:
         # The first draw, of nothing, refuses a bad seed before anything is written.
         for start in range(0, max(count, 1), rows):
             chunk = hmm.sample(min(rows, count - start), length, arguments.seed, (arguments.first + start) % (1 << 64))

@@ -1,5 +1,7 @@
 """Quantities as text, in the unit that suits them."""
 
+import time
+
 
 def format_bytes(count: float) -> str:
     """A number of bytes, in the decimal unit that suits it.
@@ -33,3 +35,15 @@ def format_duration(seconds: float) -> str:
     hours, minutes = divmod(round(seconds / 60), 60)
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
+
+
+def format_date(moment: float) -> str:
+    """A Unix time as local date and time.
+
+    ```python
+    >>> format_date(0.0)[-5:-3].isdigit()
+    True
+
+    ```
+    """
+    return time.strftime("%a %d %b %H:%M", time.localtime(moment))

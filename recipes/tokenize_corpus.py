@@ -31,7 +31,9 @@ class TokenizeSettings:
     output_dir: str = field(metadata={"help": "Output folder."})
     corpus: str | None = field(
         default="tinystories-sample",
-        metadata={"help": "A text corpus: name, file or Hub data set; null for none, with an existing tokenizer."},
+        metadata={
+            "help": "A text corpus: name, file or Hub data set; `none` for no corpus, with an existing tokenizer."
+        },
     )
     conversations: list[str] | None = field(
         default_factory=lambda: ["instructions-sample"],

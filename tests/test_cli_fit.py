@@ -33,7 +33,7 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     command += ["--test", str(held_out), "--num-symbols", "5"]
     assert main(command) == 0
     expected = fit_hmm(
-        TOKENS, FitSettings(3, max_epochs=6, seed=2), num_symbols=5, test_tokens=TOKENS[:9], progress=False
+        TOKENS, FitSettings(3, max_epochs=6, seed=2), num_symbols=5, test_tokens=TOKENS[:9], show_progress=False
     )
     assert HMM.from_pretrained(output / "hmm") == expected.hmm
     out = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
 def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     for max_epochs in ("2", "5"):
         main(["fit", path, "--num-states", "3", "--max-epochs", max_epochs, "--output", str(tmp_path)])
-    expected = fit_hmm(TOKENS, FitSettings(3, max_epochs=5), progress=False)
+    expected = fit_hmm(TOKENS, FitSettings(3, max_epochs=5), show_progress=False)
     assert HMM.from_pretrained(tmp_path / "hmm") == expected.hmm
     assert (tmp_path / "fit" / "epoch-2").is_dir()
 

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from jaxtyping import Int, Int64
 
-from .. import launch_environment
 from ..errors import InputError
 from ..files import atomic_file
+from ..progress_bars import progress_bar
 from ..text.stream.reader import TokenStream
 from .windows import IGNORED, Windows, check_length
 
@@ -326,10 +326,7 @@ def _read_plan(path: Path) -> _Plan:
 
 def _packed_blocks(stream: TokenStream, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield for each block the number of pieces per window, and starts and lengths of the pieces by window."""
-    from tqdm.auto import tqdm
-
-    quiet = launch_environment.rank() != 0
-    with tqdm(total=stream.num_documents, desc="packing", unit=" documents", delay=2, disable=quiet) as bar:
+    with progress_bar(stream.num_documents, " documents", desc="packing") as bar:
         for number in range(0, stream.num_documents, _BLOCK):
             documents = np.arange(number, min(number + _BLOCK, stream.num_documents))
             starts, lengths = _cut(*stream.bounds(documents), length)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tqdm.auto import tqdm
 
 from ..files import write_json, write_jsonl
+from ..progress_bars import progress_bar
 from ..report.answers import FIGURES_NAME, ROWS_NAME
 from .ranks import check_vocabulary
 from .scoring import context_limit, padded
@@ -109,7 +109,7 @@ def answer(
         generation["eos_token_id"] = stop
     answers, training = [""] * len(rows), model.training
     model.eval()
-    with tqdm(total=len(order), desc="answer", unit=" questions") as bar, torch.inference_mode():
+    with progress_bar(len(order), " questions", desc="answer") as bar, torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
             tokens, mask = padded([rows[index] for index in batch], model.device, left=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tqdm.auto import tqdm
 
 from ..errors import InputError
+from ..progress_bars import progress_bar
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -18,7 +18,7 @@ def shared_batches(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Yield the columns of consecutive rows, one batch for all ranks together at a time, with a progress bar."""
     step = batch_size * accelerator.num_processes
-    bar = tqdm(total=len(rows), desc="evaluate", unit=f" {unit}", disable=not accelerator.is_main_process)
+    bar = progress_bar(len(rows), f" {unit}", desc="evaluate")
     for first in range(0, len(rows), step):
         batch = rows.__getitems__(range(first, min(first + step, len(rows))))
         yield {name: torch.stack([row[name] for row in batch]) for name in batch[0]}

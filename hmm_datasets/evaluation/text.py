@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch.nn.functional import cross_entropy
-from tqdm.auto import tqdm
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
+from ..progress_bars import progress_bar
 from ..statistics import ratio_interval
 from ..text.corpora.local_files import check_text
 from .bits_per_byte import bits_per_byte
@@ -205,7 +205,7 @@ def _score_documents(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nats, tokens and bytes of each document."""
     groups = [[row] for rows in windows.rows for row in rows]
-    bar = tqdm(total=len(groups), desc="evaluate", unit=" windows", disable=not accelerator.is_main_process)
+    bar = progress_bar(len(groups), " windows", desc="evaluate")
     with bar:
         scores = score_rows(model, groups, accelerator, batch_size=batch_size, progress=bar.update)
     counts = [len(rows) for rows in windows.rows]

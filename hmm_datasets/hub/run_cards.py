@@ -179,7 +179,7 @@ def _summary(folder: Path, summary: Mapping[str, Any], stages: list[dict[str, An
 
 def _data(description: str | None, data: Mapping[str, Any]) -> str:
     """Description of the data of the last stage; the first line is their name."""
-    first = description or "Data without a name in the record of the run"
     if "hmm" not in data:
-        return first
-    return f"{first}\n\nDrawn during training by hmm-datasets from the process with fingerprint `{data['hmm']}`."
+        return description or "Data without a name in the record of the run"
+    drawn = f"rawn during training by hmm-datasets from the process with fingerprint `{data['hmm']}`."
+    return f"Sequences d{drawn}" if description is None else f"{description}\n\nD{drawn}"

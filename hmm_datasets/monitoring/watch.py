@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_jsonl
-from ..quantities import format_duration
+from ..quantities import format_date, format_duration
 
 HISTORY_NAME = "history.jsonl"
 
@@ -172,7 +172,7 @@ def format_status(status: RunStatus) -> str:
     of = "" if status.max_steps is None else f" of {status.max_steps:,}"
     left = "unknown"
     if status.seconds_left is not None:
-        left = f"{format_duration(status.seconds_left)}, until {end_date(time.time() + status.seconds_left)}"
+        left = f"{format_duration(status.seconds_left)}, until {format_date(time.time() + status.seconds_left)}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
         ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats per token"),
@@ -218,18 +218,6 @@ def _progress(
         return None, None
     left = max(max_steps - rows[-1]["step"], 0)
     return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
-
-
-def end_date(moment: float) -> str:
-    """A Unix time as local date and time.
-
-    ```python
-    >>> end_date(0.0)[-5:-3].isdigit()
-    True
-
-    ```
-    """
-    return time.strftime("%a %d %b %H:%M", time.localtime(moment))
 
 
 def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings) -> Iterator[tuple]:

@@ -14,7 +14,7 @@ PLOTS_NAME = "plots"
 _MIN_ROWS = 10  # fewer losses are not worth a plot
 
 
-def draw_run(folder: str | os.PathLike) -> list[Path]:
+def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Path]:
     """Print the curves of the run in `folder` and write them to `plots/`, if it has ten losses or more.
 
     By now the run is trained and saved, so an error here is printed and not raised: a batch script must not take the
@@ -22,6 +22,7 @@ def draw_run(folder: str | os.PathLike) -> list[Path]:
 
     Args:
         folder (path): folder of a run, with `history.jsonl`.
+        in_terminal (`bool`, *optional*, defaults to `True`): print the curves, besides writing them to files.
 
     Returns:
         list of `Path`: the PNGs; empty if the run is too short.
@@ -32,7 +33,8 @@ def draw_run(folder: str | os.PathLike) -> list[Path]:
         if sum("loss" in row for row in history) < _MIN_ROWS:
             return []
         found = panels(history)
-        print_plots(found)
+        if in_terminal:
+            print_plots(found)
         return write_plots(found, folder)
     except Exception:
         traceback.print_exc()

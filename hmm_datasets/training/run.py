@@ -108,7 +108,7 @@ def _train_and_save(
     summary = _summary(trainer, plan, seconds, evaluation)
     if trainer.is_world_process_zero():
         write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
-        draw_run(args.output_dir)
+        draw_run(args.output_dir, in_terminal=not args.disable_tqdm)
         if plan is not None:
             print(consumption_table(plan.to_dict(), summary))
         if not write_run_card(args.output_dir):

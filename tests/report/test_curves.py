@@ -92,6 +92,8 @@ def test_the_end_of_a_run_prints_its_plots_and_writes_them(tmp_path, capsys, mon
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) == 72
     assert "learning rate" in printed
+    assert len(draw_run(tmp_path, in_terminal=False)) == 4
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("count", [0, 1, 9])

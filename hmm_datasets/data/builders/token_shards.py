@@ -26,11 +26,11 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm.auto import tqdm
 
 from ...errors import InputError
 from ...files import atomic_folder
 from ...hmm.sampling.sequences import smallest_unsigned
+from ...progress_bars import progress_bar
 from ...shuffle import indices_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
@@ -193,7 +193,7 @@ def export_parquet(
     files = {}
     with (
         atomic_folder(folder) as temporary,
-        tqdm(total=total, desc="Parquet", unit=" documents", delay=2, disable=not show_progress) as bar,
+        progress_bar(total, " documents", shown=show_progress, desc="Parquet") as bar,
     ):
         (temporary / "data").mkdir()
         for name, stream in streams.items():
@@ -204,7 +204,7 @@ def export_parquet(
     return files
 
 
-def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: tqdm) -> int:
+def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: Any) -> int:
     """Write the documents of a stream to files `name-0`, `name-1`, ...; return the number of files."""
     schema = features_of(dtype, labels=False).arrow_schema
     writer, size, count = None, 0, 0

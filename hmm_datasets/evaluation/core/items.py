@@ -21,9 +21,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ..scoring import (
     Row,
     Scores,
@@ -45,6 +44,7 @@ from .tasks import (
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from tqdm import tqdm
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _BLOCK = 512  # items whose prompts are in memory at once
@@ -103,7 +103,7 @@ def score_core(
     encoder = _Encoder(tokenizer, limit)
     items = []
     total = sum(len(of.rows) * _parts(of, corrupted) for of in questions)
-    with tqdm(total=total, desc="core", unit=" questions", disable=not accelerator.is_main_process) as bar:
+    with progress_bar(total, " questions", desc="core") as bar:
         for of in questions:
             bar.set_postfix_str(of.task.label)
             items += _task_items(model, of, encoder, accelerator, batch_size, corrupted, bar)
@@ -120,7 +120,7 @@ def _task_items(
     accelerator: "Accelerator",
     batch_size: int,
     corrupted: bool,
-    bar: tqdm,
+    bar: "tqdm",
 ) -> list[dict[str, Any]]:
     """Every item of a task, scored."""
     versions = [of.rows, of.corrupted()] if corrupted and len(of.rows) > 1 else [of.rows]

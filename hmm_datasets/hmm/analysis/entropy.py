@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ..checks import integer
 from ..inference.forward_backward import Parameters, filter_steps
 from ..model import HMM
@@ -123,14 +124,12 @@ def _distribution_entropies(
     hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None
 ) -> Iterator[Tensor]:
     # For every position, the entropy (B,) of the distribution of its token given the tokens before it.
-    from tqdm.auto import tqdm
-
     start = hmm.start.expand(len(tokens), -1) if initial is None else initial
     beliefs = (belief for belief, _ in filter_steps(hmm, tokens[:, :-1], None, start))
-    for belief_BH in tqdm(
-        itertools.chain([start], beliefs), total=tokens.shape[1], unit="token", delay=2, leave=False, disable=None
-    ):
-        yield torch.special.entr(belief_BH @ hmm.emission).sum(-1)
+    with progress_bar(tokens.shape[1], " positions", desc="entropy rate", leave=False) as bar:
+        for belief_BH in itertools.chain([start], beliefs):
+            yield torch.special.entr(belief_BH @ hmm.emission).sum(-1)
+            bar.update()
 
 
 def _stationary_sample(

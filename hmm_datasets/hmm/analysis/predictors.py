@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ..checks import as_tokens, integer
 from ..inference import forward_backward as inference
 from ..model import HMM
@@ -195,7 +196,7 @@ def stream(
     *,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
-    progress: bool = True,
+    show_progress: bool = True,
 ) -> Iterator[Batch]:
     """The distributions of a predictor for many sequences, one batch at a time.
 
@@ -205,13 +206,11 @@ def stream(
         batch_size (`int`, *optional*): `B`; by default the maximum with which the distributions fit in 64 MiB. The
             predictor needs more: a table `(B, T+1, H)` for the Bayes predictor, `(B, T, T)` for an n-gram.
         device (*optional*): where the predictor computes; the CPU by default.
-        progress (`bool`, *optional*, defaults to `True`): show a progress bar after two seconds.
+        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar after two seconds.
 
     Yields:
         [`Batch`]: in order, every sequence once.
     """
-    from tqdm.auto import tqdm
-
     tokens = tokens if isinstance(tokens, torch.Tensor) else np.asarray(tokens)
     if tokens.ndim != 2:
         raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (N, T)")
@@ -219,7 +218,7 @@ def stream(
     if batch_size is None:
         symbols = predictor(_on(tokens[:1], device)).shape[-1] if count > 0 else 1
         batch_size = max(1, _BATCH_BYTES // (8 * (length + 1) * symbols))
-    with tqdm(total=count, unit=" sequences", delay=2, disable=None if progress else True) as bar:
+    with progress_bar(count, " sequences", shown=show_progress) as bar:
         for first in range(0, count, integer("batch_size", batch_size, 1, 63)):
             batch = _on(tokens[first : first + batch_size], device)
             yield Batch(batch, predictor(batch))

@@ -36,6 +36,7 @@ from jaxtyping import Int
 from ...errors import InputError
 from ...exclusive_lock import exclusive_lock
 from ...files import append_jsonl, write_jsonl
+from ...progress_bars import progress_bar
 from ..checks import as_tokens
 from ..model import HMM
 from .baum_welch import (
@@ -76,7 +77,7 @@ def fit_hmm(
     vocabulary: Any = None,
     checkpoint_dir: str | os.PathLike | None = None,
     device: torch.device | str | None = None,
-    progress: bool = True,
+    show_progress: bool = True,
 ) -> FitResult:
     """Fit an HMM to sequences by Baum-Welch.
 
@@ -94,7 +95,7 @@ def fit_hmm(
         checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
             checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
-        progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
+        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
 
     Returns:
         [`FitResult`].
@@ -104,7 +105,7 @@ def fit_hmm(
             cannot emit a sequence (with `pseudocount=0`), or expected counts are not finite.
 
     ```python
-    >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), progress=False)
+    >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), show_progress=False)
     >>> bool(result.train_log_likelihood > -0.3)
     True
 
@@ -126,7 +127,7 @@ def fit_hmm(
         _check_initial(initial, settings, num_symbols)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     with Workers(device) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
-        fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, progress)
+        fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress)
         state = fit.go_on_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
@@ -142,7 +143,7 @@ class _Fit:
     vocabulary: Any
     folder: Path | None
     workers: Workers
-    progress: bool
+    show_progress: bool
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
@@ -152,7 +153,7 @@ class _Fit:
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks)
         self.writes = self.folder is not None and self.workers.rank == 0
-        self.progress = self.progress and self.workers.rank == 0
+        self.show_progress = self.show_progress and self.workers.rank == 0
         self.identity = {}
         if self.folder is not None:
             self.identity = identity_of(
@@ -304,9 +305,7 @@ class _Fit:
             write_jsonl(self.folder / HISTORY_NAME, rows)
 
     def _progress_bar(self, title: str, num_tokens: int):
-        from tqdm.auto import tqdm
-
-        return tqdm(total=num_tokens, desc=title, unit="token", unit_scale=True, disable=not self.progress)
+        return progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title)
 
 
 def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> None:

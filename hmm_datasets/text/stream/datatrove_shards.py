@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ... import launch_environment
 from ...errors import InputError
 from ...files import write_json
+from ...progress_bars import progress_bar
 from ..tokenizers.bpe import is_byte_level, token_bytes
 from .index import (
     ENDS_DTYPE,
@@ -111,7 +111,4 @@ _SAME_EOS = "tokenizer.eos_token, with names of special tokens encoded as text (
 
 
 def _progress(paths: list[Path], corpus: str, show_progress: bool):
-    from tqdm.auto import tqdm
-
-    quiet = not show_progress or launch_environment.rank() != 0
-    return tqdm(desc=f"reading shards of {corpus}", unit=" tokens", unit_scale=True, delay=2, disable=quiet)
+    return progress_bar(None, " tokens", shown=show_progress, desc=f"reading shards of {corpus}")

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool
 
-from ... import launch_environment
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
 from ..tokenizers.bpe import is_byte_level, token_bytes
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _BATCH_BYTES = 1 << 20
-_DELAY = 2  # seconds
 
 
 def tokenize_corpus(
@@ -302,18 +301,7 @@ def _part(batch: TokenBatch, chosen: Bool[np.ndarray, "B"]) -> TokenBatch:
 
 
 def _progress(corpus: str, first: int, total: int | None, show_progress: bool):
-    from tqdm.auto import tqdm
-
-    quiet = not show_progress or launch_environment.rank() != 0
-    return tqdm(
-        desc=f"tokenizing {corpus}",
-        unit=" documents",
-        unit_scale=True,
-        delay=_DELAY,
-        initial=first,
-        total=total,
-        disable=quiet,
-    )
+    return progress_bar(total, " documents", shown=show_progress, desc=f"tokenizing {corpus}", initial=first)
 
 
 def _advance(bar, num_documents: int, num_tokens: int) -> None:

@@ -16,6 +16,7 @@ from jaxtyping import Int
 
 from ... import launch_environment
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ..corpora.local_files import check_text
 
 if TYPE_CHECKING:
@@ -173,10 +174,9 @@ def byte_level_pieces(split_pattern: str) -> "PreTokenizer":
 
 def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
     """Check the texts and show the bytes read on a progress bar; the library shows counting and merging."""
-    from tqdm.auto import tqdm
-
-    number, settings = -1, {"unit": "B", "unit_scale": True, "disable": not show_progress}
-    with tqdm(desc="reading text", position=1, **settings) as progress:  # below the library's bar
+    number = -1
+    # Below the library's bar.
+    with progress_bar(None, "B", shown=show_progress, desc="reading text", position=1) as progress:
         for number, text in enumerate(texts):
             yield check_text(text, f"text {number}")
             progress.update(len(text.encode()))

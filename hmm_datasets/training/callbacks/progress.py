@@ -4,7 +4,7 @@ import time
 
 from transformers import ProgressCallback
 
-from ...monitoring.watch import end_date
+from ...quantities import format_date
 
 _COLUMNS = (
     ("loss", "loss {:.4f}"),
@@ -32,7 +32,7 @@ class ProgressLine(ProgressCallback):
         values = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         parts = [form.format(values[name]) for name, form in _COLUMNS if name in values]
         if "seconds_left" in values:
-            parts.append(f"ends {end_date(time.time() + values['seconds_left'])}")
+            parts.append(f"ends {format_date(time.time() + values['seconds_left'])}")
         if "loss" in values or "eval_loss" in values:
             line = f"step {state.global_step:>6,}  {state.num_input_tokens_seen:>13,} tokens  {'  '.join(parts)}"
             self.training_bar.write(line)

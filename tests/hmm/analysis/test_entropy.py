@@ -226,7 +226,7 @@ def test_the_bayes_predictor_reaches_the_optimal_loss_and_no_other_does():
     hmm = processes.mess3(0.05, 0.85)
     loss = hmm.optimal_loss(8)
     for name, distribution in predictors.predictors_of(hmm).items():
-        found = predictors.cross_entropy(distribution, hmm.sample(20_000, 8, seed=1), progress=False)
+        found = predictors.cross_entropy(distribution, hmm.sample(20_000, 8, seed=1), show_progress=False)
         if name == "bayes":
             assert (np.abs(found.nats - loss.nats) < 4 * found.standard_error + 1e-12).all()
         else:

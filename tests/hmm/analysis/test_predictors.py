@@ -203,7 +203,7 @@ def test_a_stream_gives_every_sequence_once_whatever_the_batch(batch_size):
     hmm = processes.mess3()
     distribution = predictors.predictors_of(hmm)["bayes"]
     tokens = hmm.sample(25, 12, seed=1)
-    batches = list(predictors.stream(distribution, tokens, batch_size=batch_size, progress=False))
+    batches = list(predictors.stream(distribution, tokens, batch_size=batch_size, show_progress=False))
     assert [len(batch.tokens) for batch in batches][:-1] == [batch_size or 25] * (len(batches) - 1)
     np.testing.assert_array_equal(torch.cat([batch.tokens for batch in batches]), tokens)
     torch.testing.assert_close(
@@ -214,7 +214,7 @@ def test_a_stream_gives_every_sequence_once_whatever_the_batch(batch_size):
 def test_a_stream_stays_within_its_memory(monkeypatch):
     hmm = processes.mess3()
     monkeypatch.setattr(predictors, "_BATCH_BYTES", 10 * 13 * 3 * 8)
-    batches = predictors.stream(predictors.predictors_of(hmm)["uniform"], hmm.sample(25, 12), progress=False)
+    batches = predictors.stream(predictors.predictors_of(hmm)["uniform"], hmm.sample(25, 12), show_progress=False)
     assert [len(batch.distributions) for batch in batches] == [10, 10, 5]
 
 
@@ -223,7 +223,7 @@ def test_the_cross_entropy_is_the_mean_over_sequences_and_its_error_that_of_a_me
     hmm = processes.random(3, 4, alpha=0.5, seed=1)
     tokens = hmm.sample(101, 9, seed=4)
     distribution = predictors.predictors_of(hmm)[name]
-    found = predictors.cross_entropy(distribution, tokens, batch_size=8, progress=False)
+    found = predictors.cross_entropy(distribution, tokens, batch_size=8, show_progress=False)
     loss = -distribution(tensor(tokens))[:, :-1].gather(-1, tensor(tokens).unsqueeze(-1)).squeeze(-1).log().numpy()
     np.testing.assert_allclose(found.nats, loss.mean(0), rtol=1e-13)
     np.testing.assert_allclose(found.standard_error, loss.std(0, ddof=1) / np.sqrt(101), rtol=1e-10, atol=1e-15)

@@ -33,7 +33,7 @@ WIDE = processes.random(20, 30, alpha=0.3, seed=1).sample(40, 50, seed=2).astype
 
 
 def fit(tokens=TOKENS, settings=SHORT, **arguments):
-    return fit_hmm(tokens, settings, progress=False, **arguments)
+    return fit_hmm(tokens, settings, show_progress=False, **arguments)
 
 
 def fit_wide(max_epochs: int, dtype: str = "float64", pseudocount: float = 0) -> HMM:

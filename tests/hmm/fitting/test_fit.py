@@ -23,7 +23,7 @@ SHORT = FitSettings(num_states=3, max_epochs=4, tolerance=0, seed=5, dtype="floa
 
 
 def fit(tokens=TOKENS, settings=SHORT, **arguments):
-    return fit_hmm(tokens, settings, progress=False, **arguments)
+    return fit_hmm(tokens, settings, show_progress=False, **arguments)
 
 
 def error(*arguments, **settings) -> str:

@@ -86,4 +86,4 @@ def test_sequences_of_one_token_have_contexts_too():
 
 def test_a_fit_starts_from_the_guess_it_is_told_to():
     settings = FitSettings(10, max_epochs=0, init="contexts", seed=3)
-    assert fit_hmm(TOKENS, settings, num_symbols=50, progress=False).hmm == guess(TOKENS, 10, 50, seed=3)
+    assert fit_hmm(TOKENS, settings, num_symbols=50, show_progress=False).hmm == guess(TOKENS, 10, 50, seed=3)

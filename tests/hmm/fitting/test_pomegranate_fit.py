@@ -17,7 +17,7 @@ PLAIN = FitSettings(num_states=3, max_epochs=4, tolerance=0, seed=5, pseudocount
 
 
 def fit(tokens=TOKENS, settings=PLAIN, **arguments):
-    return fit_hmm(tokens, settings, progress=False, **arguments)
+    return fit_hmm(tokens, settings, show_progress=False, **arguments)
 
 
 def assert_close(found, expected, rtol):
