@@ -23,7 +23,7 @@ class ReportSettings:
     """The experiment to report on."""
 
     experiment: str = field(metadata={"help": "Folder of the runs."})
-    license: str = field(default="cdla-sharing-1.0", metadata={"help": "Licence of what was made from the corpus."})
+    license: str = field(default="cdla-sharing-1.0", metadata={"help": "Licence of everything made from the corpus."})
 
 
 def main(settings: ReportSettings) -> None:

@@ -26,7 +26,7 @@ from hmm_datasets.launch import run
 
 @dataclass
 class TokenizeSettings:
-    """What to tokenize."""
+    """The corpora to tokenize, and the tokenizer."""
 
     output_dir: str = field(metadata={"help": "Output folder."})
     corpus: str | None = field(

@@ -60,7 +60,7 @@ ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_atte
 
 @dataclass
 class ModelSettings:
-    """What to train."""
+    """The model to train."""
 
     model: str = field(
         default="10m",

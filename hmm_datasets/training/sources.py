@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class DataSettings:
-    """What to train on: exactly one of `hmm` and `tokens`."""
+    """The training data: exactly one of `hmm` and `tokens`."""
 
     hmm: str | None = field(default=None, metadata={"help": "Folder or Hub name of an HMM, or of a family of them."})
     tokens: str | None = field(default=None, metadata={"help": "Folder with the token streams train/ and test/."})

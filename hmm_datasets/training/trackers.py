@@ -1,4 +1,4 @@
-"""Experiment trackers (TensorBoard, trackio, W&B and others that transformers knows), besides `history.jsonl`.
+"""Experiment trackers (TensorBoard, trackio, W&B and others) that get the rows of `history.jsonl` too.
 
 The Trainer's own callbacks send every value of a row. By default nothing is sent anywhere.
 """

@@ -1,4 +1,4 @@
-"""Answers: in batches as one by one, ended by the end of a message; right where they are the expected words."""
+"""Answers: the same in batches as one by one, ended by the end of a turn, right if the words are those expected."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def model(tokenizer) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).double()
 
 
-def test_answers_are_those_of_each_question_by_itself_up_to_a_stop(model, tokenizer):
+def test_answers_in_a_batch_are_those_of_single_questions_up_to_a_stop(model, tokenizer):
     questions = questions_of(ROWS)
     stop = list(range(0, len(tokenizer), 9))
     found = answer(model, tokenizer, questions, stop=stop, max_new_tokens=6, batch_size=5)
@@ -67,7 +67,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(tokenizer):
         answer(small, tokenizer, questions_of(ROWS))
 
 
-def test_a_question_is_all_before_the_first_answer():
+def test_a_question_has_all_messages_before_the_first_answer():
     user, assistant = {"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}
     system = {"role": "system", "content": "Be kind."}
     rows = [
@@ -83,7 +83,7 @@ def test_a_question_is_all_before_the_first_answer():
     assert len(questions_of(rows, 1)) == 1
 
 
-def test_accuracy_is_counted_by_kind_beside_what_guessing_gets_right():
+def test_accuracy_is_counted_by_kind_with_the_accuracy_of_guessing():
     questions = [Question([], "red", "color", 1 / 3)] * 3 + [Question([], "blue", "color", 1 / 3)]
     questions.append(Question([], "two", "count", 1 / 4))
     found = exact_match(questions, ["red", " red\n", "Red", "red", "two"])

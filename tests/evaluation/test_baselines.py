@@ -30,7 +30,7 @@ def labels_of(hmm: HMM, bos: bool, count=4, length=7) -> torch.Tensor:
 
 
 def own_logits(hmm: HMM, labels: torch.Tensor, bos: bool) -> torch.Tensor:
-    """The HMM's own distribution as a model would give it: entry `t` predicts token `t + 1`."""
+    """The HMM's distribution in the form of a model's logits: entry `t` predicts token `t + 1`."""
     symbols = labels[:, 1:] if bos else labels
     logs = hmm.next_token_probs(symbols).log()
     logs = logs if bos else logs[:, 1:]
@@ -46,18 +46,18 @@ def test_reduced_logits_are_those_of_a_loop_over_tokens(name, bos):
     found = BaselineComparison(hmm, bos=bos).reduce_logits(logits, labels)
     symbols = labels[:, 1:] if bos else labels
     distributions = {key: distribution(symbols).tolist() for key, distribution in predictors_of(hmm).items()}
-    places = range(symbols.shape[1]) if bos else range(1, symbols.shape[1])
-    assert found.shape == (4, len(places), 1 + 2 * len(NAMES))
+    positions = range(symbols.shape[1]) if bos else range(1, symbols.shape[1])
+    assert found.shape == (4, len(positions), 1 + 2 * len(NAMES))
     for row in range(4):
-        for column, place in enumerate(places):
-            before = labels.shape[1] - symbols.shape[1] + place - 1
+        for column, position in enumerate(positions):
+            before = labels.shape[1] - symbols.shape[1] + position - 1
             weights = [math.exp(x) for x in logits[row, before].tolist()]
             model = [weight / sum(weights) for weight in weights]
-            symbol = int(symbols[row, place])
+            symbol = int(symbols[row, position])
             expected = [-math.log(model[symbol])]
-            expected += [-math.log(distributions[key][row][place][symbol]) for key in NAMES]
+            expected += [-math.log(distributions[key][row][position][symbol]) for key in NAMES]
             for key in NAMES:
-                distribution = distributions[key][row][place]
+                distribution = distributions[key][row][position]
                 expected.append(sum(p * math.log(p / q) for p, q in zip(distribution, model, strict=False) if p > 0))
             np.testing.assert_allclose(found[row, column], expected, **FLOAT32)
 
@@ -105,7 +105,7 @@ def test_a_divergence_is_never_negative(seed, scale, extra):
     assert same.abs().max() < 1e-9
 
 
-def test_an_impossible_token_of_the_distribution_costs_nothing_where_the_model_excludes_it_too():
+def test_a_token_that_distribution_and_model_exclude_adds_nothing_to_the_divergence():
     distribution, log_model = torch.tensor([[[0.5, 0.5, 0.0]]]), torch.tensor([[[0.5, 0.5, 0.0]]]).log()
     assert kl_divergence(distribution, log_model).item() == 0
     assert kl_divergence(torch.tensor([[[0.5, 0.25, 0.25]]]), log_model).item() == math.inf

@@ -44,7 +44,7 @@ def llama(vocab_size: int = 4, seed: int = 1) -> LlamaForCausalLM:
         intermediate_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
-        # Attention that attends: the default makes an untrained model all but ignore what came before.
+        # With the default an untrained model almost ignores earlier tokens.
         initializer_range=0.5,
     )
     return LlamaForCausalLM(config).eval()
@@ -88,8 +88,8 @@ def test_figures_are_those_of_scikit_learn_on_the_same_split(bos, accelerator):
 
 
 @pytest.mark.parametrize("bos", [True, False], ids=["bos", "no bos"])
-def test_beliefs_that_are_hidden_states_are_found_whole(bos, accelerator):
-    """The HMM as a model, whose hidden states are its beliefs: one place off, and they would not be."""
+def test_beliefs_that_are_hidden_states_are_found_completely(bos, accelerator):
+    """The model is the HMM itself, whose hidden states are its beliefs; an error of one position would show."""
     hmm = processes.random(4, 5, alpha=0.5, seed=1)
     model = HMMForCausalLM.from_hmm(hmm, bos_token_id=5 if bos else None)
     found = probe_beliefs(model, hmm, rows_of(hmm, bos=bos), accelerator)
@@ -97,12 +97,12 @@ def test_beliefs_that_are_hidden_states_are_found_whole(bos, accelerator):
         assert found["layers"][name]["r2"] == pytest.approx(1, abs=1e-12)
         assert found["layers"][name]["rmse"] < 1e-9
         assert found["layers"][name]["shuffled_r2"] < 0.1
-        # Fresh tables are uniform, so that the belief stands still and only the mean is left to say.
+        # Initial tables are uniform, so the belief does not change and only the mean is predicted.
         assert found["layers"][name]["untrained_r2"] == pytest.approx(0, abs=0.05)
     assert "items" not in found
 
 
-def test_the_untrained_control_is_a_model_of_fresh_weights(accelerator):
+def test_the_untrained_control_has_initial_weights(accelerator):
     model, rows = llama(seed=9), rows_of(MESS3)
     state = torch.get_rng_state()
     found = probe_beliefs(model, MESS3, rows, accelerator, seed=9)["layers"]
@@ -124,15 +124,15 @@ def test_figures_do_not_depend_on_the_batch_size_and_are_json(accelerator):
     assert one["layers"] != probe_beliefs(model, MESS3, rows, accelerator, seed=1)["layers"], "another split"
 
 
-def test_three_states_come_with_places_to_draw(accelerator):
+def test_three_states_come_with_points_to_draw(accelerator):
     rows = rows_of(MESS3, count=700)
     found = probe_beliefs(llama(), MESS3, rows, accelerator, batch_size=350)
     assert len(found["items"]) == 4000
     belief, probed = (np.array([item[name] for item in found["items"]]) for name in ("belief", "probed"))
     np.testing.assert_allclose(belief.sum(1), 1, atol=2e-6)
-    # Targets that sum to one everywhere are fitted so.
+    # Predictions of targets that sum to one also sum to one.
     np.testing.assert_allclose(probed.sum(1), 1, atol=2e-6)
-    # All 350 of the half: 4,550 places.
+    # All 350 of the half: 4,550 positions.
     assert np.sqrt(np.mean((belief - probed) ** 2)) == pytest.approx(found["layers"]["all"]["rmse"], rel=0.05)
     _, tested = split_sequences(700, 0)
     first = rows[int(tested[0])]["input_ids"][1:]
@@ -174,7 +174,7 @@ def compute(**inputs) -> dict:
     return load_metric("belief_probe").compute(**inputs)
 
 
-def test_an_affine_image_is_read_off_and_independent_noise_is_not():
+def test_an_affine_image_is_found_and_independent_noise_is_not():
     generator = np.random.default_rng(0)
     beliefs = generator.dirichlet([1, 1, 1], (60, 50))
     image = beliefs @ generator.normal(size=(3, 8)) + generator.normal(size=8)
@@ -196,7 +196,7 @@ def test_beliefs_that_do_not_vary_have_no_r2():
     assert found["rmse"] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_metric_module_and_the_measuring_of_a_model_agree(accelerator):
+def test_the_metric_module_and_the_evaluation_of_a_model_agree(accelerator):
     model, rows = llama(), rows_of(MESS3)
     tokens = torch.stack([row["input_ids"] for row in rows.__getitems__(range(31))])
     with torch.no_grad():
@@ -216,9 +216,9 @@ def test_the_metric_module_and_the_measuring_of_a_model_agree(accelerator):
         (np.full((5, 2, 3), np.inf), np.zeros((5, 2, 3)), "predictions[0, 0, 0] is not finite"),
         (np.zeros((2, 2, 3)), np.zeros((2, 2, 3)), "2 sequences to probe; expected 4 or more"),
     ],
-    ids=["places", "infinite", "few"],
+    ids=["positions", "infinite", "few"],
 )
-def test_inputs_that_mean_nothing_are_refused(predictions, references, message):
+def test_wrong_inputs_are_refused(predictions, references, message):
     with pytest.raises(InputError) as caught:
         compute(predictions=predictions, references=references)
     assert str(caught.value).startswith(message)
@@ -240,13 +240,13 @@ def test_moments_of_batches_are_those_of_the_whole(sizes, offset):
     np.testing.assert_allclose(moments.scatter, deviation.T @ deviation, rtol=1e-7, atol=1e-7)
 
 
-def test_features_that_depend_on_each_other_get_the_solution_of_least_norm():
+def test_linearly_dependent_features_get_the_minimum_norm_solution():
     generator = np.random.default_rng(0)
     base = generator.normal(size=(200, 3))
     features, targets = base @ generator.normal(size=(3, 7)), base @ generator.normal(size=(3, 2)) + 5
     moments = Moments()
     moments.add(torch.from_numpy(np.concatenate([features, targets], 1)))
     weights, intercept = moments.regress(slice(0, 7), slice(7, 9))
-    centred = features - features.mean(0), targets - targets.mean(0)
-    np.testing.assert_allclose(weights, np.linalg.lstsq(*centred, rcond=1e-9)[0], rtol=1e-7, atol=1e-9)
+    centered = features - features.mean(0), targets - targets.mean(0)
+    np.testing.assert_allclose(weights, np.linalg.lstsq(*centered, rcond=1e-9)[0], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(features @ weights.numpy() + intercept.numpy(), targets, rtol=1e-7)

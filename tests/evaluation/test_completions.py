@@ -1,4 +1,4 @@
-"""Continuations: batched as one by one, the same for a seed, facts marked by their first word."""
+"""Continuations: the same in a batch as one by one, the same for a seed, facts checked by their first word."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def found(model, tokenizer) -> dict:
     return complete(model, tokenizer, max_new_tokens=5, seed=3)
 
 
-def test_greedy_continuations_are_those_of_each_prompt_by_itself(model, tokenizer, found):
+def test_greedy_continuations_in_a_batch_are_those_of_single_prompts(model, tokenizer, found):
     for row in found["prompts"]:
         tokens = torch.tensor([[tokenizer.bos_token_id, *tokenizer(row["prompt"])["input_ids"]]])
         begun = tokens.shape[1]
@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_samples_and_leaves_random_numbers_alone(model, to
     assert any(row["sampled"][0] != row["sampled"][1] for row in found["prompts"])
 
 
-def test_every_prompt_is_told_of(found):
+def test_every_prompt_is_in_the_result(found):
     assert [row["prompt"] for row in found["prompts"]] == [*(prompt for prompt, _ in FACTS), *OPEN_PROMPTS]
     assert [row["kind"] for row in found["prompts"]] == ["fact"] * len(FACTS) + ["open"] * len(OPEN_PROMPTS)
     assert (found["facts"], found["seed"], found["max_new_tokens"]) == (len(FACTS), 3, 5)
@@ -98,6 +98,6 @@ def test_an_answer_is_the_first_word(text, word, expected):
         ({"samples": -1}, "samples=-1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(model, tokenizer, settings, said):
+def test_wrong_settings_are_refused(model, tokenizer, settings, said):
     with pytest.raises(InputError, match=said):
         complete(model, tokenizer, **settings)

@@ -1,4 +1,4 @@
-"""On a GPU the measures are those of the CPU."""
+"""Evaluations on a GPU and on the CPU give the same results."""
 
 import pytest
 import torch
@@ -24,11 +24,11 @@ def model():
 
 @pytest.fixture
 def both(model):
-    """What a measure finds on the CPU, and on the GPU."""
+    """The result of a measure on the CPU, and on the GPU."""
 
     def both(measure, *arguments, **settings):
         found = []
-        # One process has one accelerator: both devices go by the model's.
+        # A process has only one accelerator, so its device is set to that of the model.
         accelerator = Accelerator()
         for device in ("cpu", accelerator.device):
             accelerator.state.device = torch.device(device)
@@ -53,7 +53,7 @@ def test_the_probe_of_beliefs(both):
         assert gpu["layers"][name]["r2"] == pytest.approx(found["r2"], abs=1e-3)
 
 
-def test_scores_of_rows_that_share_what_they_begin_with(both):
+def test_scores_of_rows_with_a_common_beginning(both):
     generator = torch.Generator().manual_seed(1)
     groups = []
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""One command measures a model, and writes all of it down."""
+"""The command that evaluates a model, and the folder that it writes."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def llama(vocab_size: int, seed: int = 0) -> LlamaForCausalLM:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A folder as training on sequences of an HMM leaves it."""
+    """The folder of a run that trained on sequences of an HMM."""
     folder = tmp_path_factory.mktemp("trained")
     hmm = folder / "hmm"
     processes.mess3().save_pretrained(hmm)
@@ -79,7 +79,7 @@ def failing(capsys, *argv) -> str:
     return lines[0]
 
 
-def test_what_a_run_was_trained_on_is_what_it_is_measured_on(run, evaluated):
+def test_a_run_is_evaluated_on_the_distribution_it_was_trained_on(run, evaluated):
     report = read_json(evaluated / "report.json")
     assert [task for task in TASKS if task in report] == ["optimum", "beliefs", "training"]
     optimum = report["optimum"]
@@ -98,7 +98,7 @@ def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
     assert report["hashes"] == {"optimum": processes.mess3().fingerprint()}
 
 
-def test_items_add_up_to_the_figures(evaluated):
+def test_items_add_up_to_the_results(evaluated):
     optimum = read_json(evaluated / "report.json")["optimum"]
     rows = read_jsonl(evaluated / "items" / "optimum.jsonl")
     assert len(rows) == 40
@@ -107,14 +107,14 @@ def test_items_add_up_to_the_figures(evaluated):
     assert gap == pytest.approx(optimum["bayes_gap"]["bayes_gap"], abs=1e-9)
 
 
-def test_pictures_come_as_png_and_pdf_and_in_the_page(evaluated):
+def test_figures_are_written_as_png_and_pdf_and_into_the_page(evaluated):
     plots = {path.name for path in (evaluated / "plots").iterdir()}
     for name in ("positions", "training", "calibration", "simplex"):
         assert {f"{name}.png", f"{name}.pdf"} <= plots
     assert (evaluated / "report.html").read_text().startswith("<!")
 
 
-def test_every_checkpoint_is_a_place_on_the_curve(evaluated):
+def test_every_checkpoint_is_a_point_of_the_curve(evaluated):
     training = read_json(evaluated / "report.json")["training"]
     assert training["from"] == "checkpoints"
     assert [(row["step"], row["tokens"]) for row in training["rows"]] == [(2, 26), (10, 130)]
@@ -131,7 +131,7 @@ def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
     assert "0.0000" in capsys.readouterr().out
 
 
-def test_a_stream_and_a_file_of_the_same_documents_have_as_many_bytes(writer, tmp_path):
+def test_a_stream_and_a_file_of_the_same_documents_have_the_same_number_of_bytes(writer, tmp_path):
     model = str(writer / "model")
     for name, target in (("stream", writer / "stream"), ("file", writer / "stories.jsonl")):
         command = ["evaluate", model, "--targets", str(target), "--tasks", "text", "--window", "16"]
@@ -150,7 +150,7 @@ def test_a_stream_and_a_file_of_the_same_documents_have_as_many_bytes(writer, tm
     assert len(read_jsonl(tmp_path / "file" / "items" / "text.jsonl")) == len(STORIES)
 
 
-def test_a_model_with_a_tokenizer_writes_too(writer, tmp_path):
+def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
     assert main(["evaluate", str(writer / "model"), "--output_dir", str(tmp_path)]) == 0
     report = read_json(tmp_path / "report.json")
     assert report["completions"]["prompts"]
@@ -172,7 +172,7 @@ def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsy
     assert (tmp_path / "both" / "comparison.json").exists()
 
 
-def test_a_second_evaluation_leaves_nothing_of_the_first(run, tmp_path):
+def test_a_second_evaluation_replaces_the_first(run, tmp_path):
     command = ["evaluate", str(run), "--output_dir", str(tmp_path), "--num_sequences", "8"]
     assert main([*command, "--tasks", "optimum", "beliefs"]) == 0
     assert main([*command, "--tasks", "optimum"]) == 0
@@ -180,7 +180,7 @@ def test_a_second_evaluation_leaves_nothing_of_the_first(run, tmp_path):
     assert not (tmp_path / "plots" / "simplex.png").exists()
 
 
-def test_what_cannot_be_measured_says_what_it_needs(run, writer, tmp_path, capsys):
+def test_a_task_that_does_not_apply_says_what_it_needs(run, writer, tmp_path, capsys):
     bare = tmp_path / "bare"
     llama(4).save_pretrained(bare)
     chains = tmp_path / "chains"
@@ -214,7 +214,7 @@ def test_a_broken_evaluation_leaves_no_report_behind(run, tmp_path, capsys):
     assert read_json(folder / "report.json") == {}, "nothing was measured, so what was there stays"
 
 
-def test_names_of_a_distribution_and_of_text_are_told_apart(run, writer, tmp_path):
+def test_names_of_distributions_and_of_texts_are_distinguished(run, writer, tmp_path):
     assert isinstance(open_target(str(run.parent / "hmm")), HMM)
     assert isinstance(open_target(str(writer / "stream")), TokenStream)
     RandomChains(3, alpha=1.0).save_pretrained(tmp_path / "chains")

@@ -1,5 +1,4 @@
-"""Models on families of HMMs: measured from the exact optimum, or from the distribution of one who is told each
-row's HMM."""
+"""Models on families of HMMs: the gap to the exact optimum, or to an oracle that is told the HMM of each row."""
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def accelerator():
 @pytest.mark.parametrize(
     "family", [PermutedSymbols(processes.random(3, 4, alpha=0.2, seed=1)), RandomChains(3, alpha=0.5, group=2)]
 )
-def test_the_optimum_of_a_family_has_no_gap_and_who_is_told_the_hmm_loses_less(family, accelerator):
+def test_the_optimum_of_a_family_has_no_gap_and_the_oracle_has_a_lower_loss(family, accelerator):
     rows = HMMSequences(family, 20, seed=3, first=1 << 63, num_sequences=101)
     model = Knowing(family.next_token_probs, family.num_symbols)
     found = measure_optimum(model, family, rows, accelerator, batch_size=8)
@@ -48,7 +47,7 @@ def test_the_optimum_of_a_family_has_no_gap_and_who_is_told_the_hmm_loses_less(f
     entropy = {name: value["cross_entropy"] for name, value in found["cross_entropy"].items()}
     assert "process_bigram" not in entropy
     assert entropy["oracle"] < entropy["bayes"] - 0.05
-    # The distribution of the row's own HMM, had one by one.
+    # The distributions of the HMM of each row, computed one by one.
     tokens = family.sample(101, 20, seed=3, first=1 << 63)
     nats = [
         -family.hmm_at(3, (1 << 63) + row).log_likelihood(tokens[row : row + 1])[0] / 20 for row in range(len(tokens))
@@ -73,7 +72,7 @@ def test_without_an_exact_distribution_the_gap_is_from_the_lower_bound(accelerat
     assert (tmp_path / "positions.png").stat().st_size > 10_000
 
 
-def test_the_curve_of_a_family_has_its_own_ladder():
+def test_the_curve_of_a_family_has_its_own_baselines():
     family = PermutedEmissions(processes.random(9, 4, alpha=0.3, seed=1))
     baselines = BaselineComparison(family)
     assert baselines.names == ["uniform", "unigram", "bigram"]

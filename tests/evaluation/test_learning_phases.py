@@ -1,4 +1,4 @@
-"""Which predictor a model is most like, and when it leaves it behind."""
+"""Which predictor a model is closest to, and when it passes each."""
 
 import pytest
 
@@ -28,7 +28,7 @@ ROWS = [
 ]
 
 
-def test_a_predictor_is_closest_where_its_divergence_is_least():
+def test_a_predictor_is_closest_at_its_minimum_divergence():
     found = learning_phases(ROWS)["predictors"]
     assert (found["unigram"]["closest_step"], found["unigram"]["closest_kl"]) == (4, 0.02)
     assert found["bayes"]["closest_step"] == 8
@@ -47,7 +47,7 @@ def test_phases_are_the_runs_of_the_nearest_predictor():
     ]
 
 
-def test_a_history_gives_one_row_a_step_and_what_learning_phases_reads():
+def test_a_history_gives_one_row_per_step_for_learning_phases():
     history = [{"step": 1, "tokens": 5, "loss": 2.0}]
     for row in [*ROWS, ROWS[-1]]:
         measures = {f"eval_{name}": value for name, value in row.items() if name not in ("step", "tokens")}
@@ -56,7 +56,7 @@ def test_a_history_gives_one_row_a_step_and_what_learning_phases_reads():
     assert evaluations_of([{"step": 1, "tokens": 5, "eval_loss": 2.0}]) == []
 
 
-def test_a_measurement_is_such_a_row():
+def test_the_result_of_measure_optimum_gives_such_a_row():
     measured = {
         "cross_entropy": {"model": {"cross_entropy": 0.9}, **{name: {"cross_entropy": 1.0} for name in NAMES}},
         "kl": {name: {"kl": 0.25} for name in NAMES},

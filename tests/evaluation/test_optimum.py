@@ -1,4 +1,4 @@
-"""The measuring of a model against its data's distribution: what it says of models whose distance from it is known."""
+"""`measure_optimum` on models whose distance from the distribution of the data is known."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def rows_of(hmm: HMM, count: int = 40, length: int = 16, bos: bool = True) -> HM
 
 
 def perturbed(hmm: HMM, share: float, seed: int) -> HMM:
-    """An HMM whose tables are those of `hmm` but for a share of noise."""
+    """An HMM whose tables are those of `hmm` mixed with a share of noise."""
     generator = np.random.default_rng([seed, 1])
 
     def mixed(table):
@@ -41,7 +41,7 @@ def perturbed(hmm: HMM, share: float, seed: int) -> HMM:
     return HMM(start=hmm.start, transition=mixed(hmm.transition), emission=mixed(hmm.emission), normalize=True)
 
 
-# Proofs
+# Known distances
 
 
 @pytest.mark.parametrize("bos", [True, False], ids=["bos", "no bos"])
@@ -65,10 +65,10 @@ def test_a_uniform_model_is_the_uniform_predictor(accelerator):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_no_model_is_measured_to_beat_the_optimum(seed, accelerator):
-    """The exact model, and one that is off by a little: gap and divergence are two estimates of one number."""
+def test_no_model_is_better_than_the_optimum(seed, accelerator):
+    """For the exact model and a slightly wrong one, gap and divergence are two estimates of the same number."""
     hmm = processes.random(2 + seed % 5, 2 + seed % 7, alpha=(0.5, 1.0, 5.0)[seed % 3], seed=seed)
-    # So many that symbols of a few in ten thousand come: an error estimated without them knows nothing of them.
+    # So many sequences that symbols with probability 1e-4 occur; otherwise the standard error would miss them.
     rows = rows_of(hmm, count=400)
     exact = measure_optimum(HMMForCausalLM.from_hmm(hmm, hmm.num_symbols), hmm, rows, accelerator, batch_size=200)
     exact = exact["bayes_gap"]
@@ -82,7 +82,7 @@ def test_no_model_is_measured_to_beat_the_optimum(seed, accelerator):
     assert abs(gap["bayes_gap"] - divergence["kl"]) < 4 * error
 
 
-# What else is told
+# Other results
 
 
 def test_divergences_are_those_of_the_metric_module_on_the_whole_distributions(accelerator):
@@ -99,7 +99,7 @@ def test_divergences_are_those_of_the_metric_module_on_the_whole_distributions(a
             assert found["kl"][name][key] == pytest.approx(value, rel=1e-9, abs=1e-13), (name, key)
 
 
-def test_n_grams_up_to_the_order_asked_for_are_measured(accelerator):
+def test_n_grams_up_to_the_given_order_are_measured(accelerator):
     found = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator, order=4)
     assert [name for name in found["kl"] if "gram" in name and "process" not in name] == [
         "unigram",
@@ -112,7 +112,7 @@ def test_n_grams_up_to_the_order_asked_for_are_measured(accelerator):
     np.testing.assert_allclose(found["cross_entropy"]["4-gram"]["by_position"], expected.nats, rtol=1e-12)
 
 
-def test_the_last_token_is_scored_by_itself(accelerator):
+def test_the_last_token_is_scored_separately(accelerator):
     found = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3), accelerator)
     tokens = MESS3.sample(40, 16, seed=7, first=1 << 63)
     before, after = (MESS3.log_likelihood(part) for part in (tokens[:, :-1], tokens))
@@ -125,7 +125,7 @@ def test_the_last_token_is_scored_by_itself(accelerator):
     assert found["final_token"]["uniform"]["cross_entropy"] == pytest.approx(math.log(3), rel=1e-12)
 
 
-def test_every_sequence_is_told_and_all_of_it_is_json(accelerator):
+def test_every_sequence_has_an_item_and_the_result_is_json(accelerator):
     near = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.7), 3)
     found = measure_optimum(near, MESS3, rows_of(MESS3), accelerator, batch_size=9)
     json.dumps(found, allow_nan=False)
@@ -171,9 +171,9 @@ def test_bins_are_those_of_a_loop_over_pairs():
     assert sorted(edges) == edges
     assert sum(found["count"]) == 6 * 4 * 4
     pairs = [
-        (model[row, place, symbol], symbols[row, place] == symbol, distribution[row, place, symbol])
+        (model[row, position, symbol], symbols[row, position] == symbol, distribution[row, position, symbol])
         for row in range(6)
-        for place in range(4)
+        for position in range(4)
         for symbol in range(4)
     ]
     total = 0.0
@@ -190,13 +190,13 @@ def test_bins_are_those_of_a_loop_over_pairs():
     assert found["error"] == pytest.approx(total / len(pairs), rel=1e-12)
 
 
-def test_the_optimum_is_calibrated_and_a_model_too_sure_is_not(accelerator):
+def test_the_optimum_is_calibrated_and_an_overconfident_model_is_not(accelerator):
     rows = rows_of(MESS3, count=400)
     exact = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows, accelerator)["calibration"]
     assert exact["error"] < 1e-12
     for predicted, observed, count in zip(exact["predicted"], exact["observed"], exact["count"], strict=True):
         if count > 0:
-            # Symbols at one place exclude each other, which makes their sum vary less than if they were drawn apart.
+            # Symbols at one position exclude each other, so their sum varies less than that of independent draws.
             assert abs(observed - predicted) < 4 * math.sqrt(predicted * (1 - predicted) / count)
     sure = measure_optimum(HMMForCausalLM.from_hmm(processes.mess3(0.01, 0.95), 3), MESS3, rows, accelerator)
     assert sure["calibration"]["error"] > 0.05

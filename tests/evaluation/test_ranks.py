@@ -1,4 +1,4 @@
-"""Figures do not depend on the number of processes."""
+"""Results do not depend on the number of processes."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from hmm_datasets.hmm.families import PermutedSymbols
 
 
 def measurements(accelerator) -> dict:
-    """On three processes the last batches are of 4 rows for 3 ranks, and of 1: two ranks run nothing but padding."""
+    """On three processes the last batches have 4 rows, and 1 row, for which two ranks run only padding."""
     hmm, family = processes.mess3(), PermutedSymbols(processes.random(2, 3, alpha=0.3, seed=1))
     model = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.8), 3)
     rows = HMMSequences(hmm, 10, num_sequences=13)
@@ -54,7 +54,7 @@ with exit_without_teardown():
 
 @pytest.mark.launch
 def test_three_processes_measure_what_one_does(launch, tmp_path):
-    """Three: from there on padding could come to stand between the rows of two ranks."""
+    """With three processes or more, padding could get between the rows of two ranks."""
     from accelerate import Accelerator
 
     script = tmp_path / "measure_on_three.py"
@@ -66,15 +66,15 @@ def test_three_processes_measure_what_one_does(launch, tmp_path):
 
 
 def assert_close(found, expected, at: str = "") -> None:
-    """Structures of the same shape, numbers but for roundings."""
+    """Check that nested results are equal, numbers up to rounding."""
     if isinstance(expected, dict):
         assert list(found) == list(expected), at
         for name, value in expected.items():
             assert_close(found[name], value, f"{at}/{name}")
     elif isinstance(expected, list):
         assert len(found) == len(expected), at
-        for place, value in enumerate(expected):
-            assert_close(found[place], value, f"{at}/{place}")
+        for index, value in enumerate(expected):
+            assert_close(found[index], value, f"{at}/{index}")
     elif isinstance(expected, float):
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), at
     else:

@@ -1,4 +1,4 @@
-"""Rows scored in batches, whatever they share, against one row at a time."""
+"""Rows scored in batches, with and without a common beginning, compared with rows scored one at a time."""
 
 import random
 
@@ -29,14 +29,14 @@ ARCHITECTURES = {
 
 
 def groups() -> list[list[Row]]:
-    """Of one row and of several, which share much, little, or nothing."""
+    """Groups of one row and of several rows, with long, short or no common beginnings."""
     generator = random.Random(0)
     found = []
     for shared, count in ((20, 4), (9, 2), (1, 3), (0, 2), (30, 1), (14, 5)):
         beginning = [generator.randrange(50) for _ in range(shared)]
         rows = [beginning + [generator.randrange(50) for _ in range(generator.randint(2, 9))] for _ in range(count)]
         found.append([Row(tokens, generator.randint(max(1, shared - 2), len(tokens) - 1)) for tokens in rows])
-    # So long that what pads its short ends would stand beyond the last place of a model of 40.
+    # So long that the padding of its short ends would be beyond the last position of a model with 40 positions.
     found.append([Row([*range(36), end, end], 36) for end in (5, 6)])
     return found
 
@@ -46,9 +46,9 @@ def one_at_a_time(model, rows: list[Row]) -> tuple[list[float], list[bool]]:
     for tokens, first in rows:
         with torch.no_grad():
             distributions = torch.log_softmax(model(input_ids=torch.tensor([tokens])).logits[0].double(), dim=-1)
-        places = range(first, len(tokens))
-        nats.append(-sum(distributions[place - 1, tokens[place]].item() for place in places))
-        greedy.append(all(distributions[place - 1].argmax().item() == tokens[place] for place in places))
+        positions = range(first, len(tokens))
+        nats.append(-sum(distributions[position - 1, tokens[position]].item() for position in positions))
+        greedy.append(all(distributions[position - 1].argmax().item() == tokens[position] for position in positions))
     return nats, greedy
 
 
@@ -68,18 +68,18 @@ def make(name: str):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_what_rows_share_changes_no_score(name, accelerator):
+def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator):
     model, rows = make(name), groups()
     nats, greedy = one_at_a_time(model, [row for group in rows for row in group])
     for batch_size in (1, 4, 100):
         for share in (True, False):
             found = score_rows(model, rows, accelerator, batch_size=batch_size, share=share)
-            # Bloom's distances are float32, whatever the weights are.
+            # Bloom's position biases are float32, whatever the dtype of the weights.
             assert found.nats.tolist() == pytest.approx(nats, abs=1e-6 if name == "bloom" else 1e-9)
             assert found.greedy.tolist() == greedy
 
 
-def test_what_is_shared_is_run_once(accelerator, monkeypatch):
+def test_a_common_beginning_is_run_once(accelerator, monkeypatch):
     model, rows = make("llama"), [[Row([*range(20), end], 20) for end in (5, 6, 7)]]
     seen = []
     monkeypatch.setattr(model, "forward", counted(model.forward, seen))
@@ -99,16 +99,16 @@ def counted(forward, seen: list):
     return call
 
 
-def test_only_plain_caches_are_lent():
+def test_only_plain_caches_are_reused():
     assert scoring._can_reuse_cache(make("llama"))
     assert not scoring._can_reuse_cache(make("mistral"))
     assert not scoring._can_reuse_cache(make("mamba"))
-    # In float64 the mask of a padded place overflows in it, and what it lends is NaN.
+    # In float64 the mask of a padded position overflows in this model, and its cache is NaN.
     assert not scoring._can_reuse_cache(make("bloom"))
 
 
 class Rank:
-    """One of several ranks, whose sum is taken by hand."""
+    """One of several ranks; the test adds up their scores."""
 
     device = torch.device("cpu")
 
@@ -121,7 +121,7 @@ class Rank:
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_the_ranks_together_score_every_row_once_and_alike(accelerator, count):
+def test_all_ranks_together_score_every_row_once(accelerator, count):
     model, rows = make("llama"), groups()
     told = []
     alone = score_rows(model, rows, accelerator, batch_size=4, progress=told.append)
@@ -137,7 +137,7 @@ def test_common_prefixes():
     assert common_prefix([[1, 2], [1, 2]]) == 2
 
 
-def test_the_limit_of_a_model_is_told_by_its_configuration():
+def test_the_context_limit_is_read_from_the_configuration():
     assert context_limit(make("gpt2")) == 40
     assert context_limit(make("opt")) == 64
     assert context_limit(make("mamba")) is None

@@ -52,7 +52,7 @@ def accelerator() -> Accelerator:
 
 
 def nats_one_token_at_a_time(model, text: np.ndarray, length: int, stride: int) -> float:
-    """The definition, a model call a token: the window that ends where the token's does, or after it."""
+    """The definition with one model call per token, on the window in which the token is scored."""
     total = 0.0
     for position in range(1, len(text)):
         strides = max(0, -(-(position + 1 - length) // stride))
@@ -81,7 +81,7 @@ def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
     assert sum(item["tokens"] for item in found["items"]) == found["num_tokens"]
 
 
-def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
+def test_documents_are_scored_separately_and_only_scored_tokens_have_bytes(
     model, tokenizer, stream, accelerator, monkeypatch
 ):
     sizes = np.arange(7, 7 + len(tokenizer))
@@ -102,7 +102,7 @@ def test_documents_are_scored_each_by_itself_and_only_what_is_scored_has_bytes(
     assert (found["num_documents"], found["least_context"]) == (len(documents), 30)
 
 
-def test_windows_end_to_end_leave_their_first_tokens_out(model, tokenizer, stream, accelerator):
+def test_first_tokens_of_adjacent_windows_are_not_scored(model, tokenizer, stream, accelerator):
     windows = TokenWindows(stream, 25)
     found = measure_text(model, tokenizer, windows, accelerator, batch_size=4)
     rows = stream.read(0, len(windows) * 25).reshape(-1, 25)
@@ -112,7 +112,7 @@ def test_windows_end_to_end_leave_their_first_tokens_out(model, tokenizer, strea
     assert found["bytes"] == token_bytes(tokenizer)[rows[:, 1:].astype(int)].sum()
 
 
-def test_figures_do_not_depend_on_the_batch_size(model, tokenizer, stream, accelerator):
+def test_results_do_not_depend_on_the_batch_size(model, tokenizer, stream, accelerator):
     windows = StridedWindows(stream, 32, 8)
     first, second = (measure_text(model, tokenizer, windows, accelerator, batch_size=size) for size in (3, 64))
     assert first["bytes"] == second["bytes"]

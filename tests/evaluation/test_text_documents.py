@@ -1,4 +1,4 @@
-"""Texts measured as they are: against the definition, lm-evaluation-harness, and token streams."""
+"""The loss on texts, compared with the definition, with lm-evaluation-harness, and with token streams."""
 
 import math
 
@@ -21,9 +21,9 @@ LIMIT = 32  # tokens that the model takes
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """Of unlike lengths, one empty, one of what is not ASCII."""
+    """Texts of different lengths, one of them empty and one not in ASCII."""
     stories = [row["text"] for row in load_corpus("tinystories-sample", split="test")][:5]
-    return [story[: 12 + 45 * place] for place, story in enumerate(stories)] + ["", "Ça va, Zoë? 你好"]
+    return [story[: 12 + 45 * index] for index, story in enumerate(stories)] + ["", "Ça va, Zoë? 你好"]
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +46,18 @@ def accelerator() -> Accelerator:
 
 
 def scored_once(model, tokens: list[int], window: int, stride: int) -> list[float]:
-    """The definition, a model call a token: the loss of each but the first, from what its window holds before it."""
+    """The definition with one model call per token: the loss of each token but the first, given those before it in its
+    window."""
     losses = []
-    for place in range(1, len(tokens)):
+    for position in range(1, len(tokens)):
         end = window
-        while end <= place:
+        while end <= position:
             end += stride
         begin = max(0, min(end, len(tokens)) - window)
-        assert place - begin >= min(place, window - stride), "the least context"
+        assert position - begin >= min(position, window - stride), "the minimum context"
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([tokens[begin:place]])).logits[0, -1]
-        losses.append(-torch.log_softmax(logits, dim=-1)[tokens[place]].item())
+            logits = model(input_ids=torch.tensor([tokens[begin:position]])).logits[0, -1]
+        losses.append(-torch.log_softmax(logits, dim=-1)[tokens[position]].item())
     return losses
 
 
@@ -76,16 +77,16 @@ def test_every_token_is_scored_once_with_the_stated_context(model, tokenizer, te
 
 
 def test_sums_are_those_of_lm_evaluation_harness(model, tokenizer, texts, accelerator):
-    """Its rolling log-likelihood scores as many tokens at once as the model takes, the last of them with all the
-    context there is room for: windows of one token more, which the beginning is, and that stride. It scores an empty
-    text as nothing too. With other strides the two differ: it has none."""
+    """Its rolling log-likelihood scores as many tokens at once as the model takes, and the last tokens with as much
+    context as fits. That equals windows of one token more, since they have a beginning token, and this stride. It also
+    gives 0 for an empty text. It has no other strides."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
     harness = HFLM(
         pretrained=model, tokenizer=tokenizer, max_length=LIMIT, batch_size=3, device="cpu", add_bos_token=False
     )
-    requests = [Instance("loglikelihood_rolling", {}, (text,), place) for place, text in enumerate(texts)]
+    requests = [Instance("loglikelihood_rolling", {}, (text,), index) for index, text in enumerate(texts)]
     theirs = harness.loglikelihood_rolling(requests, disable_tqdm=True)
     windows = DocumentWindows(texts, tokenizer, LIMIT + 1, LIMIT)
     found = measure_text(model, tokenizer, windows, accelerator)
@@ -97,7 +98,7 @@ def test_sums_are_those_of_lm_evaluation_harness(model, tokenizer, texts, accele
     assert [-item["nats"] for item in more["items"]] != pytest.approx(theirs, rel=1e-4)
 
 
-def test_texts_and_a_stream_of_them_measure_alike(model, tokenizer, texts, accelerator, tmp_path):
+def test_texts_and_a_stream_of_them_give_the_same_results(model, tokenizer, texts, accelerator, tmp_path):
     filled = [text for text in texts if text]
     tokenize_corpus(filled, tokenizer, tmp_path / "tokens", "stories", show_progress=False)
     stream = StridedWindows(TokenStream(tmp_path / "tokens"), 24, 10, by_document=True)
@@ -105,14 +106,14 @@ def test_texts_and_a_stream_of_them_measure_alike(model, tokenizer, texts, accel
         measure_text(model, tokenizer, windows, accelerator)
         for windows in (DocumentWindows(filled, tokenizer, 24, 10), stream)
     )
-    # A stream scores the EOS behind a document as well.
+    # In a stream the EOS after a document is scored too.
     assert [item["tokens"] + 1 for item in found["items"]] == [item["tokens"] for item in other["items"]]
     assert [item["bytes"] for item in found["items"]] == [item["bytes"] for item in other["items"]]
     assert all(mine["nats"] < theirs["nats"] for mine, theirs in zip(found["items"], other["items"], strict=True))
     assert set(found) == set(other)
 
 
-def test_without_a_token_of_beginning_the_first_is_context_alone(model, tokenizer, texts, accelerator):
+def test_without_a_beginning_token_the_first_token_is_only_context(model, tokenizer, texts, accelerator):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     found = measure_text(model, bare, DocumentWindows(texts, bare, 16, 5), accelerator)
     for text, item in zip(texts, found["items"], strict=True):
@@ -124,7 +125,7 @@ def test_without_a_token_of_beginning_the_first_is_context_alone(model, tokenize
     assert found["items"][0]["bytes"] == len(first) - begun
 
 
-def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer):
+def test_the_name_of_a_special_token_in_a_text_is_encoded_as_text(tokenizer):
     windows = DocumentWindows(["a<|endoftext|>b"], tokenizer, 64, 32)
     assert windows.rows[0][0].tokens.count(tokenizer.eos_token_id) == 1, "the beginning alone"
     assert windows.bytes.tolist() == [15]
@@ -133,7 +134,7 @@ def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer):
 # Intervals and the modules
 
 
-def test_intervals_are_of_documents_drawn_anew(model, tokenizer, texts, accelerator):
+def test_intervals_come_from_resampling_documents(model, tokenizer, texts, accelerator):
     found = measure_text(model, tokenizer, DocumentWindows(texts, tokenizer, 33, 16), accelerator)
     nats, sizes = (np.array([item[name] for item in found["items"]]) for name in ("nats", "bytes"))
     generator = np.random.default_rng(5)
@@ -146,13 +147,13 @@ def test_intervals_are_of_documents_drawn_anew(model, tokenizer, texts, accelera
     assert found["level"] == 0.95
 
 
-def test_a_single_text_tells_no_interval(model, tokenizer, texts, accelerator):
+def test_a_single_text_has_no_interval(model, tokenizer, texts, accelerator):
     found = measure_text(model, tokenizer, DocumentWindows(texts[:1], tokenizer, 33, 16), accelerator)
     bounds = ("perplexity_low", "perplexity_high", "bits_per_byte_low", "bits_per_byte_high", "standard_error")
     assert [found[name] for name in bounds] == [None] * 5
 
 
-def test_the_metric_perplexity_is_the_measure(model, tokenizer, texts, accelerator, tmp_path):
+def test_the_metric_perplexity_gives_the_same_result(model, tokenizer, texts, accelerator, tmp_path):
     settings = {"window": 24, "stride": 12}
     found = load_metric("perplexity").compute(predictions=texts, model=model, tokenizer=tokenizer, **settings)
     assert found == measure_text(
@@ -181,7 +182,7 @@ def test_the_metric_perplexity_is_the_measure(model, tokenizer, texts, accelerat
         (["\ud800"], 8, 4, "text 0: half a surrogate pair"),
     ],
 )
-def test_windows_that_cannot_be_are_refused(tokenizer, given, window, stride, said):
+def test_wrong_windows_are_refused(tokenizer, given, window, stride, said):
     with pytest.raises(InputError, match=said):
         DocumentWindows(given, tokenizer, window, stride)
 

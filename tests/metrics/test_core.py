@@ -1,4 +1,4 @@
-"""The metric `core`: scores by hand, names, intervals."""
+"""The metric `core`: scores computed by hand, names, intervals."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_the_score_by_hand():
     assert (found["complete"], len(found["missing"])) == (False, 19)
 
 
-def test_only_all_tasks_are_core():
+def test_only_the_score_of_all_tasks_is_called_core():
     found = compute({label: [1, 0] for label in CORE_TASKS})
     assert (found["name"], found["complete"], found["missing"]) == ("CORE", True, [])
     assert len(found["tasks"]) == 22
@@ -43,7 +43,7 @@ def test_the_tables_of_baselines_differ_for_three_tasks():
     }
 
 
-def test_the_interval_is_that_of_items_drawn_anew_within_each_task():
+def test_the_interval_is_that_of_items_resampled_within_each_task():
     """A loop over resamples; both have 4,000, whose quantiles err by about 2% of the width."""
     generator = np.random.default_rng(0)
     correct = {
@@ -74,6 +74,6 @@ def test_the_interval_is_that_of_items_drawn_anew_within_each_task():
         ({"copa": [1]}, {"resamples": 0}, "resamples=0"),
     ],
 )
-def test_what_is_no_score_is_refused(correct, settings, said):
+def test_wrong_inputs_are_refused(correct, settings, said):
     with pytest.raises(InputError, match=said):
         compute(correct, **settings)

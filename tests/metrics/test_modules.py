@@ -104,14 +104,14 @@ def test_predictor_kl_by_hand():
     assert math.isnan(found["standard_error"]), "one sequence tells no error"
 
 
-def test_what_the_model_gives_to_special_tokens_counts_against_it():
+def test_probability_given_to_special_tokens_increases_the_divergence():
     distribution = [[[0.5, 0.5]]]
     with np.errstate(divide="ignore"):
         found = compute("predictor_kl", predictions=np.log([[[0.4, 0.4, 0.2]]]), references=distribution)
     assert found["kl"] == pytest.approx(math.log(0.5 / 0.4), rel=1e-13)
 
 
-def test_predictor_kl_is_infinite_where_the_model_excludes_what_can_come():
+def test_predictor_kl_is_infinite_if_the_model_excludes_a_possible_token():
     found = compute("predictor_kl", predictions=[[[0.0, -np.inf]]], references=[[[0.5, 0.5]]])
     assert found["kl"] == math.inf
 
@@ -158,11 +158,11 @@ def test_the_error_of_bits_per_byte_is_that_of_repeating_the_measurement():
     ratios = [bits.sum() / math.log(2) / -size.sum() for bits, size in (draw(100) for _ in range(2000))]
     bits, size = draw(100)
     found = compute("bits_per_byte", predictions=bits, references=size)
-    # An estimate from 100 texts is right to 1 / sqrt(200), 4 times over.
+    # Four times the relative error of an estimate from 100 texts, 1 / sqrt(200).
     assert found["standard_error"] == pytest.approx(np.std(ratios), rel=0.3)
 
 
-def test_the_clustered_error_is_that_of_repeating_the_measurement_where_tokens_hang_together():
+def test_the_clustered_error_is_that_of_repeating_the_measurement_with_dependent_tokens():
     def draw(count):
         return RANDOM.normal(0, 1, (count, 1)) + RANDOM.normal(0, 1, (count, 20))
 
@@ -212,7 +212,7 @@ def test_batches_add_up_to_the_whole():
         ("bits_per_byte", {"predictions": [-1.0, math.nan], "references": [1, 1]}, "predictions[1] is NaN"),
     ],
 )
-def test_inputs_that_mean_nothing_are_refused(name, inputs, message):
+def test_wrong_inputs_are_refused(name, inputs, message):
     assert message in error(compute, name, **inputs)
 
 
@@ -220,7 +220,7 @@ def test_inputs_that_mean_nothing_are_refused(name, inputs, message):
 
 
 class Oracle(torch.nn.Module):
-    """Predicts what a table or an HMM says, with a beginning token first and last in the vocabulary."""
+    """Predicts by a table or an HMM; the beginning token is the last token of the vocabulary."""
 
     def __init__(self, hmm, sharpness=1.0):
         super().__init__()
@@ -261,19 +261,19 @@ def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm,
     assert found["fingerprint"] == hmm.fingerprint()
 
 
-def test_a_model_that_is_too_sure_is_told_by_every_measure(accelerator):
+def test_every_measure_shows_an_overconfident_model(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=200)
     found = measure_optimum(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
     gap, divergence = found["bayes_gap"], found["kl"]["bayes"]
     assert gap["bayes_gap"] > 0.03
-    # Two estimates of one expectation.
+    # Two estimates of the same expectation.
     error = math.hypot(gap["standard_error"], divergence["standard_error"])
     assert abs(gap["bayes_gap"] - divergence["kl"]) < 4 * error
     assert divergence["standard_error"] < gap["standard_error"], "the divergence is free of the tokens' noise"
 
 
-def test_figures_do_not_depend_on_the_batch_size(accelerator):
+def test_results_do_not_depend_on_the_batch_size(accelerator):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, 10, num_sequences=13)
     first, second = (measure_optimum(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
@@ -297,7 +297,7 @@ class Uniform(torch.nn.Module):
 def test_bits_per_byte_on_text_counts_the_bytes_of_the_tokens_predicted(accelerator, tmp_path, monkeypatch):
     from hmm_datasets.text.tokenizers import bpe
 
-    # Token k stands for k bytes.
+    # Token k has k bytes.
     monkeypatch.setattr(bpe, "token_bytes", lambda tokenizer: np.arange(16))
     document = RANDOM.integers(1, 15, 99).tolist()
     write_tokens([document], tmp_path, vocab_size=16, eos_id=15, tokenizer_hash="", corpus="numbers")
@@ -332,7 +332,7 @@ GOOD = {"bayes": 0.9, "model": 0.95, "process_bigram": 0.96, "process_unigram": 
 }
 
 
-def test_the_table_of_a_model_says_where_it_stands():
+def test_the_table_of_a_model_shows_its_gap_and_order():
     lines = hmm_table(measured(**GOOD)).splitlines()
     assert lines[0].split() == ["predictor", "nats/token", "+-", "KL(predictor", "||", "model)", "+-"]
     assert lines[2].split() == ["Bayes-optimal", "0.9000", "0.0100", "0.5000", "0.1250"]
@@ -343,7 +343,7 @@ def test_the_table_of_a_model_says_where_it_stands():
     assert lines[10].endswith(": in order")
 
 
-def test_a_model_below_the_floor_by_more_than_noise_is_called_out():
+def test_a_model_below_the_floor_by_more_than_noise_is_reported():
     assert out_of_order(measured(**GOOD)) == []
     assert out_of_order(measured(**{**GOOD, "model": 0.88})) == [], "within three standard errors"
     assert out_of_order(measured(**{**GOOD, "model": 0.8})) == ["bayes 0.9000 > model 0.8000"]

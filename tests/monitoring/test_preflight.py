@@ -76,7 +76,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch):
     assert "no-such-package-at-all is missing" in check.detail
 
 
-def test_the_device_that_is_there_is_told():
+def test_the_available_device_is_named():
     import torch
 
     detail = check_devices().detail
@@ -122,7 +122,7 @@ def test_a_run_that_pushes_does_not_pass_offline(monkeypatch):
     assert check.detail == "HF_HUB_OFFLINE is set, so a run that pushes fails: unset it"
 
 
-def test_a_table_has_a_line_a_check():
+def test_a_table_has_one_line_per_check():
     table = format_checks(
         [Check("disk", True, "much"), Check("memory", False, "little"), Check("Hub", True, "", True)]
     )
@@ -172,7 +172,7 @@ def start_ranks(script: str, ranks: tuple[int, ...]) -> list[subprocess.Popen]:
     ]
 
 
-def test_a_failure_to_meet_is_told_with_rank_and_host(monkeypatch):
+def test_a_failure_to_connect_is_reported_with_rank_and_host(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("MASTER_ADDR", raising=False)

@@ -1,4 +1,4 @@
-"""`hmm-datasets verify`: a changed byte in any folder of ours is found by the name of its file."""
+"""`hmm-datasets verify`: for a changed byte in any folder of this package the file is named."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def train(folder, steps=2):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A folder of each kind."""
+    """One folder of each kind."""
     folder = tmp_path_factory.mktemp("whole")
     MESS3.save_pretrained(folder / "hmm")
     PermutedSymbols(MESS3, group=2).save_pretrained(folder / "family")
@@ -69,7 +69,7 @@ def verified(folder, capsys) -> tuple[int, list[str]]:
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_a_folder_of_each_kind_is_whole(whole, capsys):
+def test_unchanged_folders_of_each_kind_pass(whole, capsys):
     code, lines = verified(whole, capsys)
     assert code == 0
     assert all(line.startswith("ok    ") for line in lines)
@@ -81,7 +81,7 @@ def test_a_folder_of_each_kind_is_whole(whole, capsys):
 @pytest.mark.parametrize(
     "part", ["hmm", "family", "corpus/text", "corpus/tokenizer/tokenizer.json", "run/checkpoint-1"]
 )
-def test_a_changed_byte_is_found_by_the_name_of_its_file(whole, tmp_path, capsys, part):
+def test_the_file_of_a_changed_byte_is_named(whole, tmp_path, capsys, part):
     generator, folder = np.random.default_rng(1), tmp_path / "copy"
     source = whole / part
     for path in [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file()):
@@ -107,7 +107,7 @@ def test_every_file_that_differs_has_a_line(whole, tmp_path, capsys):
     assert (code, lines[0][:4]) == (1, "BAD ")
 
 
-def test_a_run_does_not_go_on_from_a_changed_checkpoint(whole, tmp_path):
+def test_a_run_does_not_resume_from_a_changed_checkpoint(whole, tmp_path):
     folder = shutil.copytree(whole / "run", tmp_path / "run")
     (folder / "summary.json").unlink()
     data = bytearray((folder / "checkpoint-2" / "optimizer.pt").read_bytes())
@@ -124,7 +124,7 @@ def test_a_run_does_not_go_on_from_a_changed_checkpoint(whole, tmp_path):
     assert train(folder, steps=3)["resumed_from"] == "checkpoint-1"
 
 
-def test_a_folder_written_before_there_were_digests_passes(whole, tmp_path, capsys):
+def test_a_folder_without_digests_passes(whole, tmp_path, capsys):
     folder = shutil.copytree(whole, tmp_path / "old")
     for path in folder.rglob(DIGESTS_NAME):
         path.unlink()
@@ -135,7 +135,7 @@ def test_a_folder_written_before_there_were_digests_passes(whole, tmp_path, caps
     assert str(folder / "hmm" / "model.safetensors") in lines[0]
 
 
-def test_torn_records_of_a_run_are_named(whole, tmp_path, capsys):
+def test_truncated_records_of_a_run_are_named(whole, tmp_path, capsys):
     folder = shutil.copytree(whole / "run", tmp_path / "run")
     (folder / "summary.json").write_text("{")
     code, lines = verified(folder, capsys)
@@ -143,7 +143,7 @@ def test_torn_records_of_a_run_are_named(whole, tmp_path, capsys):
     assert any(line.startswith(f"BAD   {folder / 'summary.json'}:1: not JSON") for line in lines)
 
 
-def test_what_holds_nothing_of_ours_is_refused(tmp_path, capsys):
+def test_a_folder_of_unknown_kind_is_refused(tmp_path, capsys):
     for path in (tmp_path, tmp_path / "nowhere"):
         assert main_fails(path, capsys).startswith(f"error: {path}: n")
 
@@ -156,13 +156,13 @@ def main_fails(path, capsys) -> str:
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/hostname", ""])
-def test_digests_name_files_of_their_folder_alone(tmp_path, name):
+def test_digests_name_only_files_of_their_folder(tmp_path, name):
     (tmp_path / DIGESTS_NAME).write_text(json.dumps({"sha256": {name: "0"}}))
     with pytest.raises(InputError, match="is no file of this folder; copy the folder again"):
         digest_problems(tmp_path)
 
 
-def test_the_first_rank_of_a_machine_alone_hashes(tmp_path, monkeypatch):
+def test_only_the_first_rank_of_a_machine_hashes(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("1")
     write_digests(tmp_path)
     (tmp_path / "a").write_text("2")

@@ -27,7 +27,7 @@ def status_of(rows, now=None, **settings):
     return summarize(rows, WatchSettings(**settings), rows[-1]["time"] if now is None else now)
 
 
-def test_a_healthy_run_is_told_by_its_last_row():
+def test_the_status_of_a_healthy_run_is_that_of_its_last_row():
     status = status_of(rows_of(10, max_steps=100))
     assert (status.step, status.max_steps, status.tokens, status.host) == (50, 100, 50_000, "node7")
     assert status.loss == pytest.approx(2.1)
@@ -39,7 +39,7 @@ def test_a_healthy_run_is_told_by_its_last_row():
     assert not status.spikes
 
 
-def test_the_rate_is_unmoved_by_one_long_pause_or_a_restart():
+def test_one_long_pause_or_a_restart_does_not_change_the_rate():
     rows = rows_of(20)
     for row in rows[10:]:
         row["time"] += 5000
@@ -48,7 +48,7 @@ def test_the_rate_is_unmoved_by_one_long_pause_or_a_restart():
     assert status_of(rows).steps_per_second == pytest.approx(0.5)
 
 
-def test_evaluation_rows_of_the_same_step_do_not_count_as_beats():
+def test_evaluation_rows_of_the_same_step_do_not_count_as_intervals():
     rows = []
     for row in rows_of(8):
         rows += [row, {"step": row["step"], "time": row["time"] + 1, "eval_loss": 3.0}]
@@ -75,7 +75,7 @@ def test_a_finished_run_does_not_stall():
     assert status.seconds_left == 0
 
 
-def test_a_finished_run_is_done_in_full_where_its_last_row_tells_no_fraction():
+def test_a_finished_run_is_complete_even_if_its_last_row_has_no_fraction():
     rows = rows_of(9, max_steps=10, fraction=0.9)
     rows.append({"step": 10, "time": 200.0, "max_steps": 10, "eval_loss": 1.0})
     status = status_of(rows)
@@ -91,10 +91,10 @@ def test_nan_and_infinite_losses_are_found_with_their_step_and_host():
     assert not status.ok
 
 
-def test_a_spike_is_found_and_a_slow_change_is_none():
+def test_a_spike_is_found_and_a_slow_change_is_not_a_spike():
     rows = rows_of(60)
-    for place, row in enumerate(rows):
-        row["loss"] = 3 + 0.02 * math.sin(7 * place) - 0.01 * place
+    for index, row in enumerate(rows):
+        row["loss"] = 3 + 0.02 * math.sin(7 * index) - 0.01 * index
     assert status_of(rows).spikes == ()
     rows[40]["loss"] += 0.8
     assert [step for step, _, _ in status_of(rows).spikes] == [205]
@@ -112,7 +112,7 @@ def test_a_constant_loss_with_rounding_is_no_spike():
     assert status_of(rows).spikes == ()
 
 
-def test_one_row_is_enough_to_begin_with():
+def test_one_row_is_enough_for_a_status():
     status = status_of(rows_of(1), now=1e9)
     assert status.steps_per_second is None
     assert status.seconds_left is None
@@ -134,15 +134,15 @@ def test_the_table_names_what_is_wrong():
     assert "50 at step 130 on node7" in table
 
 
-def test_a_file_is_read_by_its_folder_without_a_torn_last_line(tmp_path):
+def test_a_history_is_found_in_its_folder_and_a_truncated_last_line_is_ignored(tmp_path):
     path = tmp_path / "history.jsonl"
     for row in rows_of(4):
         append_jsonl(path, row)
     append_jsonl(path, {"note": "neither step nor time"})
     with path.open("a") as file:
         file.write('{"step": 25, "ti')
-    for place in (path, tmp_path):
-        assert read_status(place, now=1041.0).step == 20
+    for path_or_folder in (path, tmp_path):
+        assert read_status(path_or_folder, now=1041.0).step == 20
 
 
 def test_follow_ends_with_the_run(tmp_path):
@@ -164,7 +164,7 @@ def test_follow_ends_with_the_run(tmp_path):
     assert [s.step for s in statuses] == sorted(s.step for s in statuses)
 
 
-def test_bad_input_is_told_in_one_line(tmp_path):
+def test_bad_input_gives_an_error_of_one_line(tmp_path):
     with pytest.raises(InputError, match=r"history\.jsonl: no such file"):
         read_status(tmp_path)
     (tmp_path / "history.jsonl").write_text(json.dumps({"step": 1}) + "\n")
@@ -181,8 +181,8 @@ def test_bad_input_is_told_in_one_line(tmp_path):
         WatchSettings(window=2)
 
 
-def test_time_left_of_a_growing_batch_goes_by_its_rows():
-    """By steps it would be 7 steps of 15 s."""
+def test_the_time_left_with_a_growing_batch_is_computed_from_rows():
+    """Computed from steps it would be 7 steps of 15 s."""
     told = [(1, 10.0, 0.05), (2, 20.0, 0.1), (3, 40.0, 0.2), (4, 60.0, 0.3)]
     rows = [{"step": s, "time": t, "fraction": f, "max_steps": 11, "skipped_steps": s // 2} for s, t, f in told]
     status = summarize(rows, WatchSettings(), now=61.0)

@@ -1,4 +1,4 @@
-"""A small run that writes down which phase it is in, to be killed in each of them; and the same run undisturbed."""
+"""A small run that records its current phase, so that tests can kill it in each phase."""
 
 import os
 import time
@@ -8,7 +8,7 @@ GLOBAL_BATCH, LENGTH = 12, 16
 
 
 def phase(name):
-    """Append the phase that begins to a file of this rank's."""
+    """Append the phase that begins to a file of this rank."""
     if "PHASES" in os.environ:
         with open(f"{os.environ['PHASES']}-{os.getpid()}", "a") as file:
             file.write(f"{name}\n")

@@ -1,4 +1,4 @@
-"""Runs that write down what every rank trains on, and can be killed in the middle of a step; the tests of order."""
+"""Runs that log what every rank trains on, and can be killed in the middle of a step, for the tests of order."""
 
 import json
 
@@ -6,8 +6,8 @@ import numpy as np
 
 LENGTH, GLOBAL_BATCH = 24, 12
 
-# The recipe's own trainer and settings; what each rank trains on is written down, and what its view computes. A rank
-# can be told to be killed in the middle of a step.
+# Uses the recipe's trainer and settings, and logs what each rank trains on and which rows its data set computes. A
+# rank can be killed in the middle of a step.
 SCRIPT = """
 import json, os, signal
 from hmm_datasets.launch import run
@@ -64,7 +64,7 @@ if __name__ == "__main__":
 
 
 class Runs:
-    """One output folder, trained in by one launch after another; a log of what each trained on."""
+    """An output folder in which one launch after another trains, with a log of what each trained on."""
 
     def __init__(self, program, folder, source, tokens):
         self.program, self.folder, self.source, self.tokens = program, folder, source, tokens
@@ -74,7 +74,7 @@ class Runs:
         self.script.write_text(SCRIPT)
 
     def launch(self, max_steps, *, config=None, processes=1, micro_batch=2, workers=0, kill=None, settings=(), seed=0):
-        """Train on, and expect to be killed or refused where `kill` is set; return the result, the rows of the log."""
+        """Continue training, and expect an error if `kill` is set; return the result and the rows of the log."""
         log = self.folder / "log.jsonl"
         log.unlink(missing_ok=True)
         config = config or ("cpu1" if processes == 1 else "cpu2")
@@ -98,7 +98,7 @@ class Runs:
         return {row["step"]: row["loss"] for row in rows if "loss" in row}
 
     def indices(self):
-        """What the run itself wrote down, over all its starts and ranks, by step from 0."""
+        """The indices that the run itself logged, over all its starts and ranks, by step from 0."""
         steps = {}
         for path in self.output.glob("indices-*.jsonl"):
             for row in map(json.loads, path.read_text().splitlines()):
@@ -110,7 +110,7 @@ class Runs:
 
 
 def rows_of(source, tokens, count):
-    """What the view holds, had apart from any trainer."""
+    """The rows of the data set, read without a trainer."""
     namespace = {}
     exec(SCRIPT.split("def main")[0], namespace)
     view = namespace["view"](source, tokens)
@@ -118,10 +118,10 @@ def rows_of(source, tokens, count):
 
 
 def indices_by_step(log, rows):
-    """The indices each optimizer step trained on, over ranks and accumulation; an index after an index it repeats."""
-    places = {}
+    """The indices that each optimizer step trained on, over ranks and accumulation."""
+    indices = {}
     for index, row in enumerate(rows):
-        places.setdefault(row, []).append(index)
+        indices.setdefault(row, []).append(index)
     steps = {}
     for entry in log:
         if "trained" in entry:
@@ -129,7 +129,7 @@ def indices_by_step(log, rows):
     found = {}
     for step, trained in steps.items():
         span = range(GLOBAL_BATCH * step, GLOBAL_BATCH * (step + 1))
-        found[step] = sorted(next((i for i in places[row] if i in span), places[row][0]) for row in trained)
+        found[step] = sorted(next((i for i in indices[row] if i in span), indices[row][0]) for row in trained)
     return found
 
 

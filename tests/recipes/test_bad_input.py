@@ -1,4 +1,4 @@
-"""Bad input to a recipe: exit code 2, one line on stderr, nothing half-written."""
+"""Bad input to a recipe: exit code 2, one line on stderr, no incomplete files."""
 
 import json
 
@@ -11,7 +11,7 @@ SMALL = ("--global_batch_size", 4, "--per_device_train_batch_size", 2, "--max_st
 
 
 def refused(result) -> str:
-    """The one line the program said."""
+    """The single line of the program's error."""
     assert result.returncode == 2, f"exit code {result.returncode}: {result.stderr[-3000:]}"
     assert "Traceback" not in result.stderr, result.stderr[-3000:]
     lines = [line for line in result.stderr.splitlines() if "error: " in line]
@@ -40,7 +40,7 @@ def test_a_missing_hmm_is_named(program, tmp_path):
     assert not output.exists()
 
 
-def test_a_table_that_is_no_distribution_is_refused(program, hmm_folder, tmp_path):
+def test_a_table_that_is_not_a_distribution_is_refused(program, hmm_folder, tmp_path):
     from safetensors.numpy import load_file, save_file
 
     folder = tmp_path / "hmm"
@@ -100,7 +100,7 @@ def test_symbols_outside_the_models_vocabulary_are_refused(program, hmm_folder, 
     assert not (tmp_path / "out").exists()
 
 
-def test_tokens_outside_the_alphabet_are_named_by_place(program, hmm_folder, tmp_path):
+def test_tokens_outside_the_alphabet_are_named_by_position(program, hmm_folder, tmp_path):
     tokens = np.zeros((2, 5), dtype=np.int64)
     tokens[1, 3] = 10
     np.save(tmp_path / "tokens.npy", tokens)

@@ -1,4 +1,4 @@
-"""The belief simplex in a transformer, from the first command to the figures of the report."""
+"""The experiment on belief geometry, from its command to the results of its report."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.launch, pytest.mark.slow]
 
 
-def test_a_transformer_nears_the_optimum_and_holds_the_beliefs(program, succeeded, tmp_path):
+def test_a_transformer_gets_close_to_the_optimum_and_represents_the_beliefs(program, succeeded, tmp_path):
     succeeded(program.run("recipes/belief_geometry/run.py", tmp_path, timeout=1800))
     folder = tmp_path / "evaluation"
     report = json.loads((folder / "report.json").read_text())
@@ -23,7 +23,7 @@ def test_a_transformer_nears_the_optimum_and_holds_the_beliefs(program, succeede
         figures = layers[name]
         assert figures["r2"] >= 0.99
         assert figures["shuffled_r2"] < 0.05
-        # What an untrained network leaves unexplained, training makes vanish.
+        # Training explains most of what an untrained network leaves unexplained.
         assert 1 - figures["r2"] < 0.1 * (1 - figures["untrained_r2"])
     assert (folder / "report.html").stat().st_size > 10_000
     assert (folder / "plots" / "simplex.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""What the recipes that tokenize read, and what they check before they work; called, not launched."""
+"""What the tokenizing recipes read, and what they check before the work; called in this process."""
 
 import importlib
 import json
@@ -52,7 +52,7 @@ def stories(tmp_path):
 
 @pytest.fixture
 def rows_read(monkeypatch):
-    """How many rows of files were read so far, file by file, pass by pass."""
+    """The number of rows read so far, for each pass over each file."""
     passes = []
     read_rows = corpora.read_rows
 
@@ -97,7 +97,7 @@ def test_both_splits_are_written_in_one_pass_that_ends_at_max_documents(tokenize
     assert test
 
 
-def test_started_again_it_reads_nothing_twice_into_a_split(tokenize, recipe, stories, tmp_path, monkeypatch):
+def test_a_restarted_run_writes_no_row_twice(tokenize, recipe, stories, tmp_path, monkeypatch):
     monkeypatch.setattr("hmm_datasets.text.stream.tokenization._BATCH_BYTES", 2000)
     settings = {"test_fraction": 0.2, "shard_tokens": 500}
     tokenize(tmp_path / "whole", stories, **settings)
@@ -125,7 +125,7 @@ def test_started_again_it_reads_nothing_twice_into_a_split(tokenize, recipe, sto
         assert np.array_equal(one.read(0, one.num_tokens), other.read(0, other.num_tokens))
 
 
-def test_several_corpora_of_conversations_have_a_stream_each(tokenize, stories, tmp_path):
+def test_several_corpora_of_conversations_have_one_stream_each(tokenize, stories, tmp_path):
     one, other = chats(tmp_path / "one.jsonl", 40), chats(tmp_path / "other.jsonl", 30, "Hello")
     tokenize(tmp_path / "a", stories, [one, other])
     tokenizer = tokenizer_of(tmp_path / "a" / "tokenizer")
@@ -136,7 +136,7 @@ def test_several_corpora_of_conversations_have_a_stream_each(tokenize, stories, 
     assert "would both be written to" in message(tokenize, tmp_path / "b", stories, [one, one])
 
 
-def test_a_tokenizer_that_is_there_is_used_for_another_corpus_in_another_folder(tokenize, stories, tmp_path, capfd):
+def test_an_existing_tokenizer_is_used_for_another_corpus_in_another_folder(tokenize, stories, tmp_path, capfd):
     tokenize(tmp_path / "a", stories, chats(tmp_path / "one.jsonl", 40))
     other = chats(tmp_path / "other.jsonl", 40)
     advice = message(tokenize, tmp_path / "a", stories, other)
@@ -151,7 +151,7 @@ def test_a_tokenizer_that_is_there_is_used_for_another_corpus_in_another_folder(
 
 
 def without_bytes():
-    """A fast tokenizer of somebody else's: words, an EOS, no bytes, no chat template."""
+    """A fast tokenizer of another kind: words and an EOS, without bytes and without a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -161,7 +161,7 @@ def without_bytes():
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="[UNK]")
 
 
-def test_any_fast_tokenizer_with_an_eos_will_do(tokenize, stories, tmp_path):
+def test_any_fast_tokenizer_with_an_eos_can_be_used(tokenize, stories, tmp_path):
     tokenizer = without_bytes()
     tokenizer.save_pretrained(tmp_path / "words")
     corpus, folder = chats(tmp_path / "c.jsonl", 60), str(tmp_path / "words")
@@ -228,7 +228,7 @@ def test_a_file_of_one_text_holds_out_its_end(tokenize, tmp_path):
     tokenizer = tokenizer_of(tmp_path / "a" / "tokenizer")
     (train,), (test,) = (texts_of(tmp_path / "a" / "text" / split, tokenizer) for split in ("train", "test"))
     assert f"{train}\n\n{test}" == "\n\n".join(ACTS)
-    assert 0.1 <= len(test) / (len(train) + len(test)) < 0.12, "the paragraph that the place falls into is held out"
+    assert 0.1 <= len(test) / (len(train) + len(test)) < 0.12, "the paragraph at the split is held out"
     for split, part in (("train", train), ("test", test)):
         assert list(corpora.load_corpus(tmp_path / "play.txt", split=split)) == [{"text": part}]
 
@@ -242,7 +242,7 @@ def test_a_file_of_one_text_holds_out_its_end(tokenize, tmp_path):
         ("☃" * 20, ("☃" * 18, "☃☃")),
     ],
 )
-def test_a_text_is_divided_between_paragraphs_else_lines_else_words(text, parts):
+def test_a_text_is_split_between_paragraphs_or_else_lines_or_else_words(text, parts):
     assert divide_text(text, 0.1) == parts
 
 

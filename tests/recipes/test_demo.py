@@ -1,4 +1,4 @@
-"""Every recipe once, at the smallest size, on the bundled samples; at the end to a Hub that speaks HTTP."""
+"""Every recipe once, at the smallest size, on the bundled samples; at the end a push to a local Hub."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_s
 
 @pytest.fixture(scope="module")
 def experiment(program, succeeded, tmp_path_factory):
-    """All stages up to the answers; what each printed, by name."""
+    """Run all stages up to the answers; the output of each, by name."""
     root = tmp_path_factory.mktemp("experiment")
     printed = {}
 
@@ -77,7 +77,7 @@ def test_the_gap_of_the_evaluation_is_the_difference_of_its_cross_entropies(expe
     assert len(entropy["model"]["by_position"]) == 16
 
 
-def test_plots_and_cards_are_there(experiment):
+def test_plots_and_cards_exist(experiment):
     root, _ = experiment
     for name in ("loss", "divergence", "positions", "text_loss"):
         assert (root / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
@@ -92,7 +92,7 @@ def test_plots_and_cards_are_there(experiment):
     assert f"| Tokens trained on | {sum(counts):,} |" in cards["sft"]
 
 
-def test_midtraining_reads_its_sources_in_the_proportions_asked_for(experiment):
+def test_midtraining_reads_its_sources_in_the_given_proportions(experiment):
     data = json.loads((experiment[0] / "midtrain" / "run.json").read_text())["data"]
     assert data["counts"] == [3, 2]
 
@@ -103,7 +103,7 @@ def test_the_chat_model_answers(experiment):
     assert "answer: " in said["sft"]
 
 
-def test_questions_never_seen_are_answered_before_and_after_and_shown_as_they_are(experiment):
+def test_held_out_questions_are_answered_before_and_after_and_shown(experiment):
     root, said = experiment
     found = json.loads((root / "sft" / "answers.json").read_text())
     rows = [json.loads(line) for line in (root / "sft" / "answers.jsonl").read_text().splitlines()]
@@ -115,14 +115,14 @@ def test_questions_never_seen_are_answered_before_and_after_and_shown_as_they_ar
     assert all(row["messages"][0]["content"] in said["answers"] for row in rows[:3])
 
 
-def test_a_run_writes_down_what_it_was(experiment):
+def test_a_run_writes_its_record(experiment):
     record = json.loads((experiment[0] / "pretrain_hmm" / "run.json").read_text())
     assert record["settings"]["learning_rate"] == 3e-3
     assert record["command"].startswith("python")
     assert {"torch", "transformers", "datasets", "hmm-datasets"} <= record["versions"].keys()
 
 
-def test_started_again_a_finished_run_trains_no_further(program, succeeded, experiment):
+def test_a_finished_run_that_is_started_again_does_not_train(program, succeeded, experiment):
     root, _ = experiment
     before = json.loads((root / "pretrain_text" / "summary.json").read_text())
     succeeded(
@@ -137,8 +137,8 @@ def test_started_again_a_finished_run_trains_no_further(program, succeeded, expe
     assert (before["steps"], before["tokens"]) == (4, 4 * 8 * 64)
 
 
-def test_stopped_between_its_last_checkpoint_and_its_end_a_run_does_not_overrun(program, succeeded, experiment):
-    """The Trainer, given a checkpoint with no step left, takes one more."""
+def test_a_run_stopped_after_its_last_checkpoint_takes_no_further_step(program, succeeded, experiment):
+    """From a checkpoint with no step left the Trainer itself would take one more step."""
     root, _ = experiment
     folder = root / "midtrain"
     before = json.loads((folder / "summary.json").read_text())

@@ -1,4 +1,4 @@
-"""The experiments of the README, from their first command to the figures it claims."""
+"""The experiments of the README, and the results that it claims."""
 
 import itertools
 
@@ -9,8 +9,8 @@ from hmm_datasets.files import read_json
 pytestmark = [pytest.mark.launch, pytest.mark.slow]
 
 
-def test_a_model_passes_from_uniform_to_unigram_to_bigram_to_the_optimum(program, succeeded):
-    """Minutes; in the checkout, as a user runs it: a run that is finished there is measured again, not trained."""
+def test_a_model_goes_from_uniform_to_unigram_to_bigram_to_the_optimum(program, succeeded):
+    """Takes minutes; it runs in the checkout as a user would, where a finished run is only evaluated again."""
     said = succeeded(program.run("recipes/icl_transition/run.py", timeout=1500)).stdout
     report = read_json(program.root / "outputs" / "icl_transition" / "evaluation" / "report.json")
     phases = [name for name, _ in itertools.groupby(phase["predictor"] for phase in report["training"]["phases"])]

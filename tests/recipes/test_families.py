@@ -1,4 +1,4 @@
-"""A model trained on a family of HMMs, a new one for every row, and measured against what can be known of them."""
+"""Training and evaluating a model on a family of HMMs."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from hmm_datasets.hmm.families import RandomChains
 pytestmark = pytest.mark.launch
 
 
-def test_a_family_is_trained_on_and_measured_as_an_hmm_is(program, succeeded, tmp_path):
+def test_a_model_is_trained_and_evaluated_on_a_family(program, succeeded, tmp_path):
     family = RandomChains(3, alpha=0.3, group=2)
     family.save_pretrained(tmp_path / "chains")
     train = ("--hmm", tmp_path / "chains", "--length", 12, "--model", "1m", "--max_steps", 4, "--logging_steps", 1)

@@ -1,4 +1,4 @@
-"""Fitting as users start it: the recipe under the launcher, the same HMM on any number of processes."""
+"""The fitting recipe under the launcher gives the same HMM on any number of processes."""
 
 import json
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.launch
 RECIPE = ("recipes/fit_hmm.py", "--num_states", 6, "--length", 16, "--vocabulary_size", 60, "--batch_size", 40)
 
 
-def test_two_processes_fit_the_bits_of_one_and_go_on_from_its_checkpoint(program, succeeded, tmp_path):
+def test_two_processes_fit_the_same_hmm_as_one_and_resume_from_its_checkpoint(program, succeeded, tmp_path):
     settings = (*RECIPE, "--update_every", 2, "--init", "contexts", "--num_restarts", 2, "--restart_epochs", 2)
     succeeded(program.launch("cpu1", *settings, "--output_dir", tmp_path / "one", "--max_epochs", 5))
     succeeded(program.launch("cpu1", *settings, "--output_dir", tmp_path / "two", "--max_epochs", 3))
@@ -26,7 +26,7 @@ def test_two_processes_fit_the_bits_of_one_and_go_on_from_its_checkpoint(program
     assert [summaries[0][key] for key in same] == [summaries[1][key] for key in same]
 
 
-def test_bad_settings_end_in_one_line(program, tmp_path):
+def test_bad_settings_give_an_error_of_one_line(program, tmp_path):
     result = program.run(*RECIPE, "--output_dir", tmp_path / "run", "--step_exponent", 0.2)
     assert result.returncode == 2
     assert result.stderr.strip().splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""Killed without warning under ZeRO 1, 2, 3 and FSDP2, a run goes on as if nothing had been, on any world size."""
+"""A run killed under ZeRO 1, 2, 3 or FSDP2 resumes on any world size like an uninterrupted run."""
 
 import shutil
 
@@ -10,9 +10,9 @@ pytestmark = [pytest.mark.launch, pytest.mark.slow]
 STEPS = 9
 
 
-# Resumed on as many processes as there were, two, and on others.
+# Resumed on the same number of processes, two, and on other numbers.
 @pytest.mark.parametrize(("config", "others"), [("zero1", 3), ("zero2", 1), ("zero3", 3), ("fsdp2", 3)])
-def test_killed_and_resumed_a_sharded_run_is_the_undisturbed_one(config, others, program, tmp_path):
+def test_a_killed_and_resumed_sharded_run_equals_an_uninterrupted_one(config, others, program, tmp_path):
     rows = rows_of("hmm", None, (STEPS + 1) * GLOBAL_BATCH)
 
     def launch(name, kill=None, processes=2, micro_batch=3):
@@ -33,7 +33,7 @@ def test_killed_and_resumed_a_sharded_run_is_the_undisturbed_one(config, others,
     weights = [(run.output / "model.safetensors").read_bytes() for run in (resumed, undisturbed)]
     assert weights[0] == weights[1]
 
-    # Weights, Adam's two moments, and under DeepSpeed the weights its optimizer steps: float32 all.
+    # Weights, Adam's two moments, and under DeepSpeed its optimizer's copy of the weights, all in float32.
     tensors = (12 if config == "fsdp2" else 16) * resumed.summary()["parameters"]["total"]
     before = _files(tmp_path / "elsewhere" / "run" / "checkpoint-6")
     assert tensors < sum(before.values()) <= 1.02 * tensors
@@ -50,7 +50,7 @@ def _files(folder):
     return {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_a_sharded_run_began_no_other_framework_goes_on_with(program, tmp_path):
+def test_a_sharded_run_cannot_be_resumed_under_another_framework(program, tmp_path):
     run = Runs(program, tmp_path, "hmm", None)
     run.launch(3, config="zero2", processes=2)
     result, log = run.launch(6, processes=2, kill="refused")

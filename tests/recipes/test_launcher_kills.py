@@ -1,4 +1,4 @@
-"""Launchers killed without warning: their ranks end within seconds, and the same command started at once goes on."""
+"""When a launcher is killed, its ranks end within seconds, and the same command can resume at once."""
 
 import random
 import signal
@@ -45,13 +45,13 @@ class Launch:
         )
 
     def phase(self):
-        """What the ranks were doing last."""
+        """The last phase of the ranks."""
         last = [path.read_text().split("\n")[-2] for path in self.phases.parent.glob(f"{self.phases.name}-*")]
         order = ["import", "rendezvous", "building", "training", "evaluation", "saving", "saving the model"]
         return min(last, key=order.index) if len(last) == self.processes else "launcher"
 
     def kill(self):
-        """Kill the launcher alone; return its ranks."""
+        """Kill only the launcher; return its ranks."""
         ranks = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

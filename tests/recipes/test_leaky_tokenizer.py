@@ -1,4 +1,4 @@
-"""The clean-against-leaky experiment from its first command to its table, at the smallest size."""
+"""The experiment with a leaky tokenizer, from its first command to its table, at the smallest size."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Midtraining as the recipe does it, in this process: the held-out loss of each stream and of all."""
+"""The midtraining recipe, called in this process: the held-out loss of each stream and of all."""
 
 import importlib
 import json
@@ -83,7 +83,7 @@ def loss(folder, stream, count) -> float:
 
 
 @pytest.mark.parametrize(("most", "counts"), [(256, (11, 5)), (4, (4, 4)), (7, (7, 5))])
-def test_the_held_out_loss_is_told_of_each_stream_and_of_all_their_tokens(midtrain, streams, tmp_path, most, counts):
+def test_the_held_out_loss_is_reported_for_each_stream_and_for_all_tokens(midtrain, streams, tmp_path, most, counts):
     history, evaluation = midtrain(num_test_sequences=most)
     first = history[0]
     expected = [loss(streams / "model", streams / name, n) for name, n in zip(WINDOWS, counts, strict=True)]
@@ -98,7 +98,7 @@ def test_the_held_out_loss_is_told_of_each_stream_and_of_all_their_tokens(midtra
 
 
 @pytest.mark.launch
-def test_two_processes_tell_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
+def test_two_processes_report_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
     arguments = (
         *("recipes/midtrain.py", "--model", streams / "model", "--streams", streams / "text", streams / "chat"),
         *("--weights", 1, 1, "--length", LENGTH, "--max_steps", 1, "--global_batch_size", 4, "--save_strategy", "no"),
@@ -113,7 +113,7 @@ def test_two_processes_tell_the_same_losses_of_the_streams(program, succeeded, s
     assert found["loss"] == pytest.approx(np.average(expected, weights=list(WINDOWS.values())), rel=1e-5)
 
 
-def test_streams_of_one_name_are_told_apart_by_their_folders(streams, tmp_path):
+def test_streams_of_the_same_name_are_distinguished_by_their_folders(streams, tmp_path):
     from hmm_datasets.training.sources import stream_names
 
     assert stream_names(["a/text", "a/chat"]) == ["text", "chat"]

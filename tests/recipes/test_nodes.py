@@ -1,4 +1,4 @@
-"""The multi-node command of the README on two hosts: network namespaces with a cable between them, or on loopback."""
+"""The multi-node command on two hosts, which are connected network namespaces or, without those, on loopback."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PORT = 29517
 
 @dataclass(frozen=True)
 class Host:
-    """Where a launcher is started: what its command begins with, its address, the network the others are on."""
+    """A host: the prefix of its commands, its address, and its network interface."""
 
     prefix: tuple[str, ...]
     address: str
@@ -33,7 +33,7 @@ def ip(*arguments):
 
 @pytest.fixture
 def hosts():
-    """Two network namespaces joined by a pair of virtual devices; two launchers on loopback where there are none."""
+    """Two network namespaces joined by a pair of virtual devices, or without those two launchers on loopback."""
     names = [f"hmm{os.getpid()}n{number}" for number in range(2)]
     with ExitStack() as undo:
         try:
@@ -53,7 +53,7 @@ def hosts():
 
 
 class Cluster:
-    """Starts the command on both hosts, each in a session of its own; none outlives the test."""
+    """Starts the command on both hosts, each in its own session; none outlives the test."""
 
     def __init__(self, program, hosts, folder, hmm_folder):
         self.program, self.hosts, self.folder, self.hmm_folder = program, hosts, folder, hmm_folder
@@ -67,7 +67,7 @@ class Cluster:
         ]
 
     def start(self, config, output, steps, *settings, processes=2):
-        """The README's command, on each host."""
+        """Start the command on each host."""
         for number, host in enumerate(self.hosts):
             command = [
                 *host.prefix,
@@ -99,7 +99,7 @@ class Cluster:
         return codes
 
     def kill(self, number):
-        """All of a host at once, as when its power goes: launcher and ranks."""
+        """Kill the launcher and all ranks of a host at once, as in a power failure."""
         for process in _tree(self.launchers[number].pid):
             os.kill(process, signal.SIGKILL)
 
@@ -125,7 +125,7 @@ def losses(output):
 
 
 @pytest.mark.parametrize(("config", "alone"), [("multi_node_zero2", "zero2"), ("multi_node", "cpu2")])
-def test_two_hosts_train_what_one_with_as_many_processes_trains(config, alone, cluster, program, succeeded):
+def test_two_hosts_train_the_same_model_as_one_host_with_as_many_processes(config, alone, cluster, program, succeeded):
     two, one = cluster.folder / "two", cluster.folder / "one"
     cluster.start(config, two, 4)
     assert cluster.wait(240) == [0, 0], cluster.said(0)[-3000:] + cluster.said(1)[-3000:]
@@ -139,8 +139,8 @@ def test_two_hosts_train_what_one_with_as_many_processes_trains(config, alone, c
 
 
 @pytest.mark.parametrize("how", ["killed", "unplugged"])
-def test_when_a_host_is_gone_the_other_ends_in_bounded_time_and_says_why(how, cluster, hosts):
-    """Killed, it closes its connections; unplugged, it says nothing, and the other waits out --ddp_timeout."""
+def test_when_a_host_fails_the_other_ends_in_bounded_time_and_says_why(how, cluster, hosts):
+    """A killed host closes its connections; after an unplugged one the other waits for --ddp_timeout."""
     output = cluster.folder / "run"
     cluster.start("multi_node_zero2", output, 100_000, "--ddp_timeout", 20)
     deadline = time.monotonic() + 200

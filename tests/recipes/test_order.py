@@ -1,4 +1,4 @@
-"""Contract 3: step t trains on examples [t G, (t + 1) G), on any number of processes, after any kill and resume."""
+"""Step t trains on examples [t G, (t + 1) G), on any number of processes, after any kill and resume."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.launch
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    """36 windows and a bit, so three steps per epoch: every window unlike the others."""
+    """A stream of slightly more than 36 different windows, so three steps per epoch."""
     from hmm_datasets.text.stream import write_tokens
 
     folder = tmp_path_factory.mktemp("tokens") / "stream"
@@ -31,21 +31,18 @@ def runs(program, tmp_path, tokens):
 
 @pytest.fixture(scope="module")
 def undisturbed(program, tmp_path_factory, tokens):
-    """Nine steps on two processes, never disturbed."""
+    """Nine uninterrupted steps on two processes."""
     run = Runs(program, tmp_path_factory.mktemp("undisturbed"), "hmm", tokens)
     run.launch(9, processes=2)
     return run
 
 
-# The mixture has the same windows in it, past the end of an epoch too.
-@pytest.mark.parametrize(
-    "source",
-    ["hmm", "windows", "mixture"],
-)
-def test_killed_and_resumed_on_other_processes_a_run_trains_on_what_an_undisturbed_one_does(
+# The mixture contains the same windows, also beyond the end of an epoch.
+@pytest.mark.parametrize("source", ["hmm", "windows", "mixture"])
+def test_a_run_resumed_on_other_processes_trains_on_the_same_rows_as_an_uninterrupted_one(
     source, runs, tokens, undisturbed
 ):
-    """Killed, and on again with another world size, micro-batch and number of workers; windows cross epochs."""
+    """Killed, and resumed with another world size, micro-batch and number of workers, over several epochs."""
     rows = rows_of(source, tokens, 12 * GLOBAL_BATCH)
     run = runs(source)
     chain = {
@@ -71,7 +68,7 @@ def test_killed_and_resumed_on_other_processes_a_run_trains_on_what_an_undisturb
         assert run.losses() == pytest.approx(undisturbed.losses(), abs=2e-5)
 
 
-def test_on_the_same_processes_a_killed_and_resumed_run_is_the_same_to_the_bit(runs, undisturbed):
+def test_a_killed_run_resumed_on_the_same_processes_is_the_same_bit_for_bit(runs, undisturbed):
     run = runs("hmm")
     run.launch(9, processes=2, kill="7:1")
     result, _ = run.launch(9, processes=2, settings=("--learning_rate", 0.5), kill="refused")
@@ -80,7 +77,7 @@ def test_on_the_same_processes_a_killed_and_resumed_run_is_the_same_to_the_bit(r
     assert run.losses() == undisturbed.losses()
     weights = [(one.output / "model.safetensors").read_bytes() for one in (run, undisturbed)]
     assert weights[0] == weights[1]
-    # Plain data parallelism: every rank holds and optimizes all.
+    # Under plain data parallelism every rank has and optimizes all parameters.
     total = run.summary()["parameters"]["total"]
     assert [(held["parameters"], held["optimized"]) for held in run.summary()["shard_sizes"]] == [(total, total)] * 2
 

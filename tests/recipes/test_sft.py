@@ -1,4 +1,4 @@
-"""Fine-tuning as the recipe does it, in this process: what it evaluates on, and where its model stops."""
+"""The fine-tuning recipe, called in this process: what it evaluates on, and where its model stops."""
 
 import importlib
 import json
@@ -61,7 +61,7 @@ def asked(number):
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """A folder with splits of its own, as data sets on the Hub have."""
+    """A folder with its own splits, like data sets on the Hub."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -126,7 +126,7 @@ def test_evaluation_uses_the_rows_that_have_answers(fine_tune, model, corpus, ca
     assert f"{folder}: 2 of 5 conversations in split 'test' have no turn of the assistant and are left out" in said
 
 
-def test_a_test_split_of_questions_alone_is_said_and_trained_without(fine_tune, model, corpus, capfd):
+def test_a_test_split_without_answers_is_reported_and_training_continues(fine_tune, model, corpus, capfd):
     folder = corpus(list(map(answered, range(20))), list(map(asked, range(5))))
     summary = fine_tune(model, folder, eval_strategy="steps", eval_steps=1, evaluations_per_doubling=2)
     assert summary["steps"] == 1
@@ -158,7 +158,7 @@ def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_
     assert "ends turns" not in capfd.readouterr().out
 
 
-def test_a_template_that_ends_no_turn_is_told(fine_tune, tmp_path, capfd):
+def test_a_template_without_an_end_of_turn_is_reported(fine_tune, tmp_path, capfd):
     tokenizer = train_bpe(TEXTS, 280, show_progress=False)
     tokenizer.chat_template = CHATML.replace("<|im_start|>", "# ").replace("<|im_end|>", "")
     rows = "".join(json.dumps(answered(number)) + "\n" for number in range(60))

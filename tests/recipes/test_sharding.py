@@ -1,4 +1,4 @@
-"""ZeRO 1, 2, 3 and FSDP2 on two real processes: they shard, save, resume, and train as one process does."""
+"""ZeRO 1, 2, 3 and FSDP2 on two real processes shard, save, resume, and train like one process."""
 
 import json
 
@@ -54,7 +54,7 @@ def held_out_loss(folder, hmm_folder):
 
 @pytest.fixture(scope="module")
 def one_process(program, succeeded, hmm_folder, tmp_path_factory):
-    """Ten undisturbed steps on one process, with the same global batch."""
+    """Ten uninterrupted steps in one process, with the same global batch."""
     output = tmp_path_factory.mktemp("one") / "run"
     train(program, succeeded, "cpu1", hmm_folder, output, 10)
     return output
@@ -89,15 +89,15 @@ def test_two_processes_shard_save_and_resume_to_the_model_of_one(
     expected = losses(one_process)
     assert losses(output) == pytest.approx(expected, abs=2e-4)
     assert sorted(expected) == list(range(1, 11))
-    # What was saved is what was trained: it predicts as the model of one process does, and moved since the resume.
+    # The saved model predicts like the model of one process, and has changed since the resume.
     torch.testing.assert_close(logits(output), logits(one_process), atol=5e-3, rtol=0)
     assert (logits(output) - halfway).abs().max() > 0.05
-    # The held-out loss that the run measured is that of the model read back from its folder.
+    # The held-out loss of the run is that of the model loaded from its folder.
     assert held_out_loss(output, hmm_folder) == pytest.approx(second["evaluation"]["loss"], abs=1e-5)
 
 
 def test_processes_that_do_not_see_each_other_are_refused(program, tmp_path):
-    """A launcher's WORLD_SIZE, and a Trainer that came up alone: the run would be two runs, each of half the data."""
+    """The launcher sets WORLD_SIZE, but the Trainer is alone: there would be two runs on half the data each."""
     code = f"""
 from hmm_datasets.errors import one_line_errors
 from hmm_datasets.training import settings

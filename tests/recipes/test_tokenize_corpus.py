@@ -1,4 +1,4 @@
-"""The recipes that tokenize, started, killed and started again as programs."""
+"""The tokenizing recipes as programs that are started, killed and started again."""
 
 import hashlib
 import importlib
@@ -40,8 +40,8 @@ def test_text_and_conversations_are_token_streams_with_their_bytes(tokens):
     assert len(TokenStream(tokens / "text" / "train").index.shards) > 30
 
 
-@pytest.mark.parametrize("place", ["text/train", pytest.param("chat/train", marks=pytest.mark.slow)])
-def test_a_recipe_that_was_killed_ends_with_the_same_bytes(program, succeeded, tokens, tmp_path, place):
+@pytest.mark.parametrize("stream", ["text/train", pytest.param("chat/train", marks=pytest.mark.slow)])
+def test_a_recipe_that_was_killed_ends_with_the_same_bytes(program, succeeded, tokens, tmp_path, stream):
     folder = tmp_path / "a"
     command = ["recipes/tokenize_corpus.py", "--output_dir", folder, *SMALL]
     process = subprocess.Popen(
@@ -52,16 +52,16 @@ def test_a_recipe_that_was_killed_ends_with_the_same_bytes(program, succeeded, t
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
-    while not (folder / f"{place}.unfinished" / "00001.ds").exists() and time.monotonic() < deadline:
+    while not (folder / f"{stream}.unfinished" / "00001.ds").exists() and time.monotonic() < deadline:
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert not (folder / place).exists()
+    assert not (folder / stream).exists()
     succeeded(program.run(*command))
     assert digests(folder) == digests(tokens)
 
 
-def test_datatroves_pipeline_gives_the_tokens_of_ours(program, succeeded, tokens, tmp_path):
+def test_datatroves_pipeline_gives_the_same_tokens_as_ours(program, succeeded, tokens, tmp_path):
     command = [
         "recipes/tokenize_with_datatrove.py",
         "--tokenizer",

@@ -1,4 +1,4 @@
-"""Reports of evaluations that never were, consistent in themselves, as they would lie on disk."""
+"""Made-up reports of evaluations, consistent in themselves, in the format of those on disk."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ TASKS = {"hellaswag": 0.25, "lambada_openai": 0.0, "copa": 0.5}
 
 
 def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> tuple[dict, list[dict]]:
-    """A model whose loss is that of Bayes and `gap` more."""
+    """A model whose loss is `gap` above the Bayes-optimal loss."""
     noise = np.random.default_rng([seed, round(1e6 * gap)])
-    places = np.arange(1, length + 1)
+    positions = np.arange(1, length + 1)
     floor_nats = length * np.random.default_rng(seed).normal(LEVELS["bayes"], 0.05, num_sequences)
     nats = floor_nats + length * noise.normal(gap, 0.02, num_sequences)
     found = float((nats - floor_nats).mean() / length)
-    curves = {name: level + 0.3 / places * (name != "uniform") for name, level in LEVELS.items()}
+    curves = {name: level + 0.3 / positions * (name != "uniform") for name, level in LEVELS.items()}
     curves["model"] = curves["bayes"] + found
     error = np.full(length, 0.01)
 
@@ -31,12 +31,12 @@ def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> t
 
     edges = np.array([0, *1 / (1 + np.exp(-np.linspace(-4, 4, 9))), 1])
     middles = (edges[1:] + edges[:-1]) / 2
-    holes = [None if place == 9 else 0.0 for place in range(10)]
+    holes = [None if index == 9 else 0.0 for index in range(10)]
     shift = [None if hole is None else float(0.9 * middle + 0.05) for hole, middle in zip(holes, middles, strict=True)]
     divergences = {"uniform": 0.5, "unigram": 0.35, "bigram": 0.2, "3-gram": 0.12, "bayes": max(found, 0.001)}
     return {
         "cross_entropy": {name: result("cross_entropy", values) for name, values in curves.items()},
-        "kl": {name: result("kl", level * (1 - 0.5 / places)) for name, level in divergences.items()},
+        "kl": {name: result("kl", level * (1 - 0.5 / positions)) for name, level in divergences.items()},
         "bayes_gap": result("bayes_gap", np.full(length, found))
         | {"standard_error": float((nats - floor_nats).std(ddof=1) / length / num_sequences**0.5)},
         "floor": "bayes",
@@ -45,7 +45,7 @@ def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> t
         },
         "calibration": {
             "edges": edges.tolist(),
-            "count": [int(10 ** (4 - 0.4 * place)) if place < 9 else 0 for place in range(10)],
+            "count": [int(10 ** (4 - 0.4 * index)) if index < 9 else 0 for index in range(10)],
             "predicted": [None if hole is None else float(x) for hole, x in zip(holes, middles, strict=True)],
             "observed": [None if x is None else x + 0.01 * (-1) ** k for k, x in enumerate(shift)],
             "optimum": shift,
@@ -66,14 +66,14 @@ def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> t
 
 
 def training(*, speed=1.0) -> dict:
-    """A model that is in turn most like each predictor."""
+    """A model that is closest to each predictor in turn."""
     rows, names = [], list(LEVELS)
     for step in STEPS:
         progress = min(len(names) - 1.0, speed * np.log10(1 + step) * 1.2)
         loss = float(np.interp(progress, range(len(names)), list(LEVELS.values()))) + 0.004
         row = {"step": step, "tokens": 1000 * step, "cross_entropy": loss}
-        for place, (name, level) in enumerate(LEVELS.items()):
-            row |= {f"cross_entropy_{name}": level, f"kl_{name}": float(0.01 + 0.1 * (place - progress) ** 2)}
+        for index, (name, level) in enumerate(LEVELS.items()):
+            row |= {f"cross_entropy_{name}": level, f"kl_{name}": float(0.01 + 0.1 * (index - progress) ** 2)}
         rows.append(row)
     predictors = {}
     for name in names:
@@ -94,7 +94,7 @@ def training(*, speed=1.0) -> dict:
 
 
 def beliefs(*, r2=0.96) -> tuple[dict, list[dict]]:
-    """Probes of a model of two layers, and 400 places of the last."""
+    """Probes of a model of two layers, and 400 positions of the last layer."""
     layers = {
         name: {"r2": value, "rmse": 0.3 * (1 - value) ** 0.5, "shuffled_r2": -0.01, "shuffled_rmse": 0.3}
         | {"untrained_r2": 0.4 * value, "untrained_rmse": 0.25}
@@ -115,7 +115,7 @@ def beliefs(*, r2=0.96) -> tuple[dict, list[dict]]:
 
 
 def text(*, bits=1.2, documents=30) -> tuple[dict, list[dict]]:
-    """Held-out documents of the same bytes, whatever the bits."""
+    """Held-out documents with the same bytes for any number of bits."""
     sizes = np.random.default_rng(0).integers(100, 900, documents)
     noise = np.random.default_rng(round(1000 * bits)).normal(1, 0.05, documents)
     nats = bits * noise * sizes * np.log(2)
@@ -146,7 +146,7 @@ def text(*, bits=1.2, documents=30) -> tuple[dict, list[dict]]:
 
 
 def core(*, accuracy=0.6, items=50) -> tuple[dict, list[dict]]:
-    """Three tasks of one size."""
+    """Three tasks of the same size."""
     tasks, rows = {}, []
     for number, (label, baseline) in enumerate(TASKS.items()):
         rights = np.random.default_rng([number, round(1000 * accuracy)]).random((2, items)) < [[accuracy], [baseline]]
@@ -202,7 +202,7 @@ def completions(greedy=" Paris.") -> dict:
 
 
 def provenance(name="outputs/mess3") -> dict:
-    """What every report begins with."""
+    """The fields that every report has."""
     return {
         "model": {"name": name, "type": "llama", "parameters": 123456, "sha256": "ab" * 32},
         "settings": {"model": name, "tasks": [], "num_sequences": 40},
@@ -231,7 +231,7 @@ def report(name="outputs/mess3", **changes) -> tuple[dict, dict[str, list[dict]]
 
 
 def write(folder: Path, found: dict, items: dict[str, list[dict]]) -> Path:
-    """Lay a report and its items down as an evaluation does."""
+    """Write a report and its items like an evaluation."""
     (folder / "items").mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(found))
     for task, rows in items.items():

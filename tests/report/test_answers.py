@@ -10,7 +10,7 @@ QUESTIONS = [
 ]
 
 
-def test_answers_are_counted_before_and_after_and_shown_as_they_are(tmp_path):
+def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
     after = ["The red hat.", "First came Mia.", "The blue box.", "?"]
     found = compare_answers(tmp_path, QUESTIONS, ["", "", "", "The pink car."], after)
     assert read_json(tmp_path / "answers.json") == found

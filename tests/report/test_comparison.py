@@ -42,7 +42,7 @@ def differences(found: dict, task: str) -> list[dict]:
 
 
 def changed(folders, tmp_path, task, change, items=None) -> list[Path]:
-    """The first run, and a copy of the second of which something was changed."""
+    """The first run, and a changed copy of the second."""
     report = json.loads((folders[1] / "report.json").read_text())
     rows = {
         path.stem: [json.loads(line) for line in path.read_text().splitlines()]
@@ -54,10 +54,10 @@ def changed(folders, tmp_path, task, change, items=None) -> list[Path]:
     return [folders[0], made_up.write(tmp_path / "changed", report, rows)]
 
 
-# What is told
+# Differences
 
 
-def test_a_difference_is_that_of_the_runs_own_figures(found):
+def test_a_difference_is_that_of_the_runs_own_results(found):
     for task in ("optimum", "text", "core"):
         first, *others = found["tasks"][task]["rows"]
         assert first["difference"] is None
@@ -72,7 +72,7 @@ def test_a_difference_is_that_of_the_runs_own_figures(found):
                                  ("text", lambda row: row["nats"] / np.log(2), "bytes")]
 )  # fmt: skip
 def test_a_paired_interval_equals_a_brute_force_bootstrap(folders, found, task, figure, size):
-    """Over sequences or documents, with other random numbers: within the noise of 2,000 resamples."""
+    """Over sequences or documents, with other random numbers, up to the noise of 2,000 resamples."""
     rows = [
         [json.loads(line) for line in (folder / "items" / f"{task}.jsonl").read_text().splitlines()]
         for folder in folders[:2]
@@ -88,8 +88,8 @@ def test_a_paired_interval_equals_a_brute_force_bootstrap(folders, found, task, 
     assert told["high"] == pytest.approx(high, abs=0.1 * (high - low))
 
 
-def test_the_interval_of_a_score_draws_the_items_of_each_task_by_themselves(tmp_path):
-    """Changes are the same in every task: were items drawn in common, the interval would be wider by 3 ** 0.5."""
+def test_the_interval_of_a_score_resamples_items_within_each_task(tmp_path):
+    """Changes are the same in every task, so resampling all items together would widen the interval by 3 ** 0.5."""
     report, items = made_up.core()
     runs = []
     for name, is_right in (("first", lambda k: k % 5 == 0), ("second", lambda k: k % 2 == 0)):
@@ -99,7 +99,7 @@ def test_the_interval_of_a_score_draws_the_items_of_each_task_by_themselves(tmp_
     generator, values = np.random.default_rng(99), []
     for _ in range(4000):
         drawn = {baseline: generator.integers(50, size=50) for baseline in made_up.TASKS.values()}
-        values.append(np.mean([change[place].mean() / (1 - baseline) for baseline, place in drawn.items()]))
+        values.append(np.mean([change[indices].mean() / (1 - baseline) for baseline, indices in drawn.items()]))
     low, high = np.quantile(values, [0.025, 0.975])
     told = differences(compare_reports(runs), "core")[1]
     assert told["value"] == pytest.approx(change.mean() * np.mean([1 / (1 - b) for b in made_up.TASKS.values()]))
@@ -107,7 +107,7 @@ def test_the_interval_of_a_score_draws_the_items_of_each_task_by_themselves(tmp_
     assert told["high"] == pytest.approx(high, abs=0.1 * (high - low))
 
 
-def test_a_run_beside_itself_differs_by_nothing(folders, tmp_path):
+def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
     copy = changed(folders, tmp_path, "optimum", {})
     found = compare_reports([folders[1], copy[1]])
     for task in ("optimum", "text", "core"):
@@ -145,7 +145,7 @@ def test_questions_of_another_file_are_refused(folders, tmp_path):
     assert list(found["questions"]) == ["hellaswag", "lambada_openai"]
 
 
-def test_a_task_that_only_some_have_is_left_out_in_a_line(folders, tmp_path):
+def test_a_task_that_only_some_runs_have_is_left_out_with_a_line(folders, tmp_path):
     report, items = made_up.report()
     del report["core"], report["training"]
     found = compare_reports([folders[0], made_up.write(tmp_path / "less", report, items)])
@@ -154,7 +154,7 @@ def test_a_task_that_only_some_have_is_left_out_in_a_line(folders, tmp_path):
     assert "core: not measured in less" in comparison_text(found)
 
 
-def test_names_are_the_shortest_ends_of_paths_that_differ():
+def test_names_are_the_shortest_unique_ends_of_paths():
     def names(*paths):
         return run_names([Path(path) for path in paths])
 
@@ -203,19 +203,19 @@ def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
         compare_reports(folders, heat_map=paths)
 
 
-# What is written
+# Files
 
 
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("written")
     found = compare_reports(folders, heat_map=("settings.model", "optimum.length"))
-    # The values of text and questions look like those of the distribution.
+    # The figures of text and questions look the same as those of the distribution.
     write_comparison({**found, "tasks": {"optimum": found["tasks"]["optimum"]}}, folder)
     return folder
 
 
-def test_a_comparison_writes_numbers_page_and_pictures(written, found):
+def test_a_comparison_writes_numbers_a_page_and_figures(written, found):
     told = json.loads((written / "comparison.json").read_text())
     assert told["heat_map"]["x_values"] == ["a", "b", "c"]
     assert told["tasks"]["optimum"] == found["tasks"]["optimum"]
@@ -228,11 +228,11 @@ def test_a_comparison_writes_numbers_page_and_pictures(written, found):
     assert re.search(r"b has 0\.0\d+ less than a on the same items", page)
 
 
-def test_a_score_of_a_subset_is_called_that(found):
+def test_a_score_of_a_subset_is_named_so(found):
     assert "core: CORE subset (3 of 22 tasks)" in comparison_text(found)
 
 
-def test_the_text_shows_every_run_beside_the_first(found):
+def test_the_text_compares_every_run_with_the_first(found):
     lines = comparison_text(found).splitlines()
     header = lines[1].split("  ")
     assert "minus a" in [cell.strip() for cell in header]

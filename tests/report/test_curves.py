@@ -27,7 +27,7 @@ def write(folder, rows) -> None:
     (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_run_has_the_panels_it_has_values_for():
+def test_a_run_has_panels_for_its_values():
     rows = history(40)
     assert [panel.name for panel in panels(rows)] == ["loss", "learning_rate", "grad_norm", "tokens_per_second"]
     loss = panels(rows)[0]
@@ -38,14 +38,14 @@ def test_a_run_has_the_panels_it_has_values_for():
     assert panels([]) == []
 
 
-def test_values_that_are_not_finite_are_left_out_and_the_last_of_a_place_is_taken():
+def test_values_that_are_not_finite_are_left_out_and_the_last_of_equal_tokens_is_taken():
     rows = [{"tokens": 1, "grad_norm": math.inf}, {"tokens": 2, "grad_norm": 3.0}, {"tokens": 2, "grad_norm": 4.0}]
     (panel,) = panels(rows)
     assert panel.curves == [Curve("", [2], [4.0])]
 
 
-def test_a_text_plot_puts_every_point_in_its_place():
-    """A falling line of letters on a frame of known size: corners at the ends, the middle in the middle."""
+def test_a_text_plot_puts_every_point_where_it_belongs():
+    """The first and last point of a falling line are in the corners of the frame, and the middle one in its center."""
     panel = Panel("x", "title", [Curve("a", [0, 100], [5.0, 5.0]), Curve("b", [0, 50, 100], [10.0, 5.0, 0.0])])
     lines = text_plot(panel, width=60, height=16).splitlines()
     assert len(lines) == 16
@@ -59,7 +59,7 @@ def test_a_text_plot_puts_every_point_in_its_place():
 
 
 @pytest.mark.parametrize("width", [1, 80, 133, 1000])
-def test_text_plots_keep_to_the_width_and_have_no_colour(width):
+def test_text_plots_keep_to_the_width_and_have_no_color(width):
     text = text_plots(panels(history(300)), width)
     assert "\x1b" not in text
     longest = max(map(len, text.splitlines()))
@@ -112,7 +112,7 @@ def test_plots_that_fail_do_not_fail_the_run_and_say_so(tmp_path, capsys):
     assert "FileExistsError" in told
 
 
-def test_a_stream_without_unicode_gets_what_it_can_take(tmp_path, monkeypatch):
+def test_a_stream_without_unicode_gets_characters_that_it_can_encode(tmp_path, monkeypatch):
     write(tmp_path, history(20))
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -21,7 +21,7 @@ SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """A report of every task, and its pictures."""
+    """A report with every task, and its figures."""
     folder = tmp_path_factory.mktemp("drawn")
     report, items = made_up.report(f"models/{SCRIPT}", completions={"greedy": f" Paris {SCRIPT}"})
     return report, items, draw_evaluation(report, items, folder)
@@ -50,7 +50,7 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def test_every_task_has_its_pictures_as_png_and_as_pdf(drawn):
+def test_every_task_has_its_figures_as_png_and_as_pdf(drawn):
     _, _, plots = drawn
     assert [path.stem for path in plots] == NAMES
     for path in plots:
@@ -73,7 +73,7 @@ def test_the_same_report_gives_the_same_bytes(drawn, tmp_path):
             assert not re.search(rb"CreationDate|ModDate|tIME", again.read_bytes())
 
 
-def test_a_report_of_one_task_has_the_pictures_and_tables_of_that_task_alone(tmp_path):
+def test_a_report_of_one_task_has_only_the_figures_and_tables_of_that_task(tmp_path):
     report, items = made_up.report()
     text = {name: report[name] for name in ("model", "time", "text")}
     assert draw_evaluation(text, {"text": items["text"]}, tmp_path) == []
@@ -85,8 +85,8 @@ def test_a_report_of_one_task_has_the_pictures_and_tables_of_that_task_alone(tmp
     assert headings == ["Held-out text", "How this was made"]
 
 
-def test_what_may_be_missing_is_drawn_and_told_too(tmp_path):
-    """A model that is the distribution itself, one sequence, no control of the questions."""
+def test_a_report_with_missing_values_is_drawn_and_printed(tmp_path):
+    """A model equal to the distribution, a single sequence, no control of the questions."""
     report, _ = made_up.report()
     optimum, core = report["optimum"], report["core"]
     for result in (*optimum["cross_entropy"].values(), *optimum["kl"].values(), optimum["bayes_gap"]):
@@ -104,7 +104,7 @@ def test_what_may_be_missing_is_drawn_and_told_too(tmp_path):
     assert "None" not in text
 
 
-def test_a_picture_that_fails_leaves_no_file(tmp_path):
+def test_a_figure_that_fails_leaves_no_file(tmp_path):
     figure = Figure()
     axes = figure.subplots()
     axes.set_xlabel(r"$\nothing$")
@@ -113,13 +113,13 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_png_alone_is_written_where_no_vector_is_asked_for(tmp_path):
+def test_only_a_png_is_written_without_vector(tmp_path):
     save_figure(Figure(figsize=(2, 1)), tmp_path / "a.png")
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert Image.open(tmp_path / "a.png").size == (300, 150)
 
 
-def test_no_two_predictors_look_alike_even_without_colour():
+def test_no_two_predictors_have_the_same_style_even_without_color():
     names = ["uniform", "unigram", "process_unigram", "bigram", "process_bigram", "bayes", "oracle"]
     names += [f"{order}-gram" for order in range(3, 12)]
     found = dict(predictor_styles(names))
@@ -167,7 +167,7 @@ def test_the_table_of_the_distribution_has_ngrams_and_the_last_token():
     assert lines[-1].endswith("in order")
 
 
-def test_a_model_that_beats_the_optimum_is_called_out():
+def test_a_model_below_the_optimum_is_reported():
     report, _ = made_up.report()
     assert "BELOW" not in evaluation_text(report)
     report["optimum"]["bayes_gap"] |= {"bayes_gap": -0.05, "standard_error": 0.02}
@@ -190,7 +190,7 @@ def test_the_summary_says_how_far_from_the_optimum_with_its_error():
     assert "so at most that far above the optimum" in summary(report)[0]
 
 
-def test_the_text_names_every_step_and_calls_a_subset_a_subset():
+def test_the_text_names_every_step_and_the_score_of_a_subset():
     report, _ = made_up.report()
     text = evaluation_text(report)
     for found in report["training"]["predictors"].values():
@@ -200,7 +200,7 @@ def test_the_text_names_every_step_and_calls_a_subset_a_subset():
     assert "not measured: piqa, boolq" in text
 
 
-def test_a_completion_cannot_steer_the_terminal():
+def test_a_completion_cannot_control_the_terminal():
     report, _ = made_up.report(completions={"greedy": "\x1b[2J\r\x07 Paris"})
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", evaluation_text(report))
 
@@ -208,7 +208,7 @@ def test_a_completion_cannot_steer_the_terminal():
 # The page
 
 
-def test_the_page_asks_for_nothing_outside(page):
+def test_the_page_loads_nothing(page):
     addresses = []
     for tag, attributes in Elements(page).found:
         assert tag not in ("script", "link", "iframe", "object", "embed", "base")
@@ -225,10 +225,10 @@ def test_a_completion_cannot_script_the_page(page):
     assert "script" not in {tag for tag, _ in found.found}
     assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
     assert SCRIPT in found.text, "in the model's name, as text"
-    assert found.text.count(f" Paris {SCRIPT}") == 2, "the likeliest completion, and one of those sampled"
+    assert found.text.count(f" Paris {SCRIPT}") == 2, "the greedy completion, and one of the sampled ones"
 
 
-def test_the_page_holds_pictures_tables_and_where_they_come_from(page, drawn):
+def test_the_page_has_figures_tables_and_provenance(page, drawn):
     report, _, _ = drawn
     found = Elements(page)
     assert sum(tag == "figure" for tag, _ in found.found) == len(NAMES)
@@ -240,7 +240,7 @@ def test_the_page_holds_pictures_tables_and_where_they_come_from(page, drawn):
     assert "@media print" in page
 
 
-def test_the_template_lies_in_the_package():
+def test_the_template_is_in_the_package():
     """Hatch takes all files of a package's folder into the wheel, whatever their kind."""
     import hmm_datasets.report
 

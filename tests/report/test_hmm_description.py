@@ -50,7 +50,7 @@ def test_cross_entropies_are_those_of_an_enumeration():
         assert found[name]["standard_error"] < 0.01
 
 
-def test_the_states_of_the_casino_are_told(capsys, tmp_path):
+def test_the_states_of_the_casino_are_described(capsys, tmp_path):
     processes.dishonest_casino().save_pretrained(tmp_path / "hmm")
     assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num-sequences", "64"]) == 0
     text = capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_the_states_of_the_casino_are_told(capsys, tmp_path):
     assert "0.3333          10.00  5 0.50" in text
 
 
-def test_json_and_pictures_of_three_states(capsys, tmp_path):
+def test_json_and_figures_of_three_states(capsys, tmp_path):
     processes.mess3().save_pretrained(tmp_path / "hmm")
     command = ["describe", str(tmp_path / "hmm"), "--json", "--num-sequences", "64", "--length", "16"]
     assert main([*command, "--plot", str(tmp_path / "plots")]) == 0
@@ -72,7 +72,7 @@ def test_json_and_pictures_of_three_states(capsys, tmp_path):
     written = [tmp_path / "plots" / name for name in ("transition.png", "emission.png", "beliefs.png")]
     assert captured.err.split() == [str(path) for path in written]
     beliefs = np.asarray(Image.open(written[2]).convert("RGB"))
-    # The three corners of the fractal have the colours of their states.
+    # The three corners of the fractal have the colors of their states.
     assert all(((beliefs.argmax(-1) == c) & (np.ptp(beliefs, axis=-1) > 100)).sum() > 500 for c in range(3))
 
 

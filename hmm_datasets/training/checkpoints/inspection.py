@@ -151,7 +151,7 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
         prefix = file.read(8)
         header_length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
         if not 0 < header_length <= min(length - 8, _MAX_HEADER_BYTES):
-            raise InputError(f"{path}: {length} bytes, too few for its header; the file is torn")
+            raise InputError(f"{path}: {length} bytes, too few for its header; the file is truncated")
         try:
             header = json.loads(file.read(header_length))
             spans = {k: v["data_offsets"] for k, v in header.items() if k != "__metadata__"}
@@ -160,7 +160,7 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
             raise InputError(f"{path}: the header is not that of a safetensors file") from None
     expected = 8 + header_length + max((int(end) for _, end in spans.values()), default=0)
     if length != expected:
-        raise InputError(f"{path}: {length} bytes, {expected} expected from its header; the file is torn")
+        raise InputError(f"{path}: {length} bytes, {expected} expected from its header; the file is damaged")
     return sizes
 
 
@@ -191,7 +191,7 @@ def _check_archive(path: Path) -> None:
         begins_as_zip = file.read(2) == b"PK"
     # Files written before torch 1.6 are bare pickles, which cannot be checked without opening them.
     if path.stat().st_size == 0 or (begins_as_zip and not zipfile.is_zipfile(path)):
-        raise InputError("the archive has no directory at its end; the file is torn")
+        raise InputError("the archive has no directory at its end; the file is truncated")
 
 
 def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:

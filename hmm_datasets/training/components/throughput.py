@@ -143,7 +143,7 @@ class Throughput(Component):
         return sum(unit * count for unit, count in zip(self._unit_flops, sequence_lengths(inputs), strict=True))
 
     def before_log(self, row: dict[str, float]) -> None:
-        """Add the figures since the last row."""
+        """Add the columns, computed since the last row."""
         if self._marked is not None:
             row |= self._figures()
 

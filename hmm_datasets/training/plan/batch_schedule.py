@@ -160,5 +160,5 @@ class BatchSchedule:
             if end > step and size % rows != 0:
                 raise InputError(
                     f"batch_ramp: {size}:{steps} does not divide by world size x per_device_train_batch_size {rows}; "
-                    "take a multiple of it, or a smaller micro-batch"
+                    "use a multiple of it, or a smaller micro-batch"
                 )

@@ -3,9 +3,9 @@
 The count is `6 N + 12 L D T` per token, for `L` layers of width `D` and rows of `T` tokens. The first term is 2 FLOPs
 for each weight in the forward pass and 4 in the backward pass. `N` counts the weights without the input embedding,
 which is looked up; a tied embedding is also the output layer and counts. The second term is attention: the products of
-queries with keys and of weights with values over all `T` positions of the row, without a discount for the causal mask.
-See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al., "PaLM", 2022,
-appendix B, which defines MFU by the same count.
+queries with keys and of attention weights with values over all `T` positions of the row, without a discount for the
+causal mask. See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al.,
+"PaLM", 2022, appendix B, which defines MFU by the same count.
 
 Recomputed activations and padding do not count, since MFU is about the model's FLOPs and not the hardware's. If the
 rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L D T^2` over its sequences, with `T` the

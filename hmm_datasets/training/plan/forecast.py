@@ -231,7 +231,7 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
     if attention_of(config) != "eager":
-        set_attention(config, "sdpa")  # fused, as flash and flex attention are, and to be had everywhere
+        set_attention(config, "sdpa")  # fused like flash and flex attention, and available everywhere
     with fake_tensors():
         model = new_model(config)
         model.train()

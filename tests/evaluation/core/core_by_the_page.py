@@ -1,4 +1,4 @@
-"""CORE as its definition reads, an item and a prompt at a time: what the tests compare the metric with."""
+"""CORE as defined, one item and one prompt at a time, for the tests to compare with."""
 
 import json
 import random
@@ -13,14 +13,14 @@ def answers(model, tokenizer, path, kind, shots, delimiter, *, beginning, limit=
     random.Random(1337).shuffle(rows)
     rows = rows[:cap]
     return [
-        answer(model, tokenizer, kind, delimiter, row, examples(rows, place, shots), beginning, limit)
-        for place, row in enumerate(rows)
+        answer(model, tokenizer, kind, delimiter, row, examples(rows, index, shots), beginning, limit)
+        for index, row in enumerate(rows)
     ]
 
 
-def examples(rows, place, shots):
-    others = [other for other in range(len(rows)) if other != place]
-    return [rows[other] for other in random.Random(1234 + place).sample(others, shots)]
+def examples(rows, index, shots):
+    others = [other for other in range(len(rows)) if other != index]
+    return [rows[other] for other in random.Random(1234 + index).sample(others, shots)]
 
 
 def answer(model, tokenizer, kind, delimiter, row, shown, beginning, limit):
@@ -60,12 +60,14 @@ def answer(model, tokenizer, kind, delimiter, row, shown, beginning, limit):
 
 
 def scored(model, prompt, start, limit):
-    """The mean loss from `start` on, and whether each of these tokens was the likeliest."""
+    """The mean loss from `start` on, and whether each of these tokens was the most likely one."""
     if limit is not None and len(prompt) > limit:
         start -= len(prompt) - limit
         prompt = prompt[-limit:]
     with torch.no_grad():
         distributions = torch.log_softmax(model(input_ids=torch.tensor([prompt])).logits[0].double(), dim=-1)
-    places = [place for place in range(len(prompt)) if place >= start and place > 0]
-    losses = [-distributions[place - 1, prompt[place]].item() for place in places]
-    return sum(losses) / len(losses), all(distributions[place - 1].argmax() == prompt[place] for place in places)
+    positions = [position for position in range(len(prompt)) if position >= start and position > 0]
+    losses = [-distributions[position - 1, prompt[position]].item() for position in positions]
+    return sum(losses) / len(losses), all(
+        distributions[position - 1].argmax() == prompt[position] for position in positions
+    )

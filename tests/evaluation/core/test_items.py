@@ -1,4 +1,4 @@
-"""CORE against its definition, item by item; its control; what it does not depend on; what it refuses."""
+"""CORE compared with its definition item by item, its control, its invariances, and bad input."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def text_row() -> dict:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A task of each type, with and without solved examples; some in a folder below."""
+    """A task of each type, with and without solved examples; some in a subfolder."""
     root = tmp_path_factory.mktemp("core")
     rows = {
         "world/arc_easy": [choice_row() for _ in range(14)],
@@ -68,7 +68,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    # "1" and the punctuation of the delimiters are met as bytes.
+    # "1" and the punctuation of the delimiters are encoded as bytes.
     return train_bpe([" ".join(WORDS)] * 9, 300, min_frequency=1, show_progress=False)
 
 
@@ -92,7 +92,7 @@ def accelerator() -> Accelerator:
 
 
 def compare(found: dict, model, tokenizer, folder: Path, tolerance: float, **settings) -> None:
-    """Every item of `found` with the definition's."""
+    """Compare every item of `found` with the definition."""
     for label, task in found["tasks"].items():
         of = CORE_TASKS[label]
         expected = answers(
@@ -115,13 +115,13 @@ def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder,
 
 
 @pytest.mark.parametrize("limit", [11, 40])
-def test_long_prompts_lose_tokens_at_the_left(model, tokenizer, folder, accelerator, limit):
+def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator, limit):
     found = score_core(model, tokenizer, folder, accelerator, max_length=limit, corrupted=False)
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=limit)
 
 
-def test_the_limit_is_what_the_model_takes(tokenizer, folder, accelerator):
-    """GPT-2 learns its places, and has none beyond them; short beginnings are padded beside long ones."""
+def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
+    """GPT-2 has learned positions and none beyond them; short beginnings are padded to the length of long ones."""
     torch.manual_seed(1)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2))
     model = model.double().eval()
@@ -130,7 +130,7 @@ def test_the_limit_is_what_the_model_takes(tokenizer, folder, accelerator):
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=64)
 
 
-def test_a_cut_keeps_the_first_of_the_shuffled_items_and_asks_behind_these(model, tokenizer, folder, accelerator):
+def test_a_cut_keeps_the_first_shuffled_items_and_draws_examples_from_them(model, tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator, max_per_task=11)
     assert found["tasks"]["arc_easy"]["items"] == 11
     assert found["name"] == "CORE subset (5 of 22 tasks), at most 11 items per task"
@@ -176,7 +176,7 @@ def test_the_table_of_tasks_is_dclms():
         assert task.file == Path(row["dataset_uri"]).name
 
 
-# What results do not depend on
+# Invariances
 
 
 def test_items_do_not_depend_on_the_batch_size(model, tokenizer, folder, accelerator):
@@ -188,7 +188,7 @@ def test_items_do_not_depend_on_the_batch_size(model, tokenizer, folder, acceler
     assert one["score"] == many["score"]
 
 
-def test_options_that_are_the_same_tie_and_the_first_counts(model, tokenizer, folder, accelerator):
+def test_equal_options_tie_and_the_first_one_counts(model, tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator, tasks=["arc_easy"])
     same = [item for item in found["items"] if len(item["losses"]) == 2]
     assert len(same) == 1
@@ -218,7 +218,7 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.launch
-def test_figures_do_not_depend_on_the_number_of_processes(model, tokenizer, folder, tmp_path, launch):
+def test_results_do_not_depend_on_the_number_of_processes(model, tokenizer, folder, tmp_path, launch):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -238,7 +238,7 @@ def test_figures_do_not_depend_on_the_number_of_processes(model, tokenizer, fold
 
 
 class CountingModel(PreTrainedModel):
-    """Thinks that what was said will be said again: a token's odds grow with its count in the prompt."""
+    """A model that predicts repetitions: the odds of a token grow with its count in the prompt."""
 
     config_class = LlamaConfig
 
@@ -253,7 +253,8 @@ class CountingModel(PreTrainedModel):
 
 
 def test_with_the_questions_swapped_accuracy_falls_to_chance(tmp_path, tokenizer, accelerator):
-    """A model that picks what the question named is right always; asked another's question, as often as a coin."""
+    """A model that picks the option named in the question is always right; with another question it is right half the
+    time."""
     rows = []
     for number in range(400):
         said, other = RANDOM.sample([word for word in WORDS if len(word) > 2], 2)
@@ -263,12 +264,12 @@ def test_with_the_questions_swapped_accuracy_falls_to_chance(tmp_path, tokenizer
     model = CountingModel(LlamaConfig(vocab_size=len(tokenizer)))
     found = score_core(model, tokenizer, tmp_path, accelerator)["tasks"]["copa"]
     assert found["accuracy"] == 1
-    # Four standard deviations of 400 coins.
+    # Four standard deviations for 400 coin flips.
     assert abs(found["corrupted_accuracy"] - 0.5) < 0.1
 
 
 @pytest.mark.parametrize("label", ["arc_easy", "winograd", "lambada_openai"])
-def test_the_control_asks_each_item_what_another_asks(label):
+def test_the_control_gives_each_item_the_question_of_another(label):
     task = CORE_TASKS[label]
     make = {"arc_easy": choice_row, "winograd": schema_row, "lambada_openai": text_row}[label]
     rows = [make() for _ in range(30)]
@@ -294,7 +295,7 @@ def test_the_control_asks_each_item_what_another_asks(label):
         ({"max_length": 1}, "max_length=1: expected 2 or more"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(model, tokenizer, folder, accelerator, settings, said):
+def test_wrong_settings_are_refused(model, tokenizer, folder, accelerator, settings, said):
     with pytest.raises(InputError) as caught:
         score_core(model, tokenizer, folder, accelerator, **settings)
     assert said in str(caught.value)
@@ -332,7 +333,7 @@ def test_a_bad_row_is_refused_by_file_and_line(model, tokenizer, tmp_path, accel
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there_or_twice_are_refused(model, tokenizer, folder, tmp_path, accelerator):
+def test_missing_and_duplicate_files_are_refused(model, tokenizer, folder, tmp_path, accelerator):
     with pytest.raises(InputError, match=r"nowhere: no such folder"):
         score_core(model, tokenizer, tmp_path / "nowhere", accelerator)
     with pytest.raises(InputError, match=r"has none of CORE's files, such as hellaswag\.jsonl"):
