@@ -15,7 +15,7 @@ from typing import Any
 
 MASK = "<SECRET>"
 
-SHORTEST_SECRET = 8
+MIN_SECRET_LENGTH = 8
 """Minimum length of the value of a secret variable. Shorter values may be words and are ignored."""
 
 _NAME = r"(?:hub|hf|auth|access|api|refresh)_?token|(?:api|access|private|secret)_?key|secret|password|passwd"
@@ -54,7 +54,7 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     ```
     """
     found = {value for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
-    return sorted(value for value in found if len(value) >= SHORTEST_SECRET)
+    return sorted(value for value in found if len(value) >= MIN_SECRET_LENGTH)
 
 
 def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:

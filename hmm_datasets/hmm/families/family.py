@@ -35,7 +35,7 @@ from ..sampling.kernels import (
     FAMILY_STREAM,
     MAX_SHUFFLED,
     shuffle,
-    shuffle_room,
+    shuffle_buffer,
 )
 from ..sampling.sequences import checked_draw, fill_in_parallel, philox
 
@@ -244,7 +244,7 @@ def check_permutable(name: str, size: int) -> None:
 def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "n"]:
     """The permutation of `0 .. size - 1` of group `number`."""
     permutation = np.empty(size, dtype=np.uint32)
-    shuffle(permutation, shuffle_room(size), number, stream, seed)
+    shuffle(permutation, shuffle_buffer(size), number, stream, seed)
     return permutation.astype(np.int64)
 
 
