@@ -46,8 +46,8 @@ def test_every_recipe_is_a_command_and_every_command_a_recipe():
 def test_no_recipe_hides_a_library():
     """Python puts the folder of a script first on the path, so a recipe hides a library of its name."""
     for path in (ROOT / "recipes").rglob("*.py"):
-        places = [entry for entry in sys.path if not Path(entry or ".").resolve().is_relative_to(ROOT / "recipes")]
-        assert importlib.machinery.PathFinder.find_spec(path.stem, places) is None, path
+        paths = [entry for entry in sys.path if not Path(entry or ".").resolve().is_relative_to(ROOT / "recipes")]
+        assert importlib.machinery.PathFinder.find_spec(path.stem, paths) is None, path
         assert path.stem not in sys.stdlib_module_names, path
 
 
@@ -78,7 +78,7 @@ def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
                 assert split_flags([flag, "1"], launcher) == ([], [flag, "1"])
 
 
-def test_bad_launches_are_told_in_one_line(tokens, capsys):
+def test_bad_launches_are_reported_in_one_line(tokens, capsys):
     fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
     assert "--launch nope: neither a YAML file nor one of cpu1, cpu2" in failing(capsys, *fit, "--launch", "nope")
     assert "--launch needs a YAML file" in failing(capsys, *fit, "--launch")

@@ -36,7 +36,7 @@ def write(folder, documents, **changes) -> TokenStream:
 
 @pytest.fixture
 def stream(tmp_path) -> TokenStream:
-    """1,003 tokens in documents of 17 and several shards; but for EOS each token is its own place."""
+    """1,003 tokens in documents of 17 and several shards; except for EOS each token equals its position."""
     ends = [*range(16, 1002, 17), 1002]
     return write(
         tmp_path / "n",
@@ -166,9 +166,9 @@ def scored(windows: StridedWindows) -> list[tuple[int, int]]:
     """Of every scored token its value and how many tokens its window holds before it."""
     rows = windows.__getitems__(range(len(windows)))
     return [
-        (int(row["labels"][place]), place)
+        (int(row["labels"][position]), position)
         for row in rows
-        for place in np.flatnonzero(row["labels"].numpy() != IGNORED)
+        for position in np.flatnonzero(row["labels"].numpy() != IGNORED)
     ]
 
 
@@ -183,8 +183,8 @@ def test_every_token_of_the_stream_is_scored_once_with_the_context_stated(stream
         assert context < length
     rows = windows.__getitems__(range(len(windows)))
     text = numbers(stream)
-    places = {tuple(text[start : start + length]) for start in range(len(text) - length + 1)}
-    assert all(tuple(row["input_ids"].tolist()) in places for row in rows), "every window is whole"
+    cuts = {tuple(text[start : start + length]) for start in range(len(text) - length + 1)}
+    assert all(tuple(row["input_ids"].tolist()) in cuts for row in rows), "every window is whole"
 
 
 @settings(deadline=None)
@@ -207,11 +207,11 @@ def test_every_token_of_every_document_is_scored_once_from_its_document_alone(tm
         begin = 0 if tokens[0] == EOS else tokens[0] - documents[number][0] + 1
         seen = text[begin : begin + length]
         assert tokens == seen + [EOS] * (length - len(seen))
-        for place in np.flatnonzero(np.array(labels) != IGNORED).tolist():
-            assert labels[place] == tokens[place]
-            found.append((number, begin + place))
-            assert place >= min(begin + place, length - stride)
-    assert found == [(number, place) for number, size in enumerate(sizes) for place in range(1, size + 2)]
+        for position in np.flatnonzero(np.array(labels) != IGNORED).tolist():
+            assert labels[position] == tokens[position]
+            found.append((number, begin + position))
+            assert position >= min(begin + position, length - stride)
+    assert found == [(number, position) for number, size in enumerate(sizes) for position in range(1, size + 2)]
     assert windows.num_scored == len(found)
 
 

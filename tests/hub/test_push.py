@@ -406,8 +406,8 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
         from hmm_datasets.digests import digest_problems
         from hmm_datasets.hub.push import push_folder
         push_folder(sys.argv[1], "tester/digests")
-        place = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")
-        print(json.dumps([digest_problems(place), open(place + "/config.json").read()]))
+        pulled = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")
+        print(json.dumps([digest_problems(pulled), open(pulled + "/config.json").read()]))
     """
     problems, config = local_hub.child(code, tmp_path / "home", folder)
     assert problems == []

@@ -127,7 +127,7 @@ def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path,
     assert (tmp_path / "root" / "sft" / "README.md").read_text() == "# By hand\n"
 
 
-def test_tokens_of_a_base_that_says_nothing_are_said_to_be_unknown(stages, tmp_path):
+def test_tokens_of_a_base_without_a_record_are_unknown(stages, tmp_path):
     shutil.copytree(stages / "pretrain_text", tmp_path / "base")
     (tmp_path / "base" / "run.json").unlink()
     found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")

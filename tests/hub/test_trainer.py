@@ -118,7 +118,7 @@ def test_what_a_run_pushed_names_neither_host_nor_folder(runs, local_hub):
         print(json.dumps([snapshot_download(f"tester/{name}") for name in sys.argv[1:]]))
     """
     pulled = local_hub.child(code, folder / "other home", "ours-checkpoint", "ours-every_save")
-    for path in (path for place in pulled for path in Path(place).rglob("*") if path.is_file()):
+    for path in (path for folder in pulled for path in Path(folder).rglob("*") if path.is_file()):
         content = path.read_bytes()
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -148,7 +148,7 @@ def test_a_run_whose_pushes_fail_ends_well_and_leaves_nothing_behind(runs):
     assert found["left"] == []
 
 
-def test_a_hub_that_refuses_is_told_in_one_line_before_training(runs):
+def test_a_hub_that_refuses_is_reported_in_one_line_before_training(runs):
     found, folder, _ = runs
     expected = "push_to_hub is set, and the repository stranger/x cannot be created (403 You don't have the rights"
     assert found["refusal"].startswith(expected)

@@ -183,15 +183,15 @@ def test_resuming_far_into_a_formatted_stream_draws_one_table(load, monkeypatch)
     monkeypatch.setattr(
         HMM, "sample", lambda self, count, *a, **k: drawn.append(count) or sample(self, count, *a, **k)
     )
-    place = 10**12 - 1
+    number = 10**12 - 1
     for prepare in (lambda s: s.with_format("torch"), lambda s: batched(s, "torch", 5)):
         stream = prepare(load(num_sequences=None))
         rows(stream, 3)
         state = pickle.loads(pickle.dumps(stream.state_dict()), encoding="utf-8")
         found = _places(state)
-        assert found, "the state holds the place of the next row"
+        assert found, "the state has the number of the next row"
         for part in found:
-            part["next"] = place
+            part["next"] = number
         drawn.clear()
         assert rows(resumed(prepare(load(num_sequences=None)), state), 1)
         assert sum(drawn) <= 2 * examples._STREAMED_TABLE

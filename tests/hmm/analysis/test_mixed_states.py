@@ -86,7 +86,7 @@ def test_a_closed_tree_goes_on_for_ever(hmm, count):
     tree = hmm.mixed_states(200)
     assert (len(tree.beliefs), tree.closed) == (count, True)
     np.testing.assert_allclose(tree.distribution.sum(1), 1, atol=1e-12)
-    # Known places of the tree carry the mean belief.
+    # Known positions of the tree carry the mean belief.
     np.testing.assert_allclose(tree.distribution @ tree.beliefs, np.tile(hmm.start, (201, 1)), atol=1e-12)
 
 

@@ -56,7 +56,7 @@ def test_fingerprints_tell_families_apart():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_said_of_an_exact_distribution_is_what_happens(name):
+def test_exact_distributions_exist_where_has_exact_distribution_is_true(name):
     family = FAMILIES[name]
     tokens = family.sample(2, 4, seed=1)
     if family.has_exact_distribution:

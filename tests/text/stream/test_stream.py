@@ -149,7 +149,7 @@ def test_a_cut_within_a_shard_shares_its_memory_and_cannot_be_written(folder):
     assert stream.read(5, 7).tolist() == [EOS, 6]
     with pytest.raises(ValueError, match="read-only"):
         other[0] = 1
-    assert [stream.read(place, place).size for place in (0, 6, 10)] == [0, 0, 0]
+    assert [stream.read(position, position).size for position in (0, 6, 10)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 500])
@@ -175,13 +175,13 @@ def test_bounds_of_documents_are_those_of_their_lengths(many):
     assert [part.dtype for part in found] == [np.int64, np.int64]
 
 
-def test_every_position_lies_in_the_document_that_holds_it(many):
+def test_document_at_gives_the_document_that_contains_each_position(many):
     stream, tokens, starts, stops = many
     positions = np.random.default_rng(3).permutation(len(tokens))
     assert np.array_equal(stream.document_at(positions), np.repeat(np.arange(2000), stops - starts)[positions])
 
 
-def test_what_lies_outside_a_stream_is_an_index_error(folder):
+def test_positions_outside_a_stream_raise_an_index_error(folder):
     stream = TokenStream(folder)
     for number in (-1, 4):
         for call in (stream.document, lambda n: stream.bounds([n])):
@@ -193,9 +193,9 @@ def test_what_lies_outside_a_stream_is_an_index_error(folder):
     for start in (-1, 8):
         with pytest.raises(IndexError):
             stream.gather([0, start], 3)
-    for place in (-1, 10):
+    for position in (-1, 10):
         with pytest.raises(IndexError):
-            stream.document_at([place])
+            stream.document_at([position])
     with pytest.raises(TypeError, match="expected integers"):
         stream.gather([0.5], 3)
     with pytest.raises(ValueError, match="out has the shape"):
@@ -208,7 +208,7 @@ def test_no_rows_are_no_rows(folder):
     assert stream.bounds([])[0].shape == stream.document_at([]).shape == (0,)
 
 
-def test_a_stream_survives_pickling_by_mapping_its_files_anew(many):
+def test_a_pickled_stream_maps_its_files_again(many):
     stream, tokens, *_ = many
     data = pickle.dumps(stream)
     assert len(data) < 500
@@ -227,7 +227,7 @@ def test_a_stream_of_many_shards_leaves_descriptors_for_others(many):
 # Errors of reading
 
 
-def test_a_folder_that_is_no_token_stream_is_told(tmp_path):
+def test_a_folder_that_is_not_a_token_stream_is_reported(tmp_path):
     assert f"{tmp_path / 'none' / INDEX_NAME}: no such file; expected" in message(TokenStream, tmp_path / "none")
     (tmp_path / "00000_tinystories.ds").touch()
     assert "write their index with adopt_datatrove" in message(TokenStream, tmp_path)
@@ -269,7 +269,7 @@ def test_a_missing_field_is_named(folder):
 
 
 @pytest.mark.parametrize(("name", "size"), [("00001.ds", 8), ("00001.ds.index", 16)])
-def test_cut_or_missing_files_are_told_by_name(folder, name, size):
+def test_truncated_or_missing_files_are_reported_by_name(folder, name, size):
     file = folder / name
     file.write_bytes(file.read_bytes()[:-1])
     assert f"{file}: {size - 1} bytes, but {INDEX_NAME} says {size} bytes; copy" in message(TokenStream, folder)

@@ -53,7 +53,7 @@ def test_eos_ends_every_document_once_whether_or_not_it_was_there(tmp_path):
     assert (index.num_documents, index.num_tokens, index.num_empty) == (5, 12, 0)
 
 
-def test_documents_that_hold_nothing_are_left_out_counted_and_told_once(tmp_path, caplog):
+def test_empty_documents_are_left_out_counted_and_reported_once(tmp_path, caplog):
     index = write(tmp_path / "a", [[], [1], [EOS], [], [2], []], shard_tokens=1)
     assert TokenStream(tmp_path / "a").read(0, 4).tolist() == [1, EOS, 2, EOS]
     assert (index.num_documents, index.num_empty) == (2, 4)
@@ -109,7 +109,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_when_told(tmp_path):
+def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_with_overwrite(tmp_path):
     write(tmp_path / "a", [[1, 2]])
     assert "overwrite=True" in message(write, tmp_path / "a", [[1]])
     write(tmp_path / "a", [[1]], overwrite=True)
@@ -258,7 +258,7 @@ def test_a_source_that_changed_is_refused(interrupted):
     assert write(interrupted, numbers(6), shard_tokens=SHARD).num_documents == 6
 
 
-def test_a_finished_shard_that_was_cut_is_told(interrupted):
+def test_a_truncated_shard_is_reported(interrupted):
     shard = interrupted.with_name("a.unfinished") / "00001.ds"
     shard.write_bytes(shard.read_bytes()[:-2])
     text = message(write, interrupted, numbers(6), shard_tokens=SHARD)

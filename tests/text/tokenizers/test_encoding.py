@@ -154,7 +154,7 @@ def test_a_difference_on_a_runs_own_text_is_noticed(caplog):
     assert "differ on a sample of the texts" in caplog.text
 
 
-def test_what_is_no_text_is_told_by_its_number(encoder):
+def test_what_is_not_text_is_reported_by_its_number(encoder):
     assert message(encoder.encode_batch, ["a", None]).startswith("text 1: expected text, found None")
     assert "text 2: half a surrogate pair at character 1" in message(encoder.encode_batch, ["a", "b", "c\ud83d"])
     assert message(Encoder(word_tokenizer(["."])).encode_batch, ["a", 3]).startswith("text 1: expected text, found 3")

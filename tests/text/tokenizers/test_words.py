@@ -181,7 +181,7 @@ def test_a_saved_corpus_comes_back_the_same(corpus, tmp_path):
             assert np.array_equal(one, other)
 
 
-def test_saving_replaces_only_a_word_corpus_and_only_when_told(corpus, tmp_path):
+def test_saving_replaces_only_a_word_corpus_and_only_with_overwrite(corpus, tmp_path):
     corpus.save(tmp_path / "words")
     assert "overwrite=True" in message(corpus.save, tmp_path / "words")
     corpus.save(tmp_path / "words", overwrite=True)
