@@ -1,4 +1,4 @@
-"""What the documentation says runs: its Python, the command lines it shows, its links, and the site itself."""
+"""The documentation works: its Python code, command lines and links, and the build of the site."""
 
 import argparse
 import dataclasses

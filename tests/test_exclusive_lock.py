@@ -1,4 +1,4 @@
-"""One writer per folder: a living one refuses others by name, a dead one stands in nobody's way."""
+"""One writer per folder: a running process keeps others out, a dead one does not."""
 
 import json
 import os

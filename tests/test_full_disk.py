@@ -1,4 +1,4 @@
-"""On a disk without room every command ends in one line, and what was there before is there after it."""
+"""On a full disk every command ends with an error of one line, and existing files are kept."""
 
 import shutil
 

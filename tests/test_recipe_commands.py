@@ -1,4 +1,4 @@
-"""Recipes as subcommands: which flags are whose, and what is shipped."""
+"""Recipes as subcommands: flags of the launcher and of the recipe, and shipped files."""
 
 import importlib.machinery
 import importlib.util

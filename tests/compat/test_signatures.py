@@ -1,4 +1,4 @@
-"""What `hmm_datasets.compat` and the modules of training rely on in other libraries, name by name.
+"""The names of other libraries that `hmm_datasets.compat` and the modules of training depend on.
 
 A new release that changes one of these fails here first: the name of the test is the library and the name. What is to
 be done then stands at the entry in `hmm_datasets/compat/`.

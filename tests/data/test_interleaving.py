@@ -292,7 +292,7 @@ def error(sources, weights, **settings) -> str:
         ([LONG], [1], {"num_rows": 0}, "num_rows=0: expected at least 1"),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused(sources, weights, settings, message):
+def test_an_impossible_mixture_is_refused(sources, weights, settings, message):
     assert message in error(sources, weights, **settings)
 
 

@@ -187,7 +187,7 @@ def test_the_plan_is_kept_and_is_the_same_when_made_again(stream, packed):
     )
 
 
-def test_windows_that_cannot_be_are_refused(stream, packed, tmp_path):
+def test_impossible_windows_are_refused(stream, packed, tmp_path):
     assert "at least 2 tokens" in message(PackedWindows, stream, 1)
     (path,) = packed.cache_dir.iterdir()
     path.write_bytes(path.read_bytes()[:-8])

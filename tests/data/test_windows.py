@@ -86,7 +86,7 @@ def test_a_loop_over_windows_ends(stream):
     assert len(list(TokenWindows(stream, 10))) == 100
 
 
-def test_an_index_that_is_no_integer_is_refused(stream):
+def test_an_index_that_is_not_an_integer_is_refused(stream):
     with pytest.raises(TypeError):
         TokenWindows(stream, 10)[0.5]
 
@@ -98,7 +98,7 @@ def test_items_together_are_the_items_one_by_one(stream):
     assert [item["input_ids"].tolist() for item in together] == [windows[i]["input_ids"].tolist() for i in indices]
 
 
-def test_every_epoch_sees_each_window_once_in_an_order_of_its_own(stream):
+def test_every_epoch_sees_each_window_once_in_its_own_order(stream):
     windows = TokenWindows(stream, 10, seed=5, epochs=4)
     assert len(windows) == 400
     epochs = windows.window_indices(range(400)).reshape(4, 100)
@@ -148,7 +148,7 @@ def test_the_fingerprint_tells_whatever_changes_a_row(stream, tmp_path):
     assert TokenWindows(TokenStream(stream.folder), 10).fingerprint() == windows[0].fingerprint()
 
 
-def test_windows_that_cannot_be_are_refused(stream):
+def test_impossible_windows_are_refused(stream):
     assert "at least 2 tokens" in message(TokenWindows, stream, 1)
     assert "has only 1003 tokens" in message(TokenWindows, stream, 1004)
     assert "epochs=0" in message(TokenWindows, stream, 10, epochs=0)

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a tiny HMM, from its definition: the sum over all paths, in plain Python.
+"""Inference in a tiny HMM from the definition: sums over all paths, in plain Python.
 
 A path of `T` tokens is `T + 1` states, one before each token and one after the last: `H ** (T + 1)` of them.
 """

@@ -142,7 +142,7 @@ def test_wide_beams_find_the_likeliest_continuation(hmm):
         assert ours.item() == pytest.approx(scores.max().item(), abs=1e-6)
 
 
-def test_a_cache_carries_on_where_it_stopped(hmm):
+def test_a_cache_continues_where_it_stopped(hmm):
     model = with_bos(hmm)
     rows = rows_of(hmm, 3, 10)
     whole = model(rows).logits

@@ -1,4 +1,4 @@
-"""The card of a run says what was measured on that model, and all that it was trained on; users' own cards stay."""
+"""The card of a run has its metrics and all its training data; cards written by users are not changed."""
 
 import importlib.util
 import json
@@ -151,7 +151,7 @@ def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, 
     assert [stage["tokens"] for stage in found] == [tokens(stages, "pretrain_text"), 77]
 
 
-def test_a_card_holds_no_path_of_this_machine(stages):
+def test_a_card_has_no_path_of_this_machine(stages):
     for name in STEPS:
         assert str(stages) not in (stages / name / "README.md").read_text()
 

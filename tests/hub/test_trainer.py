@@ -1,4 +1,4 @@
-"""A run with `push_to_hub`, under every strategy, beside a plain Trainer: the same files, and a run that goes on."""
+"""A run with `push_to_hub` pushes the same files as a plain Trainer, under every strategy, and can be resumed."""
 
 import socket
 import zipfile
@@ -127,7 +127,7 @@ def test_what_a_run_pushed_names_neither_host_nor_folder(runs, local_hub):
             assert [word for word in words if word in content] == [], path
 
 
-def test_a_run_goes_on_from_the_last_checkpoint_that_the_hub_has(runs):
+def test_a_run_resumes_from_the_last_checkpoint_that_the_hub_has(runs):
     found, _, _ = runs
     assert found["resumed"] == "checkpoint-2"
     assert found["same"]

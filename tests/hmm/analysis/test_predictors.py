@@ -240,7 +240,7 @@ def test_a_token_of_probability_zero_costs_infinity_at_its_place_and_spoils_no_o
     assert np.isinf(found.nats).tolist() == [False, False, True, True]
 
 
-def test_a_memory_mapped_array_and_a_tensor_are_streamed_alike(tmp_path):
+def test_a_memory_mapped_array_and_a_tensor_are_streamed_in_the_same_way(tmp_path):
     hmm = processes.golden_mean()
     tokens = hmm.sample(40, 6, seed=1)
     mapped = np.memmap(tmp_path / "tokens.bin", dtype=np.uint8, mode="w+", shape=tokens.shape)

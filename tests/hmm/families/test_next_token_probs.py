@@ -1,4 +1,4 @@
-"""The exact next-token distributions of families, against sums over every HMM the family may draw."""
+"""The exact next-token distributions of families equal sums over every HMM that the family can draw."""
 
 import itertools
 import math

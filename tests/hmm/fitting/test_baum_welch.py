@@ -236,7 +236,7 @@ def test_a_count_that_is_not_finite_stops_with_batch_and_table(index, table, val
     assert all(np.isfinite(counts).all() for counts in total.tables().values())
 
 
-def test_likelihoods_too_small_for_float32_stop_it_and_float64_goes_on():
+def test_likelihoods_too_small_for_float32_stop_it_and_float64_continues():
     # Two states that never meet: the second token has probability 1e-50 in the first, nothing in the other.
     far = HMM(start=[1, 0], transition=np.eye(2), emission=[[1 - 1e-50, 1e-50], [0.5, 0.5]])
     tokens = np.array([[0, 0], [0, 1]])

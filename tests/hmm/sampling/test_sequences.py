@@ -329,7 +329,7 @@ def test_pairs_deep_in_the_sequence_follow_the_distribution_of_their_place(name)
 @pytest.mark.parametrize(
     ("num_symbols", "dtype"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (65_536, "uint16"), (65_537, "uint32")]
 )
-def test_tokens_have_the_smallest_type_that_holds_them(num_symbols, dtype):
+def test_tokens_have_the_smallest_type_that_can_store_them(num_symbols, dtype):
     assert smallest_unsigned(num_symbols) == dtype
     if num_symbols > 257:
         return

@@ -64,7 +64,7 @@ def test_missing_columns_and_columns_without_a_number_are_reported():
     assert told == "a.jsonl:7: score: expected a number to filter by, found 'high'"
 
 
-def test_filters_that_cannot_be_are_refused():
+def test_impossible_filters_are_refused():
     assert "min_characters=-1" in message(DocumentFilter, min_characters=-1)
     assert "min_characters=5, max_characters=4" in message(DocumentFilter, min_characters=5, max_characters=4)
     assert "equal='language'" in message(DocumentFilter, equal="language")

@@ -368,7 +368,7 @@ def test_a_malformed_conversation_is_refused(messages, told):
     assert message(normalize_messages, messages, "a.jsonl:7").startswith(f"a.jsonl:7: {told}")
 
 
-def test_text_that_is_none_or_no_unicode_is_refused():
+def test_text_that_is_missing_or_not_unicode_is_refused():
     assert (
         message(normalize_text, None, "row 3")
         == "row 3: expected text, found None; drop the row or name another column"
@@ -436,7 +436,7 @@ def test_a_damaged_file_is_reported_by_name(tmp_path, name, content, told):
     assert told in message(texts, tmp_path / name, test_fraction=0.0)
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path):
+def test_impossible_settings_are_refused(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "A"}])
     assert "split='validation'" in message(load_corpus, file, split="validation")
     assert "test_fraction=1" in message(load_corpus, file, test_fraction=1)

@@ -108,7 +108,7 @@ def test_the_digest_of_a_stream_follows_tokens_and_bounds(tmp_path):
 @pytest.mark.parametrize(
     ("vocab_size", "dtype"), [(1 << 16, "uint16"), ((1 << 16) + 1, "uint32"), (1 << 32, "uint32")]
 )
-def test_the_smallest_type_that_holds_the_vocabulary_is_taken(tmp_path, vocab_size, dtype):
+def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, vocab_size, dtype):
     write(tmp_path / "a", [[vocab_size - 1, 0]], vocab_size=vocab_size)
     stream = TokenStream(tmp_path / "a")
     assert stream.index.dtype == dtype == stream.read(0, 1).dtype.name
@@ -202,7 +202,7 @@ def test_positions_outside_a_stream_raise_an_index_error(folder):
         stream.gather([0], 3, out=np.zeros((2, 3), dtype=np.int64))
 
 
-def test_no_rows_are_no_rows(folder):
+def test_no_indices_give_no_rows(folder):
     stream = TokenStream(folder)
     assert stream.gather([], 3).shape == (0, 3)
     assert stream.bounds([])[0].shape == stream.document_at([]).shape == (0,)
@@ -297,7 +297,7 @@ def test_verify_finds_one_changed_byte(folder, name):
         ([6, EOS, 5, 5], [2, 4], "document 1 should end at token 4, found no further EOS"),
     ],
 )
-def test_verify_finds_ends_that_are_not_where_eos_stands(folder, tokens, ends, told):
+def test_verify_finds_ends_that_differ_from_the_positions_of_eos(folder, tokens, ends, told):
     names = {"sha256": "00001.ds", "ends_sha256": "00001.ds.index"}
     np.array(tokens, dtype="<u2").tofile(folder / names["sha256"])
     np.array(ends, dtype="<u8").tofile(folder / names["ends_sha256"])

@@ -1,4 +1,4 @@
-"""No byte of a token stream changes unseen."""
+"""Any changed byte of a token stream is noticed."""
 
 import json
 import pickle

@@ -224,13 +224,13 @@ def test_a_vocabulary_of_the_wrong_size_is_refused():
     assert len(train_bpe(["low low low"], 266, show_progress=False)) == 266
 
 
-def test_texts_that_cannot_be_are_refused():
+def test_impossible_texts_are_refused():
     assert message(train_bpe, [], 300) == "no texts to train a tokenizer on"
     assert "text 1: expected text, found None" in message(train_bpe, ["a", None], 300, show_progress=False)
 
 
 @pytest.mark.parametrize("pattern", ["gpt5", "", "(", "[a"])
-def test_a_split_pattern_that_is_none_is_refused(pattern):
+def test_an_unknown_split_pattern_is_refused(pattern):
     assert f"split_pattern={pattern!r}" in message(train_bpe, ["a"], 300, split_pattern=pattern)
 
 

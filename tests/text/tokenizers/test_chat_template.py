@@ -1,4 +1,4 @@
-"""The end of an assistant's turn is what the tokenizer's chat template says it is."""
+"""The token that ends a turn of the assistant is taken from the chat template of the tokenizer."""
 
 import pytest
 from transformers import GenerationConfig

@@ -161,7 +161,7 @@ def test_the_order_of_windows_depends_on_the_seed_alone(corpus):
     assert not np.array_equal(corpus.as_windows("train", 8, seed=1), corpus.as_windows("train", 8, seed=2))
 
 
-def test_windows_that_cannot_be_are_refused(corpus):
+def test_impossible_windows_are_refused(corpus):
     assert "expected 'train', 'test' or 'unique'" in message(corpus.as_windows, "all", 8)
     assert f"expected 1 to {len(corpus.test.tokens)}" in message(corpus.as_windows, "test", 10**9)
 
@@ -212,7 +212,7 @@ def test_a_damaged_folder_is_refused(corpus, tmp_path):
 # Errors
 
 
-def test_corpora_that_cannot_be_are_refused():
+def test_impossible_corpora_are_refused():
     assert "no sentence in 0 documents" in message(build_word_corpus, [])
     assert "no sentence in 2 documents" in message(build_word_corpus, ["", " \n"])
     assert "k=1: expected 2 to 65536" in message(build_word_corpus, ["A."], k=1)
