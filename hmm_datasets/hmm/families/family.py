@@ -96,7 +96,7 @@ class Family:
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads.
 
-        `family.json`, which marks the folder as that of a family, is written last, before its digest only.
+        `family.json`, which marks the folder as that of a family, is written last, followed only by its digest.
         """
         folder, parts = Path(folder), self.parts()
         for index, hmm in enumerate(parts):
