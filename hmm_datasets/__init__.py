@@ -1,9 +1,9 @@
 """Language models trained on data whose optimum is known: hidden Markov models as Hugging Face datasets.
 
-Importing the package is quick: torch, transformers and datasets load when a name that needs them is first used.
-`import hmm_datasets` also makes `datasets.load_dataset("hmm", data_dir=...)` work (see `hmm`).
+Importing the package is fast: torch, transformers and datasets are imported when a name that needs them is first used.
+`import hmm_datasets` also makes `datasets.load_dataset("hmm", data_dir=...)` work (see `data.builders.hmm`).
 
-The names in `__all__` stay; everything else may move.
+The names in `__all__` are stable; everything else may move.
 """
 
 import importlib
@@ -104,7 +104,7 @@ _MODULE_OF = {
 }
 
 
-if not TYPE_CHECKING:  # with it, a checker would take any name for one of the package
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:

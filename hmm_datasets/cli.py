@@ -1,7 +1,7 @@
-"""The `hmm-datasets` command: thin, one function a subcommand; recipes are started by `recipe_commands`.
+"""The `hmm-datasets` command, with one short function per subcommand. Recipes are started by `recipe_commands`.
 
-Whatever takes time to import is imported in the function that needs it, so that `--help` is quick. Bad input ends in
-one line and exit code 2; a check that found something wrong, in exit code 1.
+Slow imports are in the functions that need them, so that `--help` is fast. Bad input ends with an error of one line
+and exit code 2. A check that finds something wrong ends with exit code 1.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from .shipped_files import local_or_shipped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with one_line_errors():
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.flags = flags
             return arguments.run(arguments)
     except BrokenPipeError:
-        # The reader (head, less) had enough; what is left in the buffer must not fail again at exit.
+        # The reader (head, less) has closed the pipe. Flushing the rest of the buffer at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command and its subcommands; those that start recipes are parsed by the recipes."""
+    """The parser of the command and its subcommands. Arguments of recipes are parsed by the recipes."""
     parser = argparse.ArgumentParser(
         prog="hmm-datasets", description="Hidden Markov models as data sets, and the runs trained on them."
     )
@@ -57,67 +57,74 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_hmm_commands(commands) -> None:
-    """Drawing from an HMM and measuring it."""
+    """Add the commands that sample from an HMM and describe it."""
     command = _add_hmm_command(commands, "sample", sample, "draw sequences from an HMM")
     command.add_argument("--num-sequences", type=int, default=1, metavar="N", help="default 1")
     command.add_argument("--length", type=int, default=64, metavar="L", help="tokens per sequence, default 64")
-    command.add_argument("--seed", type=int, default=0, help="which stream, default 0")
+    command.add_argument("--seed", type=int, default=0, help="seed of the stream, default 0")
     command.add_argument("--first", type=int, default=0, metavar="I", help="index of the first sequence, default 0")
     command.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help=".npy, .bin (raw little-endian) or .txt (a line a sequence); by default text to stdout",
+        help=".npy, .bin (raw little-endian) or .txt (one line per sequence); by default text to stdout",
     )
 
     command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats per token")
     command.add_argument("tokens", type=Path, metavar="FILE.npy", help="integers of shape (N, L)")
 
-    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best loss there is, in nats per token")
+    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best possible loss, in nats per token")
 
-    command = _add_hmm_command(commands, "describe", describe, "sizes, states, mixing, and what predictors reach")
+    command = _add_hmm_command(commands, "describe", describe, "sizes, states, mixing, and losses of predictors")
     command.add_argument("--length", type=int, default=64, metavar="L", help="positions to measure at, default 64")
-    command.add_argument("--num-sequences", type=int, default=2048, metavar="N", help="to measure on, default 2048")
+    command.add_argument(
+        "--num-sequences", type=int, default=2048, metavar="N", help="sequences to measure on, default 2048"
+    )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
-    command.add_argument("--plot", type=Path, metavar="FOLDER", help="write heat maps, for 3 states also the beliefs")
+    command.add_argument(
+        "--plot", type=Path, metavar="FOLDER", help="write heat maps there, and for 3 states the beliefs"
+    )
 
 
 def _add_planning_commands(commands) -> None:
-    """What there is to run, and what it will take."""
+    """Add the commands that list what can be run and plan a run."""
     command = _add(commands, "configs", configs, "list the shipped settings and recipes, or copy them for editing")
     actions = command.add_subparsers(metavar="copy")
     copy = _add(actions, "copy", copy_config, "copy a shipped file, or a folder of them, for editing")
     copy.add_argument("name", metavar="NAME", help="demo, demo/pretrain_hmm.yaml, zero3, pretrain.py, ...")
-    copy.add_argument("destination", nargs="?", type=Path, metavar="DEST", help="by default NAME, in this folder")
+    copy.add_argument("destination", nargs="?", type=Path, metavar="DEST", help="default NAME in the current folder")
 
-    command = _add(commands, "corpora", corpora, "the corpora that have a name: size, licence, columns")
+    command = _add(commands, "corpora", corpora, "list the named corpora: size, licence, columns")
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
 
-    command = _add(commands, "plan", plan, "what a recipe will consume, and ask of the machine, before it runs")
-    command.add_argument("settings", metavar="FILE.yaml", help="of the recipes pretrain or midtrain")
+    command = _add(commands, "plan", plan, "tokens, memory and time of a recipe, before it runs")
+    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain or midtrain")
     command.add_argument("--num-processes", type=int, metavar="N", help="ranks; default those of --launch, or 1")
     command.add_argument(
-        "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: a shipped one's name, or a file"
+        "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: name of a shipped one, or a file"
     )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
-    command.epilog = "Any other flag is the recipe's, and overrides the file: --assumed_device H200, for the time."
+    command.epilog = (
+        "All other flags are those of the recipe and override the file; --assumed_device H200, for example, gives the "
+        "time on an H200."
+    )
 
 
 def _add_result_commands(commands) -> None:
-    """Results beside each other, and on the Hub."""
-    command = _add(commands, "compare", compare, "several evaluations side by side, with paired intervals")
+    """Add the commands that compare results and push them to the Hub."""
+    command = _add(commands, "compare", compare, "compare several evaluations, with paired intervals")
     command.add_argument("runs", nargs="+", metavar="RUN", help="folder of an evaluation; the first is the reference")
-    command.add_argument("--output-dir", type=Path, metavar="FOLDER", help="write report, page and pictures there")
+    command.add_argument("--output-dir", type=Path, metavar="FOLDER", help="write report, page and plots there")
     command.add_argument(
         "--heat-map",
         nargs=2,
         metavar=("X", "Y"),
-        help="of the runs' reports, such as optimum.num_states optimum.length",
+        help="axes: entries of the reports, such as optimum.num_states optimum.length",
     )
     command.add_argument(
         "--value",
         default="optimum.bayes_gap.bayes_gap",
-        help="what the heat map shows, default optimum.bayes_gap.bayes_gap",
+        help="entry that the heat map shows, default optimum.bayes_gap.bayes_gap",
     )
 
     command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
@@ -128,29 +135,31 @@ def _add_result_commands(commands) -> None:
 
 
 def _add_run_commands(commands) -> None:
-    """A run from outside: before it, while it lasts, after it."""
+    """Add the commands that check and watch a run from outside."""
     command = _add(commands, "preflight", preflight, "check this machine before a run")
     command.add_argument("output_dir", nargs="?", type=Path, default=Path("."), metavar="OUTPUT_DIR")
     command.add_argument(
-        "--push", action="store_true", help="the run pushes to the Hub: fail where it does not answer"
+        "--push", action="store_true", help="the run pushes to the Hub, so fail if the Hub does not answer"
     )
 
     command = _add(commands, "checkpoints", checkpoints, "check the checkpoints of a run")
     command.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR")
 
-    command = _add(commands, "verify", verify, "check that the files of a folder are as they were written")
+    command = _add(commands, "verify", verify, "check that the files of a folder have not changed")
     command.add_argument(
-        "path", type=Path, metavar="PATH", help="HMM, family, tokens, checkpoint, run; or many of them"
+        "path", type=Path, metavar="PATH", help="HMM, family, tokens, checkpoint or run, or a folder of them"
     )
 
-    command = _add(commands, "watch", watch, "how a run is doing")
+    command = _add(commands, "watch", watch, "show the progress of a run")
     command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
-    command.add_argument("--follow", action="store_true", help="again and again, until the run is finished")
-    command.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --follow, default 10")
+    command.add_argument("--follow", action="store_true", help="repeat until the run is finished")
+    command.add_argument(
+        "--every", type=float, default=10.0, metavar="SECONDS", help="interval with --follow, default 10"
+    )
 
 
 def corpora(arguments: argparse.Namespace) -> int:
-    """The named corpora, as a table or JSON."""
+    """Print the named corpora as a table or JSON."""
     import json
 
     from .report.tables import text_table
@@ -172,7 +181,7 @@ def corpora(arguments: argparse.Namespace) -> int:
 
 
 def configs(arguments: argparse.Namespace) -> int:
-    """List what is shipped."""
+    """List the shipped recipes and settings."""
     from .shipped_files import list_shipped
 
     print("Recipes, started by `hmm-datasets NAME`:")
@@ -181,7 +190,7 @@ def configs(arguments: argparse.Namespace) -> int:
     titles = {
         "recipes": "Settings for --config, and the recipes themselves:",
         "accelerate_configs": "Launch configurations, for --launch NAME:",
-        "ds_configs": "DeepSpeed files, which those name:",
+        "ds_configs": "DeepSpeed files, which launch configurations refer to:",
     }
     for folder, names in list_shipped().items():
         print(f"\n{titles[folder]}")
@@ -192,7 +201,7 @@ def configs(arguments: argparse.Namespace) -> int:
 
 
 def copy_config(arguments: argparse.Namespace) -> int:
-    """Copy what is shipped out."""
+    """Copy a shipped file or folder."""
     from .shipped_files import copy_shipped
 
     print(copy_shipped(arguments.name, arguments.destination))
@@ -200,7 +209,7 @@ def copy_config(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Tables, or JSON, of a run that has not begun."""
+    """Print the plan of a run as tables or JSON."""
     import json
 
     from .report.forecast_table import forecast_text
@@ -217,7 +226,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Print the comparison; write it where a folder is named."""
+    """Print the comparison, and write it to a folder if one is given."""
     from .report.comparison import compare_reports, comparison_text, write_comparison
 
     found = compare_reports(arguments.runs, heat_map=arguments.heat_map, value=arguments.value)
@@ -238,7 +247,7 @@ def push(arguments: argparse.Namespace) -> int:
 
 
 def preflight(arguments: argparse.Namespace) -> int:
-    """Check this machine; under a launcher rank 0 speaks, and every rank that has something wrong."""
+    """Check this machine. Under a launcher rank 0 prints all checks, and other ranks print those that failed."""
     from .monitoring.preflight import PreflightSettings, format_checks, run_checks
 
     checks = run_checks(arguments.output_dir, PreflightSettings(push=arguments.push))
@@ -252,16 +261,16 @@ def preflight(arguments: argparse.Namespace) -> int:
 
 
 def checkpoints(arguments: argparse.Namespace) -> int:
-    """Check every checkpoint; fails where none can be resumed from."""
+    """Check every checkpoint; fail if none can be resumed from."""
     from .training.checkpoints.inspection import LARGE_RATIO, list_checkpoints
 
     reports = list_checkpoints(arguments.output_dir)
     for report in reports:
         ratio = report.size_ratio
-        size = f"{report.total_bytes:,} bytes" + ("" if ratio is None else f", {ratio:.1f} a byte of weights")
+        size = f"{report.total_bytes:,} bytes" + ("" if ratio is None else f", {ratio:.1f} per byte of weights")
         print(f"{'ok  ' if report.ok else 'TORN'}  {report.folder.name}  {size}")
         if ratio is not None and ratio > LARGE_RATIO:
-            print("      large: something seems stored more than once (torch.save of a view saves its whole storage)")
+            print("      large: some tensor may be stored repeatedly (torch.save of a view saves its whole storage)")
         for problem in report.problems:
             print(f"      {problem}")
     good = next((report for report in reports if report.ok), None)
@@ -270,7 +279,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check every file of ours in a folder; fails where one differs."""
+    """Check all files in a folder that this package wrote; fail if one differs."""
     from .monitoring.verification import verify
 
     failed = False
@@ -282,7 +291,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Show how a run is doing; fails where it stalled or lost its numbers."""
+    """Print the status of a run; fail if it has stalled or its loss is not finite."""
     from .monitoring.watch import follow, format_status, read_status
 
     if not arguments.follow:
@@ -309,7 +318,7 @@ def _add_hmm_command(commands, name: str, run, text: str) -> argparse.ArgumentPa
 
 
 def _hyphenated(word: str) -> str:
-    """A flag in the spelling of this parser, whichever of the two it has: `--num_states` and `--num-states`."""
+    """A flag in the spelling of this parser: `--num-states` for `--num_states`."""
     flag, equals, value = word.partition("=")
     return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 

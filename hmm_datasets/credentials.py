@@ -1,9 +1,9 @@
-"""Tokens and keys that give access: known by their shape, by the name they are given, or from the environment.
+"""Access tokens and keys, recognized by their form, by the name before them, or from the environment.
 
-Nothing that is written holds one: records mask them, and a push looks for them in every file. A shape is the prefix
-that the issuer gives its tokens, and enough characters after it that words and random bytes do not match. Keys of
-Weights & Biases were 40 hexadecimal digits, as a git commit is; those are known by the name before them. Reading costs
-one pass over text and small binary files; of weights, the header alone.
+Records mask them, and a push searches every file for them. The form of a token is the prefix used by its issuer,
+followed by enough characters that words and random bytes do not match. Older keys of Weights & Biases are 40
+hexadecimal digits, like a git commit; they are recognized by the name before them. Text and small binary files are
+read once; of weights only the header is read.
 """
 
 import os
@@ -15,8 +15,8 @@ from typing import Any
 
 MASK = "<SECRET>"
 
-SHORTEST_SECRET = 8
-"""Shorter values of a variable that is named as a secret may be words, and are not looked for."""
+MIN_SECRET_LENGTH = 8
+"""Minimum length of the value of a secret variable. Shorter values may be words and are ignored."""
 
 _NAME = r"(?:hub|hf|auth|access|api|refresh)_?token|(?:api|access|private|secret)_?key|secret|password|passwd"
 _SECRET_NAME = re.compile(rf"(?:^|_)(?:{_NAME})$|^token$", re.IGNORECASE)
@@ -35,17 +35,17 @@ _SHAPES = "|".join(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
     )
 )
-# What stands after the name of a secret and looks random: 16 characters or more, a digit among them.
+# A value after the name of a secret that looks random: 16 characters or more, with at least one digit.
 _NAMED = rf"(?i:(?:{_NAME}))[\"']?\s*[:= ]\s*[\"']?(?=[A-Za-z_.+/-]*[0-9])[A-Za-z0-9_.+/-]{{16,}}"
 _BYTES = re.compile(f"{_SHAPES}|{_NAMED}".encode())
 _SHAPE_ALONE = re.compile(_SHAPES)
 
 _PIECE, _OVERLAP = 1 << 20, 1 << 10
-_LONGEST_BINARY = 16 << 20  # longer ones are weights and data
+_MAX_BINARY = 16 << 20  # bytes read of a binary file; larger files are weights and data
 
 
 def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The values of the environment's variables that are named as secrets are, such as `HF_TOKEN`.
+    """The values of environment variables whose names mean secrets, such as `HF_TOKEN`.
 
     ```python
     >>> known_secrets({"WANDB_API_KEY": "0123456789", "TOKENIZERS_PARALLELISM": "false"})
@@ -54,11 +54,11 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     ```
     """
     found = {value for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
-    return sorted(value for value in found if len(value) >= SHORTEST_SECRET)
+    return sorted(value for value in found if len(value) >= MIN_SECRET_LENGTH)
 
 
 def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
-    """A copy of strings, lists and mappings in which secrets are masked, by key, by shape and by the environment.
+    """A copy of strings, lists and mappings with secrets masked, by key, by form and by the environment.
 
     ```python
     >>> masked({"hub_token": "mine", "run_name": "hf_abcdefghijklmnopqrstuvwxyz", "eos_token": "<|end|>"})
@@ -82,7 +82,7 @@ def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
 
 
 def masked_arguments(arguments: Sequence[str]) -> list[str]:
-    """The words of a command line, with the values of flags such as `--hub_token` masked, and all else as `masked`.
+    """The words of a command line with secrets masked: values of flags such as `--hub_token`, and those of [`masked`].
 
     ```python
     >>> masked_arguments(["--hub_token", "mine", "--hub-token=mine", "--seed", "1"])
@@ -106,14 +106,14 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def holds_secret(path: Path, secrets: Sequence[str] = ()) -> bool:
-    """Whether a file holds something of a secret's shape, or one of `secrets`.
+    """Whether a file contains something with the form of a secret, or one of `secrets`.
 
-    Text is read as a whole. Of a safetensors file it is the header, of a zip archive (`torch.save`) the pickles in it,
+    Text is read completely. Of a safetensors file the header is read, of a zip archive (`torch.save`) the pickles, and
     of any other binary file the first 16 MiB.
 
     Args:
         path (`Path`): the file.
-        secrets (sequence of `str`): values to look for, as from [`known_secrets`].
+        secrets (sequence of `str`): values to search for, for example from [`known_secrets`].
     """
     literals = [re.escape(secret.encode()) for secret in secrets]
     pattern = re.compile(b"|".join([_BYTES.pattern, *literals])) if literals else _BYTES
@@ -127,7 +127,7 @@ def _is_secret_name(name: str) -> bool:
 def _pieces(path: Path) -> Iterator[bytes]:
     if path.suffix == ".safetensors":
         with path.open("rb") as file:
-            yield file.read(min(int.from_bytes(file.read(8), "little"), _LONGEST_BINARY))
+            yield file.read(min(int.from_bytes(file.read(8), "little"), _MAX_BINARY))
         return
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -137,7 +137,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
         return
     with path.open("rb") as file:
         piece, read = file.read(_PIECE), 0
-        limit = _LONGEST_BINARY if b"\0" in piece else None
+        limit = _MAX_BINARY if b"\0" in piece else None
         before = b""
         while piece and (limit is None or read < limit):
             yield before + piece

@@ -1,7 +1,7 @@
-"""SHA-256 of the files of a folder, in `digests.json` beside them: bytes that change later are found by name.
+"""SHA-256 of the files of a folder, in `digests.json` beside them, with which changed files are found later.
 
 Hashing reads every file once, at 0.5 to 2 GB/s per thread (more on processors with SHA instructions), on up to eight
-threads. Right after writing the files are still in memory.
+threads. Right after writing, the files are still in memory.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from .errors import InputError
 from .files import read_json, write_json
 
 DIGESTS_NAME = "digests.json"
-_REWRITTEN = ("README.md", DIGESTS_NAME)  # a card gets its figures later
+_REWRITTEN = ("README.md", DIGESTS_NAME)  # a card gets its metrics later
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -26,12 +26,12 @@ def file_digest(path: str | os.PathLike) -> str:
 
 
 def write_digests(folder: str | os.PathLike, names: Sequence[str] | None = None) -> None:
-    """Write `digests.json` of files in a folder.
+    """Write `digests.json` for files in a folder.
 
     Args:
-        folder (path): where they are.
-        names (sequence of `str`, *optional*): which; by default all, those of folders in it as well, but hidden ones
-            and the card.
+        folder (path): the folder.
+        names (sequence of `str`, *optional*): the files; by default all files, including those in subfolders, except
+            hidden ones and the card.
     """
     folder = Path(folder)
     if names is None:
@@ -41,7 +41,7 @@ def write_digests(folder: str | os.PathLike, names: Sequence[str] | None = None)
 
 
 def digest_problems(folder: str | os.PathLike) -> list[str]:
-    """What differs from `digests.json`, a line per file; nothing where all is as written, or was written without.
+    """The differences from `digests.json`, one message per file; empty if there are none or there is no such file.
 
     Raises:
         `InputError`: `digests.json` cannot be read.
@@ -55,24 +55,24 @@ def digest_problems(folder: str | os.PathLike) -> list[str]:
         raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
     for name in expected:
         if name == "" or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise InputError(f"{folder / DIGESTS_NAME}: {name!r} is no file of this folder; copy the folder again")
-    there = [name for name in expected if (folder / name).is_file()]
-    found = dict(zip(there, _digests(folder, there), strict=True))
+            raise InputError(f"{folder / DIGESTS_NAME}: {name!r} is not a file of this folder; copy the folder again")
+    existing = [name for name in expected if (folder / name).is_file()]
+    found = dict(zip(existing, _digests(folder, existing), strict=True))
     problems = []
     for name, digest in expected.items():
         if name not in found:
-            problems.append(f"{name}: no such file, though {DIGESTS_NAME} names it")
+            problems.append(f"{name}: no such file, though {DIGESTS_NAME} lists it")
         elif found[name] != digest:
             problems.append(f"{name}: SHA-256 is {found[name]}, but {DIGESTS_NAME} says {digest}")
     return problems
 
 
 def check_digests(folder: str | os.PathLike, remedy: str) -> None:
-    """Raise [`InputError`] where a file is not as it was written; of the ranks of a machine the first alone looks.
+    """Raise [`InputError`] if a file has changed since it was written. Only the first rank of a machine checks.
 
     Args:
-        folder (path): what to check; one without `digests.json` passes.
-        remedy (`str`): what to do then, the end of the message.
+        folder (path): the folder; one without `digests.json` passes.
+        remedy (`str`): advice for the end of the message.
     """
     problems = digest_problems(folder) if launch_environment.local_rank() == 0 else []
     if problems:

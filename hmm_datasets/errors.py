@@ -1,7 +1,7 @@
-"""Errors a user can mend, told in one line.
+"""Errors that a user can correct, reported in one line.
 
-Every check of user input in this package raises `InputError`. Programs (recipes and the command line) run
-their body under [`one_line_errors`], which turns such an error into one line on stderr and exit code 2.
+Every check of user input in this package raises `InputError`. Programs (recipes and the command line) run under
+[`one_line_errors`], which turns such an error into one line on stderr and exit code 2.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pathlib import Path
 from . import launch_environment
 from .quantities import format_bytes
 
-# What libraries that keep the number of the error to themselves say of a full disk: safetensors, Arrow, torch.save.
+# Messages about a full disk from libraries that do not give the errno: safetensors, Arrow, torch.save.
 _FULL = re.compile(
     r"No space left on device|[Dd]isk quota exceeded"
     r"|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
@@ -30,22 +30,22 @@ _FULL = re.compile(
 
 
 class InputError(ValueError):
-    """Bad input: the message says, in one line, what and where, what was expected and found, how to mend it."""
+    """Bad input. The message gives in one line what is wrong and where, what was expected, and how to correct it."""
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
 
 
 class RankError(InputError):
-    """An error of one rank: its line names the rank and its host, also where that is rank 0."""
+    """An error of one rank. The message names the rank and its host, even for rank 0."""
 
 
 class LostPeer(RankError):
-    """Another process is gone; that one's own error, if it has any, is the one to read."""
+    """Another process has ended. The cause is in the error of that process, if there is one."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, says that a disk or a quota has no room left."""
+    """Whether an error, or one of its causes, means that a disk or a quota is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -56,13 +56,13 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the same command again") -> InputError:
-    """The error for a file or folder that found no room on its disk.
+    """The error for a file or folder that could not be written because its disk is full.
 
     Args:
-        path (path): what was being written; nothing of it may be left when this is called, since it says how much is
-            free now.
-        needed (`str`): how much it takes, in words.
-        advice (`str`, *optional*): what to do once there is room.
+        path (path): the file or folder. Delete what was written of it before this call, because the message gives the
+            free space.
+        needed (`str`): the space needed, in words.
+        advice (`str`, *optional*): what to do once there is space.
     """
     folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
     free = format_bytes(shutil.disk_usage(folder).free)
@@ -71,12 +71,12 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
 
 @contextlib.contextmanager
 def one_line_errors() -> Generator[None]:
-    """End by an [`InputError`] or a full disk with one line, `error: ...`, and exit code 2; other exceptions pass.
+    """A context that turns an [`InputError`] or a full disk into one line, `error: ...`, and exit code 2.
 
-    Of several processes rank 0 speaks at once. The others, and whoever lost another process, wait five seconds, in
-    which the launcher ends them if another failed first; a rank that fails alone is still heard, with number and
-    host. Under torch's launcher (torchrun, accelerate) the line ends the launcher's own report, and so is the last
-    thing on the screen; elsewhere it goes to stderr.
+    Other exceptions pass. Of several processes, rank 0 reports immediately. Other ranks, and processes that lost a
+    peer, wait five seconds first, so that the launcher can end them if another process failed first. So the error of a
+    single rank is still reported, with its number and host. Under torch's launcher (torchrun, accelerate) the line is
+    the end of the launcher's report, and thus the last line on the screen; otherwise it goes to stderr.
     """
     try:
         with _full_disks_named():
@@ -87,7 +87,7 @@ def one_line_errors() -> Generator[None]:
         origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
         if rank > 0 or isinstance(error, LostPeer):
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a run's own handler would not end it
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler of a training run does not end it
             time.sleep(5)
         line = f"error: {origin}{error}"
         if not _reported_by_launcher(line, moment):
@@ -97,7 +97,7 @@ def one_line_errors() -> Generator[None]:
 
 @contextlib.contextmanager
 def _full_disks_named() -> Generator[None]:
-    """Make an [`InputError`] of a full disk that nobody nearer to it has told of, such as that of a cache."""
+    """Turn errors about full disks that were not caught earlier, for example in a cache, into an [`InputError`]."""
     try:
         yield
     except InputError:
@@ -106,8 +106,8 @@ def _full_disks_named() -> Generator[None]:
         if not is_disk_full(error):
             raise
         caches = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR"))
-        places = [Path.cwd(), Path.home(), Path(tempfile.gettempdir()), *map(Path, filter(None, caches))]
-        free = {place: shutil.disk_usage(place).free for place in places if place.is_dir()}
+        folders = [Path.cwd(), Path.home(), Path(tempfile.gettempdir()), *map(Path, filter(None, caches))]
+        free = {folder: shutil.disk_usage(folder).free for folder in folders if folder.is_dir()}
         fullest = min(free, key=free.__getitem__)
         what = getattr(error, "filename", None) or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
         raise InputError(
@@ -117,12 +117,12 @@ def _full_disks_named() -> Generator[None]:
 
 
 def _reported_by_launcher(line: str, moment: float) -> bool:
-    """Leave a line to torch's launcher, in the form of `torch.distributed.elastic`; False where none will say it."""
+    """Pass a line to torch's launcher, in the format of `torch.distributed.elastic`; False if none will report it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-    if not path or restarts[0] != restarts[1]:  # it says nothing of a failure after which it starts again
+    if not path or restarts[0] != restarts[1]:  # the launcher does not report failures before its last restart
         return False
-    report = {"message": f"\n{line}", "timestamp": int(moment)}  # the message as it is, on a line of its own
+    report = {"message": f"\n{line}", "timestamp": int(moment)}  # the newline puts the message on its own line
     try:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(report, file)

@@ -1,15 +1,15 @@
-"""One writer per folder: a lock that outlives no process, on one machine or on a disk that several share.
+"""One writer per folder: a lock that never outlives its process, on a local disk or one shared by several machines.
 
-The lock is a small JSON file that says which process on which host has been writing since when. It appears by
-exclusive creation, which network disks do atomically, unlike `flock`, which some do not know at all. A thread of its
-holder counts up a number in it every ten seconds. Whoever finds a lock decides:
+The lock is a small JSON file with the process and host that write, and the time since when. It is made by exclusive
+creation, which is atomic on network disks; `flock` does not work on some of them. A thread of the holder increments a
+number in the file every ten seconds. A process that finds a lock does the following:
 
-- Of a process on this machine: it is taken over at once if that process is gone. If it lives, it is given ten seconds
-  to end (ranks whose launcher was killed need one), then the newcomer is refused.
-- Of a process on another machine, which cannot be looked at: the newcomer watches the number. If it moves, the
-  newcomer is refused; if it stands still for a minute, the lock is taken over. No two clocks are compared.
+- If the holder is on this machine and has ended, the lock is taken over at once. If the holder is running, it is given
+  ten seconds to end (ranks whose launcher was killed need one second); then the new process is refused.
+- If the holder is on another machine, the new process watches the number. If it changes, the new process is refused.
+  If it does not change for a minute, the lock is taken over. Clocks of different machines are never compared.
 
-A holder that finds another's lock in place of its own (it was stopped for minutes, and is awake again) ends at once.
+A holder that finds the lock of another process instead of its own (after it was suspended for minutes) ends at once.
 """
 
 import contextlib
@@ -31,35 +31,35 @@ from .files import discard_unfinished
 from .quantities import format_duration
 
 LOCK_NAME = ".lock"
-"""What the lock is called in the folder that it guards."""
+"""Name of the lock in the folder that it protects."""
 
 BEAT_EVERY = 10.0
-"""Seconds between two signs of life of a holder."""
+"""Seconds between two heartbeats of a holder."""
 
 SILENCE = 60.0
-"""Seconds without a sign of life after which the holder on another machine is taken for dead."""
+"""Seconds without a heartbeat after which a holder on another machine is considered dead."""
 
 PATIENCE = 10.0
-"""Seconds that a living holder on this machine is given to end."""
+"""Seconds that a running holder on this machine is given to end."""
 
 _LOOK_EVERY = 0.25
-_WORTH_A_LINE = 2.0
-_WIDTH = 512  # bytes of a lock: always as many, so that a beat needs no room on a full disk
+_MESSAGE_AFTER = 2.0
+_WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on a full disk
 
-_held: set[Path] = set()  # locks of this process, or of rank 0 for it
+_held: set[Path] = set()  # locks held by this process, or by rank 0 on its behalf
 
 
 @dataclass
 class Holder:
-    """Who holds a lock.
+    """The process that holds a lock.
 
     Attributes:
-        host (`str`), process (`int`): which process.
-        machine (`str`): boot and process namespace: only where these agree does the number of a process say anything.
-        started (`float`): when that process started, by its machine: numbers of processes are given again.
-        since (`float`): when it took the lock, in seconds since 1970.
-        token (`str`): tells this lock from any other.
-        beat (`int`): signs of life so far.
+        host (`str`), process (`int`): host name, and id of the process.
+        machine (`str`): boot id and process namespace; process ids can be compared only where these are equal.
+        started (`float`): start time of the process on its machine, because process ids are reused.
+        since (`float`): time at which it took the lock, in seconds since 1970.
+        token (`str`): random identifier of this lock.
+        beat (`int`): number of heartbeats so far.
     """
 
     host: str
@@ -83,7 +83,7 @@ class Holder:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Holder | None":
-        """The holder that a lock names; `None` if it is cut or not ours."""
+        """The holder in the content of a lock; `None` if it is truncated or has another format."""
         try:
             return cls(**json.loads(content))
         except (ValueError, TypeError):
@@ -91,12 +91,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """Whether the holder is a process on this machine."""
         return self.machine == _machine()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is there, on this machine."""
+        """Whether the process is running, if it is on this machine."""
         return _started(self.process) == self.started
 
 
@@ -104,18 +104,18 @@ class Holder:
 def exclusive_lock(
     folder: str | os.PathLike, lock: str | os.PathLike | None = None, *, nested: bool = False
 ) -> Iterator[None]:
-    """Keep other processes from writing to a folder while the block runs.
+    """A context in which other processes cannot write to a folder.
 
-    Of several ranks rank 0 holds the lock; where they can talk to each other, all are refused if it is.
+    Of several ranks, rank 0 holds the lock. If they are connected and rank 0 is refused, all of them raise the error.
 
     Args:
-        folder (path): what is guarded; made if it is missing.
+        folder (path): the protected folder; made if it is missing.
         lock (path, *optional*): the file of the lock; by default `.lock` in the folder.
-        nested (`bool`, *optional*, defaults to `False`): let a block pass that runs within one of this process on the
-            same folder; otherwise it is refused as another process is.
+        nested (`bool`, *optional*, defaults to `False`): allow a context of this process inside another one on the
+            same folder; otherwise it is refused.
 
     Raises:
-        `InputError`: another process writes there; it names host, process and age.
+        `InputError`: another process writes there; the message gives its host, process id and age.
     """
     folder = Path(folder)
     lock = Path(lock if lock is not None else folder / LOCK_NAME).absolute()
@@ -128,7 +128,7 @@ def exclusive_lock(
             held = _acquire(folder, lock)
         except InputError as error:
             refusal = str(error)
-    refusal = _told_by_rank_0(refusal)
+    refusal = _refusal_of_rank_0(refusal)
     if refusal is not None:
         raise InputError(refusal)
     _held.add(lock)
@@ -141,7 +141,7 @@ def exclusive_lock(
 
 
 class _HeldLock:
-    """A lock of this process, and the thread that keeps it."""
+    """A lock of this process, and the thread that writes its heartbeats."""
 
     def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
         self.path, self.holder, self.handle, self.made = path, holder, handle, made
@@ -156,18 +156,18 @@ class _HeldLock:
             if found is not None and found.token != self.holder.token:
                 discard_unfinished()
                 print(
-                    f"error: {self.path}: process {found.process} on {found.host} has taken this over, since nothing "
-                    f"was heard of process {self.holder.process} for {SILENCE:.0f} s; this one ends",
+                    f"error: {self.path}: process {found.process} on {found.host} has taken this over, because "
+                    f"process {self.holder.process} had no heartbeat for {SILENCE:.0f} s; this process ends",
                     file=sys.stderr,
                     flush=True,
                 )
                 os._exit(1)
             self.holder.beat += 1
-            with contextlib.suppress(OSError):  # a disk that is away for a moment
+            with contextlib.suppress(OSError):  # the disk may be unavailable for a moment
                 os.pwrite(self.handle, self.holder.to_bytes(), 0)
 
     def release(self) -> None:
-        """Delete the lock, and the folder that it guards if it was made for it and holds nothing."""
+        """Delete the lock, and the folder too if it was made for the lock and is empty."""
         self._released.set()
         self._thread.join()
         os.close(self.handle)
@@ -183,17 +183,17 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
     began = time.monotonic()
     told = False
     made = None if folder.exists() else folder
-    watched: tuple[bytes, float] | None = None  # what the lock says, and since when
+    watched: tuple[bytes, float] | None = None  # content of the lock, and the time when it was first seen
     while True:
         holder = Holder.this_process()
         handle = _create(folder, path, holder)
         if handle is not None:
             for left in path.parent.glob(f"{path.name}.*"):
-                left.unlink(missing_ok=True)  # of a process that was killed while it took this lock over
+                left.unlink(missing_ok=True)  # left by a process that was killed while taking this lock over
             return _HeldLock(path, holder, handle, made)
         content, now = _read(path), time.monotonic()
         if content is None:
-            continue  # it was released just now
+            continue  # it has just been released
         other = Holder.from_bytes(content)
         if other is not None and other.is_here:
             if not other.is_alive:
@@ -209,16 +209,16 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
         elif now - watched[1] > SILENCE:
             _remove(path, None if other is None else other.token)
             continue
-        if not told and now - began > _WORTH_A_LINE:
+        if not told and now - began > _MESSAGE_AFTER:
             told = True
-            of_whom = "somebody" if other is None else f"process {other.process} on {other.host}"
-            waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {of_whom} still writes there"
+            writer = "another process" if other is None else f"process {other.process} on {other.host}"
+            waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {writer} still writes there"
             print(waiting, file=sys.stderr, flush=True)
         time.sleep(_LOOK_EVERY)
 
 
 def _create(folder: Path, path: Path, holder: Holder) -> int | None:
-    """Create the lock and return an open handle to it; `None` if there is one."""
+    """Create the lock and return an open handle to it; `None` if a lock exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,7 +248,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _remove(path: Path, token: str | None) -> None:
-    """Delete a lock if it is still the one with this token; two that find it dead must not delete a third's."""
+    """Delete a lock if it still has this token.
+
+    Two processes that find a dead lock at once must not delete the new lock of a third.
+    """
     aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         os.rename(path, aside)
@@ -266,24 +269,24 @@ def _refusal(folder: Path, path: Path, holder: Holder, how: str) -> InputError:
     age = max(0.0, time.time() - holder.since)
     return InputError(
         f"{folder}: process {holder.process} on {holder.host} has been writing there for {format_duration(age)}; wait "
-        f"for it to end or {how}, or choose another folder; the lock of a dead process ({path}) is taken over without "
-        f"asking, from another machine after {SILENCE:.0f} s of silence"
+        f"for it to end or {how}, or choose another folder; the lock of a dead process ({path}) is taken over "
+        f"automatically, from another machine after {SILENCE:.0f} s without a heartbeat"
     )
 
 
-def _told_by_rank_0(refusal: str | None) -> str | None:
-    """What rank 0 says, on every rank, where they are connected."""
+def _refusal_of_rank_0(refusal: str | None) -> str | None:
+    """The refusal of rank 0 on every rank, if the ranks are connected."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return refusal
-    words = [refusal]
-    torch.distributed.broadcast_object_list(words, src=0)
-    return words[0]
+    refusals = [refusal]
+    torch.distributed.broadcast_object_list(refusals, src=0)
+    return refusals[0]
 
 
 @cache
 def _machine() -> str:
-    """What tells this machine, and within it this container, from others: the boot, and the namespace of processes."""
+    """Identifier of this machine and container: the boot id and the process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -294,7 +297,7 @@ def _machine() -> str:
 
 
 def _started(process: int) -> float | None:
-    """When a process of this machine started, on a clock that nobody sets; `None` if it is gone."""
+    """Start time of a process on this machine, by a monotonic clock; `None` if the process has ended."""
     stat = Path(f"/proc/{process}/stat")
     if Path("/proc/self/stat").exists():
         try:

@@ -1,6 +1,7 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed; and what a full disk says.
+"""Atomic files and folders: written under a temporary name, synced, then renamed. Full disks are reported.
 
-A process knows what it is writing, so that one that has to end at once can delete it ([`discard_unfinished`]).
+A process keeps track of its unfinished files, so that it can delete them when it has to end at once
+([`discard_unfinished`]).
 """
 
 import contextlib
@@ -25,7 +26,7 @@ _unfinished: set[Path] = set()
 
 @contextlib.contextmanager
 def unfinished(path: Path) -> Generator[None]:
-    """Delete what is written at `path` when the block is left, unless it was renamed by then."""
+    """A context at whose end `path` is deleted, unless it has been renamed."""
     _unfinished.add(path)
     try:
         yield
@@ -36,10 +37,10 @@ def unfinished(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _becoming(path: Path, temporary: Path) -> Generator[None]:
-    """Around what writes `temporary` and renames it to `path`: it is whole or gone.
+    """A context in which `temporary` is written and renamed to `path`; after an error it is deleted.
 
     Raises:
-        `InputError`: the disk is full, however the library that found out says so.
+        `InputError`: the disk is full, whatever the error of the library that noticed it.
     """
     with unfinished(temporary):
         try:
@@ -53,10 +54,10 @@ def _becoming(path: Path, temporary: Path) -> Generator[None]:
 
 
 def discard_unfinished(after: float = 0.0) -> None:
-    """Delete all that this process is writing: for one that has to end at once.
+    """Delete all unfinished files of this process, before it ends at once.
 
     Args:
-        after (`float`, *optional*): seconds to wait before, in which other processes stop writing there too.
+        after (`float`, *optional*): seconds to wait first, until other processes have stopped writing there too.
     """
     if _unfinished:
         time.sleep(after)
@@ -65,7 +66,7 @@ def discard_unfinished(after: float = 0.0) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
+    """Delete a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -73,14 +74,14 @@ def remove(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; 0 if it is not there."""
+    """Size in bytes of a file, or of all files in a folder; 0 if it does not exist."""
     files = [path, *path.rglob("*")]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Generator[Path]:
-    """Yield a temporary path in the same folder; rename it to `path` on success, delete it on any error.
+    """A context that gives a temporary path in the same folder, renamed to `path` on success, deleted on any error.
 
     Raises:
         `InputError`: the disk is full.
@@ -100,7 +101,7 @@ def atomic_file(path: str | os.PathLike) -> Generator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike) -> Generator[Path]:
-    """Yield an empty temporary folder beside `path`; put it in place of `path` on success, delete it on any error.
+    """A context that gives an empty temporary folder, which replaces `path` on success and is deleted on any error.
 
     Raises:
         `InputError`: the disk is full.
@@ -124,7 +125,7 @@ def atomic_folder(path: str | os.PathLike) -> Generator[Path]:
 
 @contextlib.contextmanager
 def written_together(folder: str | os.PathLike) -> Generator[Path]:
-    """Yield an empty temporary folder in `folder`; on success all that it holds is moved there, on any error deleted.
+    """A context that gives an empty temporary folder; its content is moved to `folder` on success, else deleted.
 
     Raises:
         `InputError`: the disk is full.
@@ -138,9 +139,9 @@ def written_together(folder: str | os.PathLike) -> Generator[Path]:
 
 
 def move_into(source: Path, target: Path) -> None:
-    """Move all that a folder holds to another, each file and folder in place of one of its name, once all are synced.
+    """Sync the content of a folder and move it to another one, replacing files and folders of the same names.
 
-    Both are on one disk, so that each appears whole.
+    Both folders must be on the same disk, so that each file is moved atomically.
     """
     sync_tree(source)
     for path in sorted(source.iterdir()):
@@ -151,7 +152,7 @@ def move_into(source: Path, target: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush a folder and all that is in it to the disk."""
+    """Flush a folder and all files in it to the disk."""
     for file in [folder, *folder.rglob("*")]:
         sync(file)
 
@@ -179,7 +180,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        `InputError`: no such file, not text in UTF-8, not YAML, or not a mapping; it names the byte or line.
+        `InputError`: there is no such file, or it is not UTF-8 text, not YAML or not a mapping; the message gives the
+            byte or line.
     """
     import yaml
 
@@ -190,7 +192,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
-            f"{error.object.count(10, 0, error.start) + 1}; save the file again with the encoding UTF-8"
+            f"{error.object.count(10, 0, error.start) + 1}; save the file with the encoding UTF-8"
         ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -216,17 +218,18 @@ def append_jsonl(path: str | os.PathLike, row: dict) -> None:
 
 
 def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> None:
-    """Write a JSON Lines file anew, atomically."""
+    """Write a whole JSON Lines file, atomically."""
     with atomic_file(path) as temporary:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def read_jsonl(path: str | os.PathLike) -> list[dict]:
-    """Read a JSON Lines file. A last line without its newline is the mark of a crash and is left out."""
+    """Read a JSON Lines file. A last line without a newline was left by a crash and is ignored."""
     path = Path(path)
     try:
-        # Bytes: a crash may cut a character in two, and str.splitlines cuts at some that JSON leaves in strings.
+        # Bytes, because a crash may cut a character in two, and because str.splitlines splits at characters that are
+        # allowed in JSON strings.
         *lines, _torn = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -240,7 +243,7 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

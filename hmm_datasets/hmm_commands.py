@@ -1,6 +1,6 @@
-"""What the subcommands about one HMM or one family do: draw from it, score sequences, describe it.
+"""The subcommands about one HMM or family: draw sequences, score sequences, describe it.
 
-Whatever takes time to import is imported in the function that needs it, as in `cli`.
+Slow imports are in the functions that need them, as in `cli`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _CHUNK_TOKENS = 1 << 22
 
 
 def sample(arguments: argparse.Namespace) -> int:
-    """Draw sequences to a file or to stdout, a chunk at a time."""
+    """Draw sequences to a file or to stdout, one chunk at a time."""
     import numpy as np
 
     hmm = _load(arguments.hmm)
@@ -38,7 +38,7 @@ def sample(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         return 0
     if output.suffix not in (".npy", ".bin", ".txt"):
-        raise InputError(f"--output {output}: expected a name that ends in .npy, .bin or .txt")
+        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin or .txt")
     from .files import atomic_file
     from .hmm.sampling.sequences import smallest_unsigned
 
@@ -59,7 +59,7 @@ def sample(arguments: argparse.Namespace) -> int:
 
 
 def score(arguments: argparse.Namespace) -> int:
-    """Mean negative log-likelihood of the sequences in a file."""
+    """Print the mean negative log-likelihood of the sequences in a file."""
     import numpy as np
 
     hmm = _load(arguments.hmm)
@@ -79,19 +79,19 @@ def score(arguments: argparse.Namespace) -> int:
         error = f", standard error {rates.std(ddof=1) / np.sqrt(count):.6f}"
     print(f"{rates.mean():.6f} nats per token{error}, over {count:,} sequences of {length:,} tokens")
     if impossible > 0:
-        print(f"{impossible:,} of {count:,} sequences are impossible under it")
+        print(f"{impossible:,} of {count:,} sequences are impossible under the HMM or family")
     return 0
 
 
 def entropy_rate(arguments: argparse.Namespace) -> int:
-    """The entropy rate and its standard error."""
+    """Print the entropy rate and its standard error."""
     import math
 
     source = _load(arguments.hmm)
     if not hasattr(source, "entropy_rate"):
         raise InputError(
-            f"{arguments.hmm}: a family of HMMs, whose loss falls with every token that tells the HMM; describe shows "
-            "what predictors reach at each position"
+            f"{arguments.hmm}: is a family of HMMs, whose optimal loss decreases as the tokens reveal the HMM; use "
+            "describe, which gives the losses of predictors at each position"
         )
     rate = source.entropy_rate()
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
@@ -100,7 +100,7 @@ def entropy_rate(arguments: argparse.Namespace) -> int:
 
 
 def describe(arguments: argparse.Namespace) -> int:
-    """Tables, or JSON, of an HMM; pictures where asked for."""
+    """Print the description of an HMM or family as tables or JSON, and write plots if requested."""
     import json
 
     from .hmm.model import HMM
@@ -109,7 +109,7 @@ def describe(arguments: argparse.Namespace) -> int:
     hmm = _load(arguments.hmm)
     is_one = isinstance(hmm, HMM)
     if arguments.plot is not None and not is_one:
-        raise InputError(f"--plot: {arguments.hmm} is a family; pictures are of the tables of one HMM")
+        raise InputError(f"--plot: {arguments.hmm} is a family, but plots show one HMM; leave --plot out")
     sizes = {"length": arguments.length, "num_sequences": arguments.num_sequences}
     description = describe(hmm, **sizes) if is_one else describe_family(hmm, **sizes)
     text = description_text if is_one else family_text
@@ -127,7 +127,7 @@ def _load(name_or_path: str) -> "HMM | Family":
 
 
 def _width(source: "HMM | Family", length: int) -> int:
-    """Numbers that the log-likelihood of a sequence holds at once."""
+    """Numbers in memory for the log-likelihood of one sequence."""
     from .hmm.model import HMM
 
     return source.num_states if isinstance(source, HMM) else length * source.num_symbols
@@ -137,7 +137,7 @@ def _chunks(hmm: "HMM | Family", arguments: argparse.Namespace) -> "Iterator[np.
     count, length = arguments.num_sequences, arguments.length
     rows = max(1, _CHUNK_TOKENS // max(length, 1))
     with contextlib.closing(progress_bar(count * length, " tokens")) as bar:
-        # The first draw, of nothing, refuses a bad seed before anything is written.
+        # Even without sequences one empty draw is made, which checks the arguments.
         for start in range(0, max(count, 1), rows):
             chunk = hmm.sample(min(rows, count - start), length, arguments.seed, (arguments.first + start) % (1 << 64))
             yield chunk

@@ -1,7 +1,8 @@
-"""What fixes the result of a run: written beside it, compared when it would go on, and changed only where accepted.
+"""The identity of a run: everything that decides its result. It is saved beside the run and compared on resuming.
 
 An identity is a mapping of sections to mappings of names to values, such as `{"data": {"seed": 0}, "settings":
-{"learning_rate": 1e-3}}`. Training runs, fits and token streams all compare theirs by [`check_identity`].
+{"learning_rate": 1e-3}}`. Training runs, fits and token streams are compared by [`check_identity`], and may differ
+only in what the user accepts.
 """
 
 import json
@@ -18,7 +19,7 @@ Identity = Mapping[str, Mapping[str, Any]]
 
 
 def as_saved(identity: Identity) -> dict[str, dict[str, Any]]:
-    """An identity as it will be read back: a tuple as a list, an unknown object as its text."""
+    """An identity in the form in which it will be read from JSON: tuples as lists, unknown objects as text."""
     return json.loads(json.dumps(identity, default=str))
 
 
@@ -34,9 +35,9 @@ def check_folder_identity(
     fixed: Collection[str] = (),
     remedy: str = "choose another output_dir",
 ) -> None:
-    """Compare what `identity.json` of a folder says with the identity of now; see [`check_identity`].
+    """Compare `identity.json` of a folder with the current identity; see [`check_identity`].
 
-    A folder without the file is taken as it is.
+    A folder without the file passes.
     """
     path = folder / IDENTITY_NAME
     if path.exists():
@@ -51,18 +52,18 @@ def check_identity(
     fixed: Collection[str] = (),
     remedy: str = "choose another output_dir",
 ) -> None:
-    """Refuse to go on with what is another run's.
+    """Raise an error if the saved identity differs from the current one.
 
     Args:
-        path (path): what to name in the error.
-        before (mapping), now (mapping): identities; sections that either lacks are not compared.
-        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ; None where the program
-            cannot go on with any change, so that the error does not offer it.
-        fixed (collection of `str`, *optional*): names that may not differ, accepted or not.
-        remedy (`str`, *optional*): what the error says to do.
+        path (path): file or folder to name in the error.
+        before (mapping), now (mapping): saved and current identity; sections that are missing in one are not compared.
+        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ; None if the program
+            cannot accept changes, so that the error does not offer it.
+        fixed (collection of `str`, *optional*): names that may not differ, even if accepted.
+        remedy (`str`, *optional*): advice for the error.
 
     Raises:
-        `InputError`: something else differs; all of it is named.
+        `InputError`: other names differ; the message gives all of them.
 
     ```python
     >>> check_identity("run", {"data": {"seed": 0}}, {"data": {"seed": 1}}, accepted=["data.seed"])
@@ -78,9 +79,9 @@ def check_identity(
     }
     if lasting := [f"{name} {change}" for name, change in changes.items() if name in fixed]:
         raise InputError(
-            f"{path}: of another run: {'; '.join(lasting)}, with which it cannot go on; set it back, or {remedy}"
+            f"{path}: of another run: {'; '.join(lasting)}; this cannot be accepted, set it back, or {remedy}"
         )
     changes = {name: change for name, change in changes.items() if name not in (accepted or ())}
     if changes:
-        offer = "" if accepted is None else f", or go on all the same with --accept_changes {' '.join(changes)}"
+        offer = "" if accepted is None else f", or accept the changes with --accept_changes {' '.join(changes)}"
         raise InputError(f"{path}: of another run: {'; '.join(map(' '.join, changes.items()))}; {remedy}{offer}")

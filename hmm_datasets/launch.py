@@ -1,4 +1,4 @@
-"""How a recipe starts and ends: settings from `--config FILE.yaml` and flags, errors in one line, a clean exit."""
+"""Start and end of a recipe: settings from `--config FILE.yaml` and flags, errors in one line, a clean exit."""
 
 import atexit
 import contextlib
@@ -21,18 +21,18 @@ from .launcher_watch import end_with_launcher
 def run(main: Callable[..., None], *kinds: type | str) -> None:
     """Parse the command line into settings and call `main` with them.
 
-    While `main` runs, its `output_dir` is locked. A process that a launcher started ends when that one is gone.
+    While `main` runs, its `output_dir` is locked. A process started by a launcher ends when the launcher has ended.
 
     Args:
         main (callable): takes one argument for each of `kinds`.
-        kinds (`type` or `str`): dataclasses of settings, or names of those in `hmm_datasets.training.settings`, which
-            loads only now.
+        kinds (`type` or `str`): dataclasses of settings, or names of dataclasses in `hmm_datasets.training.settings`,
+            which is imported only here.
     """
     end_with_launcher()
-    # DeepSpeed calls old names of torch's at every step; nobody who runs a recipe can mend that.
+    # DeepSpeed calls deprecated functions of torch at every step, which users of a recipe cannot change.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    with contextlib.suppress(io.UnsupportedOperation):  # where stderr is no file, as in a notebook
-        faulthandler.enable()  # a process that a signal kills says where it was
+    with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
+        faulthandler.enable()  # prints a traceback when a signal kills the process
     with exit_without_teardown(), one_line_errors(), _one_line_of_lost_peers():
         import torch
 
@@ -42,26 +42,27 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
 
         kinds = [getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds]
         chosen = settings.parse_settings(*kinds)
-        sys.argv[:] = masked_arguments(sys.argv)  # trackers write the command line down
+        sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
         output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
         with contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir):
             main(*chosen)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             from accelerate import PartialState
 
-            # Together: a rank that leaves while another still holds a connection to it can make that one abort.
+            # All ranks together, because a rank that leaves early can make others abort that are still connected to
+            # it.
             state = PartialState()
             state.wait_for_everyone()
             state.destroy_process_group()
 
 
-# Gloo's words for it, which are all that tells its errors from others.
+# Messages of gloo, which has no class for these errors.
 _LOST_PEER = re.compile(r"(Connection (closed|reset) by peer|Timed out waiting|Broken pipe)")
 
 
 @contextlib.contextmanager
 def _one_line_of_lost_peers() -> Iterator[None]:
-    """Tell in one line that another process is gone; what it says of itself, if anything, stands in its own log."""
+    """Report in one line that another process has ended. The reason, if known, is in the log of that process."""
     try:
         yield
     except RuntimeError as error:
@@ -69,20 +70,21 @@ def _one_line_of_lost_peers() -> Iterator[None]:
         if launch_environment.world_size() == 1 or not _LOST_PEER.search(reason):
             raise
         raise LostPeer(
-            f"lost another process ({reason}); look for the one that ended first, here or on another host; the same "
-            "command goes on from the newest checkpoint"
+            f"lost another process ({reason}); look for the error of the one that ended first, here or on another "
+            "host; the same command resumes from the newest checkpoint"
         ) from None
 
 
 @contextlib.contextmanager
 def exit_without_teardown() -> Iterator[None]:
-    """Let this process, where it is one of several, end after its exit handlers, without tearing Python down.
+    """End this process, if it is one of several, after its exit handlers and without the teardown of Python.
 
-    Gloo's threads may let go of their last tensors only then, and abort a process whose work is all done: SIGABRT,
-    "terminate called without an active exception" (PyTorch pull request 179291, issue 190489). Meant for the body of
-    a program, once, before it imports torch: handlers run in the reverse of the order in which they registered.
+    Threads of gloo may release their last tensors only during the teardown, and then abort a process that has finished
+    its work: SIGABRT, "terminate called without an active exception" (PyTorch pull request 179291, issue 190489). Use
+    this context once around the body of a program, before torch is imported, because exit handlers run in reverse
+    order of registration.
     """
-    code = 1  # of an exception that nobody catches
+    code = 1  # for an exception that is not caught
 
     def leave() -> None:
         if launch_environment.world_size() > 1:

@@ -1,14 +1,14 @@
-"""A rank ends when the launcher that started it is gone.
+"""Ending a rank when the launcher that started it has ended.
 
-`accelerate launch` and `torchrun` start each rank in a session of its own. Whoever kills the launcher without warning
-(`kill -9`, the out-of-memory killer, a cancelled job) leaves its ranks alive: those that train go on and write, beside
-the run that is started again in their place; those that still import wait in the rendezvous for half an hour. Nothing
-in torch or accelerate ends them. Here a thread looks every half second who the parent of the rank is, and ends the
-process once it is no longer the launcher. It works in every phase, since imports, collectives and writing to a disk
-all let other threads run.
+`accelerate launch` and `torchrun` start each rank in a new session. If the launcher is killed without warning
+(`kill -9`, the out-of-memory killer, a cancelled job), its ranks survive. Ranks that train continue to write, at the
+same time as a restarted run. Ranks that are still importing wait in the rendezvous for half an hour. Neither torch nor
+accelerate ends them. Here a thread checks the parent of the rank every half second, and ends the process when the
+parent is no longer the launcher. This works at any time, because imports, collectives and disk writes all let other
+threads run.
 
-A process that no launcher started is left alone: one started from a shell, by nohup, setsid, tmux or Slurm outlives
-what started it, as any program does.
+A process that was not started by a launcher is not affected. One started from a shell, by nohup, setsid, tmux or Slurm
+may outlive the program that started it.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from . import launch_environment
 from .files import discard_unfinished
 
 _LOOK_EVERY = 0.5  # seconds
-_OTHER_RANKS = 1.0  # seconds until the other ranks have noticed too, and write no more
+_OTHER_RANKS = 1.0  # seconds until the other ranks have noticed it too and stopped writing
 
-# What the first words of a launcher's command line look like: a script by its name, or a module after `-m`.
+# Matches one of the first words of the command line of a launcher: the name of a script, or a module after `-m`.
 _LAUNCHER = re.compile(
     r"(^|/)(accelerate|accelerate-launch|torchrun|deepspeed|hmm-datasets)$|^hmm_datasets\.cli$"
     r"|(^|[/.])accelerate[/.]commands[/.]|torch[/.]distributed[/.](run|launch)\b|deepspeed[/.]launcher[/.]"
@@ -32,17 +32,17 @@ _LAUNCHER = re.compile(
 
 
 def end_with_launcher() -> None:
-    """Watch the launcher that started this process, if one did, and end this process once that one is gone.
+    """Watch the launcher that started this process, if there is one, and end this process when it has ended.
 
-    Call it once, first of all. Files and folders that were being written are deleted
-    ([`~hmm_datasets.files.discard_unfinished`]); the exit code is 1.
+    Call it once, before anything else. Unfinished files and folders are deleted
+    ([`~hmm_datasets.files.discard_unfinished`]), and the exit code is 1.
     """
     leader = _launched_process()
     if leader is None:
         return
     launcher = _parent(leader)
     if launcher is None or (leader == os.getpid() and not _is_python(launcher)):
-        _end(launcher)  # it was killed while this process was starting
+        _end(launcher)  # the launcher was killed while this process was starting
     threading.Thread(target=_watch, args=(leader, launcher), daemon=True, name="watch-launcher").start()
 
 
@@ -51,7 +51,7 @@ def _launched_process() -> int | None:
     import psutil
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return os.getsid(0)  # torch's elastic agent gives each process that it starts a session
+        return os.getsid(0)  # torch's elastic agent starts each process in a new session
     try:
         words = psutil.Process(os.getppid()).cmdline()[:4]
     except psutil.Error:
@@ -66,7 +66,7 @@ def _watch(leader: int, launcher: int) -> None:
 
 
 def _parent(process: int) -> int | None:
-    """The parent of a process; `None` if the process is gone."""
+    """The parent of a process; `None` if the process has ended."""
     import psutil
 
     if process == os.getpid():
@@ -83,7 +83,7 @@ def _is_python(process: int) -> bool:
     try:
         return "python" in psutil.Process(process).exe()
     except psutil.AccessDenied:
-        return False  # of another user, so no launcher of this one's
+        return False  # a process of another user cannot be the launcher
     except psutil.NoSuchProcess:
         return False
 
@@ -91,6 +91,6 @@ def _is_python(process: int) -> bool:
 def _end(launcher: int | None) -> None:
     discard_unfinished(after=_OTHER_RANKS)
     rank = launch_environment.rank()
-    with contextlib.suppress(OSError):  # the launcher's terminal may be gone with it
-        print(f"error: rank {rank} ends: its launcher (process {launcher}) is gone", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal of the launcher may be closed
+        print(f"error: rank {rank} ends: its launcher (process {launcher}) has ended", file=sys.stderr, flush=True)
     os._exit(1)

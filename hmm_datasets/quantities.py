@@ -1,10 +1,10 @@
-"""Quantities as text, in the unit that suits them."""
+"""Quantities formatted as text in suitable units."""
 
 import time
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes, in the decimal unit that suits it.
+    """A number of bytes in a suitable decimal unit.
 
     ```python
     >>> format_bytes(999), format_bytes(12_345_678)
@@ -22,7 +22,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time, in its two largest units.
+    """A duration in its two largest units.
 
     ```python
     >>> [format_duration(seconds) for seconds in (3.21, 150, 7500, 200_000)]

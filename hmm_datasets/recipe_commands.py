@@ -1,8 +1,8 @@
 """Recipes as subcommands: `hmm-datasets pretrain --config FILE [--launch zero3 --num_processes 8] [flags]`.
 
-Without `--launch` a recipe runs in this process, exactly as `python recipes/NAME.py` does. With it, this process
-becomes accelerate's launcher, as `accelerate launch` is: it takes accelerate's own flags, and all others are the
-recipe's. The exit code is that of the rank that failed first.
+Without `--launch` a recipe runs in this process, as with `python recipes/NAME.py`. With it, this process becomes
+accelerate's launcher, as with `accelerate launch`: it takes the flags of accelerate, and passes all others to the
+recipe. The exit code is that of the rank that failed first.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ class RecipeCommand:
     """A subcommand that starts a recipe.
 
     Attributes:
-        script (`str`): the recipe, below `recipes/`.
-        summary (`str`): what it does, for the list of commands.
-        first (`str`, *optional*): flag that a first argument without one stands for, as in `evaluate MODEL`.
+        script (`str`): the recipe, as a path below `recipes/`.
+        summary (`str`): description for the list of commands.
+        first (`str`, *optional*): flag for a first argument that is given without a flag, as in `evaluate MODEL`.
         launches (`bool`): whether it can run on several processes.
     """
 
@@ -52,12 +52,12 @@ RECIPE_COMMANDS = {
     "midtrain": RecipeCommand("midtrain.py", "train a model further, on a mixture of token streams"),
     "sft": RecipeCommand("sft.py", "fine-tune a model on conversations"),
     "evaluate": RecipeCommand(
-        "evaluate_model.py", "how far a model is from the optimum: a report in one folder", "--model"
+        "evaluate_model.py", "report in a folder how far a model is from the optimum", "--model"
     ),
-    "answers": RecipeCommand("answers.py", "how a fine-tuned model answered held-out questions", launches=False),
-    "report": RecipeCommand("report.py", "one report of the runs of an experiment", launches=False),
+    "answers": RecipeCommand("answers.py", "show how a fine-tuned model answered held-out questions", launches=False),
+    "report": RecipeCommand("report.py", "write one report on the runs of an experiment", launches=False),
     "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
-    "demo": RecipeCommand("demo/run.py", "the whole demo, in outputs/demo: minutes on two cores", launches=False),
+    "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
     "belief-geometry": RecipeCommand(
         "belief_geometry/run.py", "experiment: beliefs in the residual stream", launches=False
     ),
@@ -65,40 +65,40 @@ RECIPE_COMMANDS = {
         "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
     ),
     "leaky-tokenizer": RecipeCommand(
-        "leaky_tokenizer/run.py", "experiment: a tokenizer that has seen the test text", launches=False
+        "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
     ),
 }
 
 LAUNCHER_HELP = """\
 usage: hmm-datasets {name} [--launch CONFIG [launcher's flags]] [--config FILE.yaml] [recipe's flags]
 
-  --launch CONFIG   start several processes by accelerate: {configs},
+  --launch CONFIG   start several processes with accelerate: {configs},
                     or a YAML file of `accelerate config`
   launcher's flags  --num_processes, --num_machines, --machine_rank, --main_process_ip, --main_process_port,
                     --mixed_precision and the others of `accelerate launch`
-  --config FILE     YAML file of settings, one of yours or one that `hmm-datasets configs` lists
+  --config FILE     YAML file of settings, your own or one listed by `hmm-datasets configs`
 
 The recipe's flags:
 """
 
-# Settings of a recipe that accelerate has flags of the same name for: they stay the recipe's.
+# Settings of recipes whose names are also flags of accelerate. They are passed to the recipe.
 _RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps"}
-# What this module gives to the launcher itself, or what would start something other than the recipe.
+# Flags that this module passes to the launcher itself, or that would start something other than the recipe.
 _OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
-# The launcher's flags that tell most clearly that --launch was forgotten.
+# Flags of the launcher that most clearly show that --launch was forgotten.
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
 _ONLY_LAUNCHED |= {"--mixed_precision"}
 
 
 def start(name: str, arguments: Sequence[str]) -> int:
-    """Run a recipe in this process, or launch it; the exit code.
+    """Run a recipe in this process or launch it, and return the exit code.
 
     Args:
         name (`str`): one of `RECIPE_COMMANDS`.
-        arguments (sequence of `str`): what stands after it on the command line.
+        arguments (sequence of `str`): the command line after the name.
 
     Raises:
-        `InputError`: no such launch configuration, or a flag that does not go with it.
+        `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
     """
     command = RECIPE_COMMANDS[name]
     script = shipped("recipes") / command.script
@@ -112,7 +112,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
         _refuse_launcher_flags(arguments)
         return _run_here(script, arguments)
     if not command.launches:
-        raise InputError(f"--launch {launch}: {name} is one process, and starts what else it needs; leave it out")
+        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
     return _launch(script, launch, arguments)
 
 
@@ -122,13 +122,13 @@ def launch_configs() -> list[str]:
 
 
 def launch_config(name: str) -> Path:
-    """The file of a launch configuration: one of the user's, or a shipped one by name.
+    """The file of a launch configuration: a file of the user, or a shipped one by name.
 
     Raises:
         `InputError`: there is neither.
     """
     path = local_or_shipped(name, "accelerate_configs")
-    if not path.is_file():  # a folder of that name is none either
+    if not path.is_file():  # nothing, or a folder of that name
         path = shipped(f"accelerate_configs/{name}.yaml")
     if not path.is_file():
         raise InputError(f"--launch {name}: neither a YAML file nor one of {', '.join(launch_configs())}")
@@ -137,18 +137,18 @@ def launch_config(name: str) -> Path:
 
 def _take_launch(arguments: list[str]) -> tuple[str | None, list[str]]:
     """The value of `--launch`, and the other arguments."""
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if argument == "--launch":
-            if place + 1 == len(arguments):
+            if index + 1 == len(arguments):
                 raise InputError(f"--launch needs a YAML file or one of {', '.join(launch_configs())}")
-            return arguments[place + 1], arguments[:place] + arguments[place + 2 :]
+            return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
         if argument.startswith("--launch="):
-            return argument.partition("=")[2], arguments[:place] + arguments[place + 1 :]
+            return argument.partition("=")[2], arguments[:index] + arguments[index + 1 :]
     return None, arguments
 
 
 def _underscored(argument: str) -> str:
-    """The name of a flag in its spelling with underscores."""
+    """The name of a flag, spelled with underscores."""
     return argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
 
 
@@ -156,7 +156,8 @@ def _refuse_launcher_flags(arguments: list[str]) -> None:
     for argument in arguments:
         if argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
             raise InputError(
-                f"{argument} is the launcher's; add --launch with a YAML file or one of {', '.join(launch_configs())}"
+                f"{argument} is a flag of the launcher; add --launch with a YAML file or one of "
+                f"{', '.join(launch_configs())}"
             )
 
 
@@ -171,7 +172,7 @@ def _run_here(script: Path, arguments: list[str]) -> int:
 
 
 def _launch(script: Path, name: str, arguments: list[str]) -> int:
-    """Be accelerate's launcher of a recipe, to its end; the exit code."""
+    """Run accelerate's launcher with a recipe until its end, and return the exit code."""
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -188,11 +189,11 @@ def _launch(script: Path, name: str, arguments: list[str]) -> int:
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
         return _exit_code(error.get_first_failure()[1].exitcode)
-    except subprocess.CalledProcessError as error:  # accelerate's launcher of one process; that one said why
+    except subprocess.CalledProcessError as error:  # raised for a single process, which has printed its error
         return _exit_code(error.returncode)
     except SignalException as error:
         return 128 + error.sigval
-    except ValueError as error:  # accelerate's, of flags and configurations that it cannot launch
+    except ValueError as error:  # accelerate raises it for flags and configurations that it cannot launch
         raise InputError(f"--launch {name}: {error}") from None
     except ImportError as error:
         if "deepspeed" not in str(error).lower():
@@ -204,7 +205,7 @@ def _launch(script: Path, name: str, arguments: list[str]) -> int:
 
 
 def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
-    """The flags that are the launcher's, with their values, and the rest."""
+    """The flags of the launcher with their values, and the other arguments."""
     flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
     flags = {flag: action for flag, action in flags.items() if _underscored(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
     own, recipe, words = [], [], iter(arguments)
@@ -220,7 +221,7 @@ def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -
 
 
 def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
-    """The flag that names the DeepSpeed file of a configuration, where that is not to be found from here."""
+    """The flag with the DeepSpeed file of a configuration, whose path may be relative to another folder."""
     named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
     if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
         return []
@@ -232,15 +233,15 @@ def _refuse(name: str, message: str) -> None:
 
 
 def _exit_code(code: int) -> int:
-    """As a shell has it: 128 more than the number of the signal that ended a process."""
+    """The exit code as in a shell: 128 plus the number of the signal that ended a process."""
     return 128 - code if code < 0 else code
 
 
 @contextlib.contextmanager
 def _signals_passed_on() -> Iterator[None]:
-    """Pass signals on that ask a run to save and stop, where the launcher has no handler of its own for them.
+    """A context that forwards signals which ask a run to save and stop, if the launcher has no handler for them.
 
-    One that is ignored, as under nohup or `trap "" USR1`, stays so.
+    A signal that is ignored, as under nohup or `trap "" USR1`, stays ignored.
     """
     import psutil
 

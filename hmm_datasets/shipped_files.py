@@ -1,6 +1,6 @@
-"""Files that come with the package: recipes and their settings, launch and DeepSpeed configurations, card templates.
+"""Files shipped with the package: recipes and their settings, launch and DeepSpeed configurations, card templates.
 
-In a checkout they stand at its top level, in an installed package in its folder `shipped`.
+In a checkout they are at its top level, in an installed package in its folder `shipped`.
 """
 
 import os
@@ -13,43 +13,43 @@ FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
 
 
 def shipped(name: str | os.PathLike = "") -> Path:
-    """The place of a shipped file, such as `recipes/pretrain.py`, whether or not there is one of that name."""
+    """The path of a shipped file, such as `recipes/pretrain.py`. The file need not exist."""
     package = Path(__file__).resolve().parent
     installed = package / "shipped"
     return (installed if installed.is_dir() else package.parent) / name
 
 
 def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:
-    """A file of the user's; where there is none of that name, the shipped one.
+    """The file of the user with this name, or else the shipped one.
 
     Args:
-        name (path): as the user wrote it: `my.yaml`, `recipes/demo/sft.yaml`; below one of `folders` also without
-            folder and ending, as `demo/sft.yaml` or `zero3`.
-        folders (`str`): of `FOLDERS`, in which shipped files are looked for.
+        name (path): name given by the user, such as `my.yaml` or `recipes/demo/sft.yaml`. For files in `folders` the
+            folder and the suffix may be left out, as in `demo/sft.yaml` or `zero3`.
+        folders (`str`): those of `FOLDERS` that are searched for shipped files.
 
     Returns:
-        `Path`: `name` itself where neither is there, so that the reader's error names it.
+        `Path`: the file; `name` itself if there is neither, so that the error on reading it has the name.
     """
     if Path(name).exists() or Path(name).is_absolute():
         return Path(name)
-    places = [shipped(name)] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
+    paths = [shipped(name)] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
     for folder in folders:
-        places += [shipped(folder) / f"{name}{ending}" for ending in ("", ".yaml", ".json")]
-    return next((place for place in places if place.is_file()), Path(name))
+        paths += [shipped(folder) / f"{name}{suffix}" for suffix in ("", ".yaml", ".json")]
+    return next((path for path in paths if path.is_file()), Path(name))
 
 
 def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Path:
-    """Copy a shipped file, or a folder of recipes such as `demo`, for editing; the copy.
+    """Copy a shipped file, or a folder of recipes such as `demo`, for editing; return the path of the copy.
 
     Args:
-        name (`str`): as [`local_or_shipped`] takes it, in any folder but that of the cards.
-        destination (path, *optional*): of the copy; by default `name` without its first folder (`demo/sft.yaml`), in
-            the current folder, where a recipe's `--config demo/sft.yaml` finds it first.
+        name (`str`): a name as for [`local_or_shipped`], in any folder except that of the cards.
+        destination (path, *optional*): path of the copy; by default `name` without its first folder (`demo/sft.yaml`)
+            in the current folder, where `--config demo/sft.yaml` of a recipe finds it first.
 
     Raises:
-        `InputError`: nothing of that name is shipped, or the destination exists.
+        `InputError`: there is no shipped file of that name, or the destination exists.
     """
-    source = _shipped_place(name)
+    source = _shipped_path(name)
     if destination is None:
         destination = source.relative_to(shipped()).relative_to(source.relative_to(shipped()).parts[0])
     destination = Path(destination)
@@ -65,18 +65,18 @@ def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Pat
     return destination
 
 
-def _shipped_place(name: str) -> Path:
+def _shipped_path(name: str) -> Path:
     name = name.rstrip("/")
     for folder in FOLDERS[:3]:
-        for ending in ("", ".yaml", ".json", ".py"):
-            place = shipped(folder) / f"{name.removeprefix(folder + '/')}{ending}"
-            if place.exists() and place.resolve().is_relative_to(shipped(folder)) and place != shipped(folder):
-                return place
-    raise InputError(f"{name}: nothing of that name is shipped; `hmm-datasets configs` lists what there is")
+        for suffix in ("", ".yaml", ".json", ".py"):
+            path = shipped(folder) / f"{name.removeprefix(folder + '/')}{suffix}"
+            if path.exists() and path.resolve().is_relative_to(shipped(folder)) and path != shipped(folder):
+                return path
+    raise InputError(f"{name}: no shipped file has that name; `hmm-datasets configs` lists all of them")
 
 
 def list_shipped() -> dict[str, list[str]]:
-    """What is there to copy: names by folder, each as [`copy_shipped`] takes it."""
+    """The names of shipped files by folder, each as for [`copy_shipped`]."""
     found = {}
     for folder in FOLDERS[:3]:
         root = shipped(folder)

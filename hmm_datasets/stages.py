@@ -1,7 +1,7 @@
-"""Experiments of several recipes: commands run one after another, each printed, up to the first that fails.
+"""Experiments of several recipes: commands are printed and run one after another, up to the first that fails.
 
-Lanes of stages that need nothing of one another may run side by side. The first lane speaks as it goes; what the
-others say is kept, and shown in whole once the lanes before them are done.
+Lanes of stages that are independent of each other can run in parallel. The output of the first lane is shown directly.
+The output of the others is stored, and shown when the lanes before them have finished.
 """
 
 import os
@@ -18,39 +18,39 @@ from pathlib import Path
 from typing import IO
 
 Stage = tuple[str, str]
-"""Title and command: `hmm-datasets` and `python` are those of this interpreter."""
+"""Title and command. `hmm-datasets` and `python` in the command are those of this interpreter."""
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Lanes that run at the same time, the stages of each one after another.
+    """Lanes that run in parallel. The stages of a lane run one after another.
 
     Attributes:
-        lanes (sequence of sequences of `Stage`): they share the cores, unless `OMP_NUM_THREADS` is set.
+        lanes (sequence of sequences of `Stage`): the lanes, which share the cores unless `OMP_NUM_THREADS` is set.
     """
 
     lanes: Sequence[Sequence[Stage]]
 
 
 def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> int:
-    """Run every stage; where one fails, end those beside it and start no other.
+    """Run the stages in order. When one fails, stop those that run in parallel and start no other.
 
     Args:
-        stages (sequence of `Stage` and [`SideBySide`]): what to run, in this order.
-        folder (`Path`, *optional*): to run them in, by default the current one.
+        stages (sequence of `Stage` and [`SideBySide`]): the stages.
+        folder (`Path`, *optional*): working directory, by default the current one.
 
     Returns:
-        `int`: the exit code of the first that failed, or 0.
+        `int`: the exit code of the first stage that failed, or 0.
     """
     began = time.time()
     code = _Run(stages, folder).code
     if code == 0:
-        print(f"\nAll of it took {time.time() - began:.0f} s.")
+        print(f"\nAll stages took {time.time() - began:.0f} s.")
     return code
 
 
 class _Run:
-    """Runs stages when made; `code` is the exit code of the first that failed, or 0."""
+    """Runs stages when it is made; `code` is the exit code of the first stage that failed, or 0."""
 
     def __init__(self, stages: Sequence[Stage | SideBySide], folder: Path):
         groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
@@ -66,13 +66,13 @@ class _Run:
                     self._run_lane(numbered[0], _environment())
                 else:
                     self._run_side_by_side(numbered)
-            except BaseException:  # an interrupt, of this process alone perhaps
+            except BaseException:  # for example an interrupt that only this process received
                 self._stop()
                 raise
 
     def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
         spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
-        print(f"\nStages {spans} run side by side; what the first of them say comes first.", flush=True)
+        print(f"\nStages {spans} run in parallel; their output is shown in order.", flush=True)
         environment = _environment(lanes=len(lanes))
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -85,8 +85,8 @@ class _Run:
             ]
             running[0].result()
             for lane, output in zip(running[1:], outputs, strict=True):
-                for said in _follow(Path(output.name), lane):
-                    sys.stdout.write(said)
+                for text in _follow(Path(output.name), lane):
+                    sys.stdout.write(text)
                     sys.stdout.flush()
                 lane.result()
 
@@ -127,7 +127,7 @@ class _Run:
 
 
 def _follow(path: Path, lane: Future) -> Iterator[str]:
-    """What a lane writes, from its first word until it is done."""
+    """Yield the output of a lane from its beginning until the lane has finished."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         done = False
         while not done:
@@ -148,6 +148,6 @@ def _environment(lanes: int = 1) -> dict[str, str]:
 
 
 def _resolve(words: list[str]) -> list[str]:
-    """The command under this interpreter, whatever the PATH."""
-    # -P: modules of the user's in the current folder hide none of the libraries'.
+    """The command with this interpreter, independent of PATH."""
+    # With -P, modules in the current folder do not hide modules of libraries.
     return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

@@ -1,8 +1,8 @@
-"""Intervals of ratios of sums by the percentile bootstrap over documents.
+"""Confidence intervals of ratios of sums, by the percentile bootstrap over documents.
 
-A resample draws as many documents as there are, with replacement, and takes all figures of each, so that two models
-or two tokenizers are compared on the same documents (the paired bootstrap; Efron and Tibshirani, An Introduction to
-the Bootstrap, 1993, chapter 13). Each resample is a pass over the figures and one row of memory.
+A resample draws as many documents as there are, with replacement, and takes all values of each, so that two models or
+two tokenizers are compared on the same documents (the paired bootstrap; Efron and Tibshirani, An Introduction to the
+Bootstrap, 1993, chapter 13). Each resample takes one pass over the values and one row of memory.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .errors import InputError
 
 @dataclass(frozen=True)
 class Difference:
-    """The second's figure less the first's, and the bounds of its interval."""
+    """A difference, second minus first, and the bounds of its confidence interval."""
 
     value: float
     low: float
@@ -23,13 +23,13 @@ class Difference:
 
 
 def check_bootstrap(resamples: int, level: float) -> None:
-    """Raise [`InputError`] for settings that cannot be."""
+    """Raise [`InputError`] if settings are out of range."""
     if resamples < 1 or not 0 < level < 1:
         raise InputError(f"resamples={resamples}, level={level}: expected 1 or more, and a level between 0 and 1")
 
 
 def resampled_sums(figures: Num[np.ndarray, "D C"], resamples: int, seed: int) -> Num[np.ndarray, "R C"]:
-    """The sums of `C` figures over `D` documents, drawn anew `R` times."""
+    """The sums of `C` values over `D` documents, for `R` resamples."""
     generator = np.random.default_rng(seed)
     documents = len(figures)
     return np.array(
@@ -54,16 +54,16 @@ def ratio_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The interval of `values.sum() / sizes.sum()` over documents.
+    """The confidence interval of `values.sum() / sizes.sum()` over documents.
 
     Args:
-        values (`np.ndarray` of shape `(D,)`): of each document, its loss for instance.
-        sizes (`np.ndarray` of shape `(D,)`): what it counts for, in tokens or bytes for instance; not all 0.
+        values (`np.ndarray` of shape `(D,)`): a value of each document, for example its loss.
+        sizes (`np.ndarray` of shape `(D,)`): size of each document, for example in tokens or bytes; not all 0.
         resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): of the bootstrap.
+            *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        Two `float`, NaN for a single document, which tells nothing of others.
+        Two `float`; NaN for a single document, which has no interval.
 
     ```python
     >>> ratio_interval(np.array([2.0, 4.0]), np.array([1, 2]))
@@ -75,7 +75,7 @@ def ratio_interval(
     if len(values) < 2:
         return float("nan"), float("nan")
     sums = resampled_sums(np.stack([values, sizes], axis=1).astype(np.float64), resamples, seed)
-    sums = sums[sums[:, 1] > 0]  # a resample of empty documents alone has no ratio
+    sums = sums[sums[:, 1] > 0]  # a resample of only empty documents has no ratio
     return interval(sums[:, 0] / sums[:, 1], level)
 
 
@@ -88,20 +88,20 @@ def paired_difference(
     level: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """What the second loses more than the first, a unit of size, on the same documents.
+    """The difference in loss per unit of size, second minus first, on the same documents.
 
     Args:
-        first (`np.ndarray` of shape `(D,)`), second (`np.ndarray` of shape `(D,)`): loss of each document, in bits for
-            instance.
-        sizes (`np.ndarray` of shape `(D,)`): what each document counts for, in bytes for instance.
+        first (`np.ndarray` of shape `(D,)`), second (`np.ndarray` of shape `(D,)`): loss of each document, for example
+            in bits.
+        sizes (`np.ndarray` of shape `(D,)`): size of each document, for example in bytes.
         resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): of the bootstrap.
+            *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
         [`Difference`] of the two ratios of sums.
 
     Raises:
-        `InputError`: arrays of other lengths, fewer than two documents, sizes that sum to nothing.
+        `InputError`: arrays have different lengths, there are fewer than two documents, or all sizes are 0.
 
     ```python
     >>> paired_difference(np.array([2.0, 4.0]), np.array([3.0, 5.0]), np.array([1, 1])).value
@@ -113,8 +113,8 @@ def paired_difference(
     first, second, sizes = (np.asarray(values, dtype=np.float64) for values in (first, second, sizes))
     if not len(first) == len(second) == len(sizes) or len(sizes) < 2 or not sizes.sum() > 0:
         raise InputError(
-            f"{len(first)} and {len(second)} losses of {len(sizes)} documents, {sizes.sum():g} in size; expected the "
-            "same two documents or more, not all empty"
+            f"{len(first)} and {len(second)} losses of {len(sizes)} documents with a total size of {sizes.sum():g}; "
+            "expected the same two or more documents, not all empty"
         )
     low, high = ratio_interval(second - first, sizes, resamples=resamples, level=level, seed=seed)
     return Difference(float((second - first).sum() / sizes.sum()), low, high)

@@ -1,4 +1,4 @@
-"""Sequences in a `.npy` file, as the commands read them."""
+"""Reading sequences from a `.npy` file, for the command line."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def read_tokens(path: str | Path) -> "np.ndarray":
-    """The array of a file, memory-mapped: integers of shape `(N, L)`.
+    """The memory-mapped array in a file: integers of shape `(N, L)`.
 
     Raises:
-        `InputError`: no such file, not an array, or another one.
+        `InputError`: there is no such file, it is not an array, or its type or shape is another.
     """
     import numpy as np
 
@@ -22,7 +22,7 @@ def read_tokens(path: str | Path) -> "np.ndarray":
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a whole .npy file of numbers ({error})") from None
+        raise InputError(f"{path}: not a complete .npy file of numbers ({error})") from None
     if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
         found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
         raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")

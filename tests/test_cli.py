@@ -117,7 +117,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     assert "a new HMM for every sequence, 3 symbols" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["entropy-rate", folder])
-    assert "a family of HMMs, whose loss falls" in capsys.readouterr().err
+    assert "is a family of HMMs, whose optimal loss" in capsys.readouterr().err
 
 
 def test_sample_into_a_closed_pipe_ends_quietly(folder):
@@ -153,11 +153,11 @@ def test_score_tells_bad_files(folder, tmp_path, capsys):
     path = tmp_path / "t.npy"
     assert "t.npy: no such file" in failing(capsys, "score", folder, str(path))
     path.write_bytes(b"nothing")
-    assert "not a whole .npy file" in failing(capsys, "score", folder, str(path))
+    assert "not a complete .npy file" in failing(capsys, "score", folder, str(path))
     np.save(path, [0.5])
     assert "float64 of shape (1,); expected integers of shape (N, L)" in failing(capsys, "score", folder, str(path))
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    assert "not a whole .npy file of numbers" in failing(capsys, "score", folder, str(path))
+    assert "not a complete .npy file of numbers" in failing(capsys, "score", folder, str(path))
     np.save(path, [[0, 7]])
     assert "tokens[0, 1] is 7; the symbols of this HMM are 0..2" in failing(capsys, "score", folder, str(path))
 
@@ -176,7 +176,7 @@ def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
 def test_plan_tells_a_settings_file_that_is_not_utf8(tmp_path, capsys):
     (tmp_path / "a.yaml").write_bytes(b"hmm: caf\xe9\n")
     told = failing(capsys, "plan", str(tmp_path / "a.yaml"))
-    assert f"{tmp_path / 'a.yaml'}: not text in UTF-8: byte 8 is 0xe9, in line 1; save the file again" in told
+    assert f"{tmp_path / 'a.yaml'}: not text in UTF-8: byte 8 is 0xe9, in line 1; save the file with" in told
 
 
 def test_push_tells_bad_input(tmp_path, capsys):

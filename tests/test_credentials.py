@@ -1,4 +1,4 @@
-"""What looks like a secret is found and masked; what only resembles one is left alone."""
+"""Secrets are found and masked; text that only resembles one is not changed."""
 
 import hashlib
 import json

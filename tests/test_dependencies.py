@@ -1,4 +1,4 @@
-"""What is imported is declared, and what is declared has bounds that let in what is tested."""
+"""Imported packages are declared, with bounds that include the tested versions."""
 
 import ast
 import sys

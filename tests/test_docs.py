@@ -1,4 +1,4 @@
-"""What the documentation says runs: its Python, the command lines it shows, its links, and the site itself."""
+"""The documentation works: its Python code, command lines and links, and the build of the site."""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ from hmm_datasets.shipped_files import local_or_shipped
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
-MOST_NOT_RUN = 3
+MAX_NOT_RUN = 3
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_python_on_a_page_runs(page, tmp_path, warm_python, child_environment):
 
 
 def test_few_blocks_are_not_run():
-    assert sum(len(blocks(page, "python notest")) for page in PAGES) <= MOST_NOT_RUN
+    assert sum(len(blocks(page, "python notest")) for page in PAGES) <= MAX_NOT_RUN
 
 
 def command_lines() -> list[tuple[str, str]]:
@@ -80,9 +80,9 @@ def check_command(name: str, words: list[str]) -> None:
     if name in RECIPE_COMMANDS:
         recipe = RECIPE_COMMANDS[name]
         if "--launch" in words:
-            place = words.index("--launch")
-            launch_config(words[place + 1])
-            words = split_flags(words[:place] + words[place + 2 :], launcher())[1]
+            index = words.index("--launch")
+            launch_config(words[index + 1])
+            words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
         check_recipe(f"recipes/{recipe.script}", words, positional=recipe.first is not None)
         return
     hyphens = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
@@ -97,7 +97,7 @@ def check_command(name: str, words: list[str]) -> None:
 
 def check_launch(words: list[str]) -> None:
     """`accelerate launch` of a recipe: the launcher's flags, the configuration, the recipe's flags."""
-    script = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    script = next(index for index, word in enumerate(words) if word.endswith(".py"))
     _own, other = split_flags(words[:script], launcher())
     config = other.index("--config_file")
     assert (ROOT / other[config + 1]).is_file(), other[config + 1]

@@ -1,4 +1,4 @@
-"""One writer per folder: a living one refuses others by name, a dead one stands in nobody's way."""
+"""One writer per folder: a running process keeps others out, a dead one does not."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_p
     assert "process 4711 on node7 has taken this over" in errors
 
 
-def test_within_one_process_a_block_is_refused_unless_it_is_said_to_be_nested(tmp_path):
+def test_a_second_lock_in_one_process_is_refused_unless_nested(tmp_path):
     with exclusive_lock(tmp_path):
         with exclusive_lock(tmp_path, nested=True):
             pass

@@ -1,4 +1,4 @@
-"""On a disk without room every command ends in one line, and what was there before is there after it."""
+"""On a full disk every command ends with an error of one line, and existing files are kept."""
 
 import shutil
 
@@ -76,7 +76,7 @@ def evaluate(disk):
 
 
 @pytest.mark.parametrize("action", [fit, save, sample, words, evaluate])
-def test_a_full_disk_is_told_in_one_line_and_costs_nothing_that_was_there(action, disk, capsys):
+def test_a_full_disk_is_reported_in_one_line_and_destroys_nothing(action, disk, capsys):
     (disk / "older").write_text("as it was")
     fill(disk, left=8192)
     before = contents(disk)
@@ -98,7 +98,7 @@ def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(small_disk, c
     assert contents(disk) == before
 
 
-def test_a_full_disk_that_nobody_told_of_is_named_all_the_same(disk, capsys, monkeypatch):
+def test_a_full_disk_that_was_not_caught_earlier_is_reported(disk, capsys, monkeypatch):
     """As that of a cache, which another library writes."""
     monkeypatch.setenv("HF_HOME", str(disk))
     fill(disk, left=0)

@@ -57,7 +57,7 @@ def test_the_public_names_are_these():
     assert sorted(hmm_datasets.__all__) == sorted(processes + families + text + data + training + measuring)
 
 
-def test_a_type_checker_is_told_the_modules_that_names_are_loaded_from():
+def test_type_checkers_and_lazy_loading_agree_on_the_modules_of_names():
     tree = ast.parse(Path(hmm_datasets.__file__).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     told = {alias.name: node.module for node in block.body for alias in node.names}

@@ -1,4 +1,4 @@
-"""How the modules of the package import one another, told from their sources, imports inside functions included."""
+"""Imports between the modules of the package go one way; imports inside functions count too."""
 
 import ast
 from pathlib import Path

@@ -74,7 +74,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.launch
-def test_an_error_of_one_rank_is_said_once_and_last(launch, tmp_path):
+def test_an_error_of_one_rank_is_printed_once_and_last(launch, tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(FAILING)
     config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
@@ -115,7 +115,7 @@ def test_a_rank_that_lost_another_names_itself_once_after_waiting_for_its_own_en
     assert waited
 
 
-def test_a_loss_that_is_no_number_is_told_with_its_rank_and_host_also_of_rank_0(monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_is_reported_with_rank_and_host_even_for_rank_0(monkeypatch, capsys):
     said, waited = ending_of(RankError("step 3: the loss is nan"), monkeypatch, capsys, WORLD_SIZE="2", RANK="0")
     assert said == f"error: rank 0 on {socket.gethostname()}: step 3: the loss is nan\n"
     assert not waited

@@ -1,4 +1,4 @@
-"""The notebooks of `docs/notebooks`: what is kept of them is whole, and they run from beginning to end."""
+"""The notebooks in `docs/notebooks` are stored with complete outputs, and run from beginning to end."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""What the README says runs, and what it names is there."""
+"""The code in the README runs, and the files it names exist."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Recipes as subcommands: which flags are whose, and what is shipped."""
+"""Recipes as subcommands: flags of the launcher and of the recipe, and shipped files."""
 
 import importlib.machinery
 import importlib.util
@@ -46,8 +46,8 @@ def test_every_recipe_is_a_command_and_every_command_a_recipe():
 def test_no_recipe_hides_a_library():
     """Python puts the folder of a script first on the path, so a recipe hides a library of its name."""
     for path in (ROOT / "recipes").rglob("*.py"):
-        places = [entry for entry in sys.path if not Path(entry or ".").resolve().is_relative_to(ROOT / "recipes")]
-        assert importlib.machinery.PathFinder.find_spec(path.stem, places) is None, path
+        paths = [entry for entry in sys.path if not Path(entry or ".").resolve().is_relative_to(ROOT / "recipes")]
+        assert importlib.machinery.PathFinder.find_spec(path.stem, paths) is None, path
         assert path.stem not in sys.stdlib_module_names, path
 
 
@@ -78,13 +78,13 @@ def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
                 assert split_flags([flag, "1"], launcher) == ([], [flag, "1"])
 
 
-def test_bad_launches_are_told_in_one_line(tokens, capsys):
+def test_bad_launches_are_reported_in_one_line(tokens, capsys):
     fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
     assert "--launch nope: neither a YAML file nor one of cpu1, cpu2" in failing(capsys, *fit, "--launch", "nope")
     assert "--launch needs a YAML file" in failing(capsys, *fit, "--launch")
-    assert "--num-processes is the launcher's; add --launch" in failing(capsys, *fit, "--num-processes", "2")
+    assert "--num-processes is a flag of the launcher; add --launch" in failing(capsys, *fit, "--num-processes", "2")
     assert "--launch cpu2: argument --num_processes" in failing(capsys, *fit, "--launch=cpu2", "--num_processes", "x")
-    assert "demo is one process" in failing(capsys, "demo", "--launch", "cpu2")
+    assert "demo runs in one process" in failing(capsys, "demo", "--launch", "cpu2")
     assert os.listdir(tokens.parent) == [tokens.name]
 
 
@@ -137,7 +137,7 @@ def test_shipped_files_are_listed_and_copied_out(tmp_path, monkeypatch, capsys):
     assert main(["configs", "copy", "pretrain.py", "mine"]) == 0
     assert (tmp_path / "mine" / "pretrain.py").is_file()
     assert "zero3.yaml exists; remove it, or name another" in failing(capsys, "configs", "copy", "zero3")
-    assert "../README.md: nothing of that name is shipped" in failing(capsys, "configs", "copy", "../README.md")
+    assert "../README.md: no shipped file has that name" in failing(capsys, "configs", "copy", "../README.md")
     for folder, names in list_shipped().items():
         assert names, folder
         for name in names:

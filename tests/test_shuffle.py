@@ -23,9 +23,9 @@ def test_the_order_is_a_permutation(size):
 def test_the_order_of_a_great_many_windows_takes_no_memory():
     size = 2**62
     indices = np.array([0, 1, 12345, size // 2, size - 1])
-    places = epoch_order(indices, size, seed=0)
-    assert len(set(places.tolist())) == 5
-    assert ((places >= 0) & (places < size)).all()
+    permuted = epoch_order(indices, size, seed=0)
+    assert len(set(permuted.tolist())) == 5
+    assert ((permuted >= 0) & (permuted < size)).all()
 
 
 BILLION = """
@@ -43,7 +43,7 @@ def resident():
 windows = TokenWindows(TokenStream(sys.argv[1], verify=False), 2, seed=1, epochs=2)
 assert len(windows) == 2 * 10**9
 indices = np.random.default_rng(0).integers(0, len(windows), (2000, 512))
-places = windows.window_indices(indices[0])
+permuted = windows.window_indices(indices[0])
 windows.__getitems__(indices[0][:64])
 before = resident()
 seen = [windows.window_indices(batch).max() for batch in indices]

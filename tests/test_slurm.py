@@ -1,4 +1,4 @@
-"""The batch files of recipes/slurm/ under a Slurm of their own: a controller and two nodes, all on this machine."""
+"""The batch files of recipes/slurm/ under a local Slurm: a controller and two nodes, all on this machine."""
 
 import json
 import os

@@ -34,8 +34,10 @@ def test_lanes_run_at_the_same_time_and_what_they_say_is_not_mixed(tmp_path, cap
     lanes = SideBySide([[("A", first), ("A again", python("print('a3')"))], [("B", second)]])
     assert run_stages([lanes, ("End", python("print('end')"))], tmp_path) == 0
     out = capfd.readouterr().out
-    places = [out.index(f"\n{word}") for word in ("[1/4] A", "a1", "a2", "[2/4]", "a3", "[3/4] B", "b1", "b2", "end")]
-    assert places == sorted(places)
+    positions = [
+        out.index(f"\n{word}") for word in ("[1/4] A", "a1", "a2", "[2/4]", "a3", "[3/4] B", "b1", "b2", "end")
+    ]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -51,7 +53,7 @@ def test_where_a_lane_fails_the_others_end_and_nothing_more_starts(tmp_path, cap
     assert said.err.count("failed with exit code") == 1
 
 
-def test_lanes_share_the_cores_unless_told_otherwise(tmp_path, capfd, monkeypatch):
+def test_lanes_share_the_cores_unless_omp_num_threads_is_set(tmp_path, capfd, monkeypatch):
     lanes = SideBySide([[("A", python("print('threads', os.environ['OMP_NUM_THREADS'])"))], [("B", python("pass"))]])
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)

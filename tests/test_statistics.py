@@ -58,7 +58,7 @@ def test_a_model_beside_itself_differs_by_nothing():
     ("arguments", "settings", "said"),
     [
         (([1.0, 2.0], [1.0], [1, 1]), {}, "2 and 1 losses of 2 documents"),
-        (([1.0], [1.0], [1]), {}, "the same two documents or more"),
+        (([1.0], [1.0], [1]), {}, "the same two or more documents"),
         (([1.0, 1.0], [1.0, 1.0], [0, 0]), {}, "not all empty"),
         (([1.0, 1.0], [1.0, 1.0], [1, 1]), {"resamples": 0}, "resamples=0"),
         (([1.0, 1.0], [1.0, 1.0], [1, 1]), {"level": 1.0}, "level=1.0"),

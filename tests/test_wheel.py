@@ -1,4 +1,4 @@
-"""The wheel alone is enough: installed into an environment of its own, it works from an empty folder."""
+"""The wheel is self-contained: installed into a new environment, it works from an empty folder."""
 
 import json
 import os

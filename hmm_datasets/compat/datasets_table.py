@@ -21,7 +21,7 @@ TABLE_MODULE = "datasets.packaged_modules"
 Entries = Callable[[], dict[str, tuple[str, str]]]
 
 
-def enter_builders(entries: Entries) -> None:
+def add_builders(entries: Entries) -> None:
     """Add builders to the table, now or when `datasets` is imported. Calling it twice does no harm.
 
     Args:
@@ -29,12 +29,12 @@ def enter_builders(entries: Entries) -> None:
             part of the name of their cache.
     """
     if TABLE_MODULE in sys.modules:
-        _enter(sys.modules[TABLE_MODULE], entries)
+        _add(sys.modules[TABLE_MODULE], entries)
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport(entries))
 
 
-def _enter(module: ModuleType, entries: Entries) -> None:
+def _add(module: ModuleType, entries: Entries) -> None:
     module._PACKAGED_DATASETS_MODULES.update(entries())
 
 
@@ -56,7 +56,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run_module(module)
-            _enter(module, self.entries)
+            _add(module, self.entries)
 
         loader.exec_module = exec_module
         return spec

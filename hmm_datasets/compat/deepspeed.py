@@ -63,7 +63,7 @@ def write_universal(folder: Path, universal: Path) -> None:
         ds_to_universal.main(settings)
 
 
-def mend_stage_3(engine, universal: Path) -> None:
+def correct_stage_3(engine, universal: Path) -> None:
     """Correct the state that stage 3 loads wrongly from a universal checkpoint.
 
     After loading, all parameter groups have the weight decay of the first, and all states share one step counter. This

@@ -30,7 +30,7 @@ def attention_of(config: "PreTrainedConfig") -> str | None:
     return config._attn_implementation
 
 
-def name_attention(config: "PreTrainedConfig", attention: str) -> None:
+def set_config_attention(config: "PreTrainedConfig", attention: str) -> None:
     """Set the attention implementation of a configuration, and of the configurations in it.
 
     `attn_implementation=` can be given only when a configuration is made, and later only for a model. Upstream:

@@ -105,7 +105,7 @@ class TokenWindows(Windows):
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None = None, epochs: int | None = None):
         check_length(length)
-        _check_room(stream, length)
+        _check_enough_tokens(stream, length)
         super().__init__(stream, length, stream.num_tokens // length, seed, epochs)
 
     @property
@@ -168,7 +168,7 @@ class StridedWindows(Windows):
 
     def __init__(self, stream: TokenStream, length: int, stride: int, by_document: bool = False):
         check_length(length)
-        _check_room(stream, 2 if by_document else length)
+        _check_enough_tokens(stream, 2 if by_document else length)
         if not 1 <= stride < length:
             raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
         self.stride, self.by_document = stride, by_document
@@ -221,7 +221,7 @@ def check_length(length: int) -> None:
         raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
 
 
-def _check_room(stream: TokenStream, length: int) -> None:
+def _check_enough_tokens(stream: TokenStream, length: int) -> None:
     if length > stream.num_tokens:
         raise InputError(f"length={length}, but {stream.folder} has only {stream.num_tokens} tokens")
 

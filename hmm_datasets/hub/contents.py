@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..credentials import SHORTEST_SECRET, holds_secret, known_secrets
+from ..credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
 from ..digests import DIGESTS_NAME, file_digest
 from ..errors import InputError
 from ..files import read_json, write_json
@@ -72,7 +72,7 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
     Raises:
         `InputError`: a file contains something that looks like an access token, or a secret of the environment.
     """
-    secrets = [*known_secrets(), *([token] if len(token) >= SHORTEST_SECRET else [])]
+    secrets = [*known_secrets(), *([token] if len(token) >= MIN_SECRET_LENGTH else [])]
     for name, path in files.items():
         if holds_secret(path, secrets):
             raise InputError(

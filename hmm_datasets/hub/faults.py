@@ -16,7 +16,7 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def passes(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Whether a retry may succeed: after errors of transport, overload, or a concurrent commit."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 

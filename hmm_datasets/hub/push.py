@@ -31,7 +31,7 @@ from ..errors import InputError
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .faults import (
     causes_of,
-    passes,
+    is_temporary,
     pause_before_retry,
     reason_of,
 )
@@ -335,7 +335,7 @@ class _Push:
             except InputError:
                 raise
             except Exception as error:
-                if not passes(error):
+                if not is_temporary(error):
                     explained = self._explained(what, error)
                     if explained is None:
                         raise

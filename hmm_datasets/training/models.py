@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..compat.transformers_models import attention_kinds, is_stateful, name_attention
+from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
 from ..errors import InputError
 from ..shipped_files import local_or_shipped
 
@@ -155,7 +155,7 @@ def set_attention(config: "PreTrainedConfig", attention: str) -> None:
     kind = _model_class(config)
     has = attention_kinds(kind)
     if has[attention]:
-        name_attention(config, attention)
+        set_config_attention(config, attention)
     elif attention != "sdpa":
         found = [name for name in ATTENTION if has[name]]
         raise InputError(f"attention is {attention!r}, but {kind.__name__} has only {', '.join(found)}; leave it out")

@@ -1,4 +1,4 @@
-"""Private names of other libraries stand in `hmm_datasets/compat/` and nowhere else."""
+"""Private names of other libraries are used only in `hmm_datasets/compat/`."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""What `hmm_datasets.compat` and the modules of training rely on in other libraries, name by name.
+"""The names of other libraries that `hmm_datasets.compat` and the modules of training depend on.
 
 A new release that changes one of these fails here first: the name of the test is the library and the name. What is to
 be done then stands at the entry in `hmm_datasets/compat/`.
@@ -149,9 +149,9 @@ def found(name: str) -> Any:
     library, path = name.split(": ")
     value = pytest.importorskip(library)
     parts = path.split(".")
-    for place, part in enumerate(parts):
+    for number, part in enumerate(parts):
         if not hasattr(value, part):
-            with_module = ".".join([library, *parts[: place + 1]])
+            with_module = ".".join([library, *parts[: number + 1]])
             try:
                 value = importlib.import_module(with_module)
             except ModuleNotFoundError as error:
@@ -202,8 +202,8 @@ def test_transformers_writes_a_checkpoint_below_the_folder_that_get_output_dir_n
     source = inspect.getsource(Trainer._save_checkpoint)
     order = ["_get_output_dir(", "self.save_model(", "_save_optimizer_and_scheduler(", "_save_rng_state("]
     order += ["TRAINER_STATE_NAME", "_push_from_checkpoint("]
-    places = [source.index(part) for part in order]
-    assert places == sorted(places)
+    positions = [source.index(part) for part in order]
+    assert positions == sorted(positions)
 
 
 def test_transformers_calls_save_in_every_branch_of_save_model_and_pushes_only_for_users():

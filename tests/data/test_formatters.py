@@ -1,4 +1,4 @@
-"""The quick formatters give what those of `datasets` give."""
+"""The fast formatters give the same results as those of `datasets`."""
 
 import datasets
 import numpy as np

@@ -119,7 +119,7 @@ def test_integers_of_numpy_and_torch_serve_as_indices():
         np.testing.assert_array_equal(ids([view[index]]), ids([view[6]]))
 
 
-def test_a_view_ends_where_it_says():
+def test_a_finite_data_set_has_the_given_length():
     view = HMMSequences(MESS3, 4, num_sequences=3)
     assert len(view) == len(list(view)) == 3
     for index in (3, -1, 2**63):

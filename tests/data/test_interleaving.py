@@ -33,7 +33,7 @@ class Rows:
         return [self[index] for index in indices]
 
 
-def place(mixture: InterleavedRows, index: int) -> tuple[int, int]:
+def source_and_row(mixture: InterleavedRows, index: int) -> tuple[int, int]:
     (source,), (row,) = mixture.sources_and_rows([index])
     return int(source), int(row)
 
@@ -131,7 +131,7 @@ def test_a_row_depends_on_its_index_alone():
 def test_a_far_row_costs_one_row():
     view = HMMSequences(processes.mess3(), 5)
     mixture = InterleavedRows([view, HMMSequences(processes.even(), 5)], [0.75, 0.25], num_rows=2 * 10**12)
-    source, row = place(mixture, 10**12)
+    source, row = source_and_row(mixture, 10**12)
     assert (source, row) == (0, 75 * 10**10)
     assert mixture[10**12]["input_ids"].tolist() == view[row]["input_ids"].tolist()
 
@@ -245,7 +245,7 @@ def test_a_mixture_that_stops_reads_no_row_twice_and_one_more_would(weights, dat
     _, rows = endless.sources_and_rows(range(len(mixture)))
     sources, _ = mixture.sources_and_rows(range(len(mixture)))
     assert all(rows[sources == source].max(initial=-1) < size for source, size in enumerate(sizes))
-    source, row = place(endless, len(mixture))
+    source, row = source_and_row(endless, len(mixture))
     assert row == sizes[source]
 
 
@@ -292,7 +292,7 @@ def error(sources, weights, **settings) -> str:
         ([LONG], [1], {"num_rows": 0}, "num_rows=0: expected at least 1"),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused(sources, weights, settings, message):
+def test_an_impossible_mixture_is_refused(sources, weights, settings, message):
     assert message in error(sources, weights, **settings)
 
 

@@ -67,7 +67,7 @@ def rooms_by_brute_force(lengths, capacity) -> list[int]:
 
 @settings(deadline=None)
 @given(st.integers(1, 70).flatmap(lambda c: st.tuples(st.just(c), st.lists(st.integers(1, c), max_size=60))))
-def test_every_piece_goes_where_it_leaves_least_room(case):
+def test_every_piece_goes_where_it_leaves_the_minimum_space(case):
     capacity, lengths = case
     windows = best_fit(np.array(lengths, dtype=np.int64), capacity)
     rooms = capacity - np.bincount(windows, weights=lengths)
@@ -104,7 +104,7 @@ def test_as_many_windows_as_trl_takes_and_no_more_than_first_fit(tmp_path):
 
 def pieces(row) -> list[list[int]]:
     tokens, positions = row["input_ids"].tolist(), row["position_ids"].tolist()
-    begins = [place for place, position in enumerate(positions) if position == 0]
+    begins = [index for index, position in enumerate(positions) if position == 0]
     size = int(count_tokens(row))  # padding stands behind
     assert positions[size:] == [len(tokens) - 1] * (len(tokens) - size)
     assert set(tokens[size:]) <= {EOS}
@@ -187,7 +187,7 @@ def test_the_plan_is_kept_and_is_the_same_when_made_again(stream, packed):
     )
 
 
-def test_windows_that_cannot_be_are_refused(stream, packed, tmp_path):
+def test_impossible_windows_are_refused(stream, packed, tmp_path):
     assert "at least 2 tokens" in message(PackedWindows, stream, 1)
     (path,) = packed.cache_dir.iterdir()
     path.write_bytes(path.read_bytes()[:-8])

@@ -82,7 +82,7 @@ def test_a_plain_trainer_learns_from_rows_that_all_differ(data, folders, tmp_pat
 
 
 @pytest.mark.parametrize("data", ["HMMSequences", "HMM stream", "HMM stream in torch format"])
-def test_a_plain_trainer_that_goes_on_reads_the_rows_after_those_it_saw(data, folders, tmp_path):
+def test_a_resumed_plain_trainer_reads_the_rows_after_those_it_saw(data, folders, tmp_path):
     seen = []
     for steps, resume in ((3, None), (6, True)):
         model, rows = tiny_llama()

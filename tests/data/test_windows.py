@@ -36,7 +36,7 @@ def write(folder, documents, **changes) -> TokenStream:
 
 @pytest.fixture
 def stream(tmp_path) -> TokenStream:
-    """1,003 tokens in documents of 17 and several shards; but for EOS each token is its own place."""
+    """1,003 tokens in documents of 17 and several shards; except for EOS each token equals its position."""
     ends = [*range(16, 1002, 17), 1002]
     return write(
         tmp_path / "n",
@@ -86,7 +86,7 @@ def test_a_loop_over_windows_ends(stream):
     assert len(list(TokenWindows(stream, 10))) == 100
 
 
-def test_an_index_that_is_no_integer_is_refused(stream):
+def test_an_index_that_is_not_an_integer_is_refused(stream):
     with pytest.raises(TypeError):
         TokenWindows(stream, 10)[0.5]
 
@@ -98,7 +98,7 @@ def test_items_together_are_the_items_one_by_one(stream):
     assert [item["input_ids"].tolist() for item in together] == [windows[i]["input_ids"].tolist() for i in indices]
 
 
-def test_every_epoch_sees_each_window_once_in_an_order_of_its_own(stream):
+def test_every_epoch_sees_each_window_once_in_its_own_order(stream):
     windows = TokenWindows(stream, 10, seed=5, epochs=4)
     assert len(windows) == 400
     epochs = windows.window_indices(range(400)).reshape(4, 100)
@@ -148,7 +148,7 @@ def test_the_fingerprint_tells_whatever_changes_a_row(stream, tmp_path):
     assert TokenWindows(TokenStream(stream.folder), 10).fingerprint() == windows[0].fingerprint()
 
 
-def test_windows_that_cannot_be_are_refused(stream):
+def test_impossible_windows_are_refused(stream):
     assert "at least 2 tokens" in message(TokenWindows, stream, 1)
     assert "has only 1003 tokens" in message(TokenWindows, stream, 1004)
     assert "epochs=0" in message(TokenWindows, stream, 10, epochs=0)
@@ -166,9 +166,9 @@ def scored(windows: StridedWindows) -> list[tuple[int, int]]:
     """Of every scored token its value and how many tokens its window holds before it."""
     rows = windows.__getitems__(range(len(windows)))
     return [
-        (int(row["labels"][place]), place)
+        (int(row["labels"][position]), position)
         for row in rows
-        for place in np.flatnonzero(row["labels"].numpy() != IGNORED)
+        for position in np.flatnonzero(row["labels"].numpy() != IGNORED)
     ]
 
 
@@ -183,8 +183,8 @@ def test_every_token_of_the_stream_is_scored_once_with_the_context_stated(stream
         assert context < length
     rows = windows.__getitems__(range(len(windows)))
     text = numbers(stream)
-    places = {tuple(text[start : start + length]) for start in range(len(text) - length + 1)}
-    assert all(tuple(row["input_ids"].tolist()) in places for row in rows), "every window is whole"
+    cuts = {tuple(text[start : start + length]) for start in range(len(text) - length + 1)}
+    assert all(tuple(row["input_ids"].tolist()) in cuts for row in rows), "every window is whole"
 
 
 @settings(deadline=None)
@@ -207,11 +207,11 @@ def test_every_token_of_every_document_is_scored_once_from_its_document_alone(tm
         begin = 0 if tokens[0] == EOS else tokens[0] - documents[number][0] + 1
         seen = text[begin : begin + length]
         assert tokens == seen + [EOS] * (length - len(seen))
-        for place in np.flatnonzero(np.array(labels) != IGNORED).tolist():
-            assert labels[place] == tokens[place]
-            found.append((number, begin + place))
-            assert place >= min(begin + place, length - stride)
-    assert found == [(number, place) for number, size in enumerate(sizes) for place in range(1, size + 2)]
+        for position in np.flatnonzero(np.array(labels) != IGNORED).tolist():
+            assert labels[position] == tokens[position]
+            found.append((number, begin + position))
+            assert position >= min(begin + position, length - stride)
+    assert found == [(number, position) for number, size in enumerate(sizes) for position in range(1, size + 2)]
     assert windows.num_scored == len(found)
 
 

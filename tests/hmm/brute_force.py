@@ -1,4 +1,4 @@
-"""Everything that can be asked of a tiny HMM, from its definition: the sum over all paths, in plain Python.
+"""Inference in a tiny HMM from the definition: sums over all paths, in plain Python.
 
 A path of `T` tokens is `T + 1` states, one before each token and one after the last: `H ** (T + 1)` of them.
 """
@@ -44,11 +44,11 @@ def log_likelihood(hmm: HMM, tokens) -> float:
     return math.log(probability) if probability > 0 else -math.inf
 
 
-def state_distribution(hmm: HMM, tokens, place: int) -> np.ndarray:
-    """Distribution of the state before token `place`, given all the tokens; zeros where they are impossible."""
+def state_distribution(hmm: HMM, tokens, position: int) -> np.ndarray:
+    """Distribution of the state before token `position`, given all the tokens; zeros where they are impossible."""
     distribution = np.zeros(hmm.num_states)
     for path, probability in path_probabilities(hmm, tokens).items():
-        distribution[path[place]] += probability
+        distribution[path[position]] += probability
     return distribution / distribution.sum() if distribution.sum() > 0 else distribution
 
 

@@ -142,7 +142,7 @@ def test_wide_beams_find_the_likeliest_continuation(hmm):
         assert ours.item() == pytest.approx(scores.max().item(), abs=1e-6)
 
 
-def test_a_cache_carries_on_where_it_stopped(hmm):
+def test_a_cache_continues_where_it_stopped(hmm):
     model = with_bos(hmm)
     rows = rows_of(hmm, 3, 10)
     whole = model(rows).logits
@@ -295,7 +295,7 @@ def test_the_trainer_evaluates_the_optimum_in_bf16_too(tmp_path):
     assert loss == pytest.approx(-hmm.log_likelihood(rows[:, 1:]).sum().item() / 160, abs=1e-6)
 
 
-def test_bad_input_is_told_in_one_line(tmp_path):
+def test_bad_input_is_reported_in_one_line(tmp_path):
     hmm = HMMS["edge"]
     model = with_bos(hmm)
     rows = rows_of(hmm, 2, 4)

@@ -158,7 +158,7 @@ def test_a_round_trip_through_hmmlearn_changes_nothing(hmm):
     assert from_hmmlearn(to_hmmlearn(hmm)) == hmm
 
 
-def test_hmmlearn_goes_on_fitting_from_the_converted_tables(hmm, tokens):
+def test_hmmlearn_continues_fitting_from_the_converted_tables(hmm, tokens):
     model = to_hmmlearn(hmm)
     model.n_iter = 3
     before = hmm.log_likelihood(tokens).sum()

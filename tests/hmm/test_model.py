@@ -84,7 +84,7 @@ def changed(table, index, value):
         ),
     ],
 )
-def test_a_table_that_is_no_distribution_is_refused_by_name_and_row(tables, message):
+def test_a_table_that_is_not_a_distribution_is_refused_by_name_and_row(tables, message):
     assert message in error(HMM, **tables)
 
 
@@ -259,7 +259,7 @@ def test_the_tables_of_another_hmm_are_refused(folder):
     assert "copy both again" in message
 
 
-def test_a_file_that_holds_something_else_is_refused_by_its_path(tmp_path):
+def test_a_file_that_has_other_content_is_refused_by_its_path(tmp_path):
     path = tmp_path / "model.safetensors"
     save_file({"weight": np.zeros(3)}, path)
     assert error(HMM.from_safetensors, path) == f"{path}: contains 'weight'; expected only the tables of an HMM"

@@ -88,8 +88,8 @@ def test_every_third_bit_of_rrxor_is_the_xor_of_the_two_before():
 
 def test_zero_one_random_is_a_zero_a_one_and_a_fair_bit():
     tokens = processes.zero_one_random().sample(300, 60, seed=2)
-    places = [((tokens[:, p::3] == 0).all(1) & (tokens[:, (p + 1) % 3 :: 3][:, :19] == 1).all(1)) for p in range(3)]
-    assert np.stack(places).any(0).all()
+    phases = [((tokens[:, p::3] == 0).all(1) & (tokens[:, (p + 1) % 3 :: 3][:, :19] == 1).all(1)) for p in range(3)]
+    assert np.stack(phases).any(0).all()
     distribution = [
         brute_force.likelihood(processes.zero_one_random(), word) for word in [(0, 0), (0, 1), (1, 0), (1, 1)]
     ]

@@ -1,4 +1,4 @@
-"""The optimum, loaded by name, by programs that never import this package."""
+"""Programs that never import this package load an HMM by name."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A local Hub in a process of its own, and child processes that talk to it with the real client.
+"""A local Hub in a separate process, and child processes that use it with the real client.
 
 The client reads its endpoint from the environment when it is imported, and keeps a cache: so all that pushes or
 pulls runs in a child process with a fresh environment and home.

@@ -1,4 +1,4 @@
-"""How the local Hub's two servers answer a request, and the simpler of the two: storage."""
+"""Request handling of the two servers of the local Hub, and the simpler of them: storage."""
 
 import hashlib
 import hmac

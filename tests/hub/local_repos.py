@@ -1,4 +1,4 @@
-"""What the local Hub knows: repositories, commits, contents, ordered faults, and the log of requests."""
+"""The state of the local Hub: repositories, commits, contents, requested faults, and the log of requests."""
 
 import hashlib
 import hmac

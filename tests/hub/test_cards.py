@@ -1,4 +1,4 @@
-"""Cards say what they were told, all of it, in a form that the Hub's own classes read back."""
+"""Cards contain all the facts they were given, in a form that the classes of huggingface_hub can read."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""What is pushed of a folder holds no token, and does not say where it was made."""
+"""Pushed files contain no access token and do not name the machine."""
 
 import json
 import socket
@@ -43,7 +43,7 @@ def test_what_is_pushed_names_neither_host_nor_folder_and_local_records_stay(loc
 
 
 @pytest.mark.parametrize("where", ["run.json", "model.safetensors", "optimizer.pt", "notes.txt"])
-def test_a_file_that_holds_a_token_stops_the_push_and_is_named_without_the_token(folder, monkeypatch, where):
+def test_a_file_with_a_token_stops_the_push_and_is_named_without_the_token(folder, monkeypatch, where):
     import torch
     from safetensors.torch import save_file
 

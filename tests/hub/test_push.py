@@ -1,4 +1,4 @@
-"""The real client against the local Hub: what is pushed is there, once, whole, whatever fails on the way."""
+"""The real client and the local Hub: files are pushed completely and only once, whatever fails on the way."""
 
 import json
 import os
@@ -343,7 +343,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time():
         assert time.monotonic() - start < 2
 
 
-def test_an_endpoint_that_is_no_address_is_refused():
+def test_an_endpoint_that_is_not_an_address_is_refused():
     with pytest.raises(InputError, match=r"endpoint is .huggingface\.co., expected an address"):
         reachable("huggingface.co")
 
@@ -406,8 +406,8 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
         from hmm_datasets.digests import digest_problems
         from hmm_datasets.hub.push import push_folder
         push_folder(sys.argv[1], "tester/digests")
-        place = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")
-        print(json.dumps([digest_problems(place), open(place + "/config.json").read()]))
+        pulled = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")
+        print(json.dumps([digest_problems(pulled), open(pulled + "/config.json").read()]))
     """
     problems, config = local_hub.child(code, tmp_path / "home", folder)
     assert problems == []

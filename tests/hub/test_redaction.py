@@ -1,4 +1,4 @@
-"""Copies of records that do not say where they were made, and files in which nothing may change."""
+"""Redacted copies of records do not name the machine; other files are never changed."""
 
 import json
 import os
@@ -66,6 +66,6 @@ def test_logs_and_cards_lose_this_host_and_those_of_the_records(folder):
         ("corpus.txt", "cd /home/user/project && ls"),
     ],
 )
-def test_files_that_hold_no_place_of_this_run_are_left_alone(folder, name, content):
+def test_files_without_paths_of_this_run_are_not_changed(folder, name, content):
     (folder / "run.json").write_text(json.dumps({"host": "node17"}))
     assert cleaned(folder, name, content) is None

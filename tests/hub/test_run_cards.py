@@ -1,4 +1,4 @@
-"""The card of a run says what was measured on that model, and all that it was trained on; users' own cards stay."""
+"""The card of a run has its metrics and all its training data; cards written by users are not changed."""
 
 import importlib.util
 import json
@@ -127,7 +127,7 @@ def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path,
     assert (tmp_path / "root" / "sft" / "README.md").read_text() == "# By hand\n"
 
 
-def test_tokens_of_a_base_that_says_nothing_are_said_to_be_unknown(stages, tmp_path):
+def test_tokens_of_a_base_without_a_record_are_unknown(stages, tmp_path):
     shutil.copytree(stages / "pretrain_text", tmp_path / "base")
     (tmp_path / "base" / "run.json").unlink()
     found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")
@@ -149,7 +149,7 @@ def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, 
     assert [stage["tokens"] for stage in found] == [tokens(stages, "pretrain_text"), 77]
 
 
-def test_a_card_holds_no_path_of_this_machine(stages):
+def test_a_card_has_no_path_of_this_machine(stages):
     for name in STEPS:
         assert str(stages) not in (stages / name / "README.md").read_text()
 

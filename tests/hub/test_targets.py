@@ -1,4 +1,4 @@
-"""What a model is measured against, by its name on the Hub."""
+"""The targets of an evaluation, given by a name on the Hub."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run with `push_to_hub`, under every strategy, beside a plain Trainer: the same files, and a run that goes on."""
+"""A run with `push_to_hub` pushes the same files as a plain Trainer, under every strategy, and can be resumed."""
 
 import socket
 import zipfile
@@ -118,7 +118,7 @@ def test_what_a_run_pushed_names_neither_host_nor_folder(runs, local_hub):
         print(json.dumps([snapshot_download(f"tester/{name}") for name in sys.argv[1:]]))
     """
     pulled = local_hub.child(code, folder / "other home", "ours-checkpoint", "ours-every_save")
-    for path in (path for place in pulled for path in Path(place).rglob("*") if path.is_file()):
+    for path in (path for folder in pulled for path in Path(folder).rglob("*") if path.is_file()):
         content = path.read_bytes()
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -127,7 +127,7 @@ def test_what_a_run_pushed_names_neither_host_nor_folder(runs, local_hub):
             assert [word for word in words if word in content] == [], path
 
 
-def test_a_run_goes_on_from_the_last_checkpoint_that_the_hub_has(runs):
+def test_a_run_resumes_from_the_last_checkpoint_that_the_hub_has(runs):
     found, _, _ = runs
     assert found["resumed"] == "checkpoint-2"
     assert found["same"]
@@ -148,7 +148,7 @@ def test_a_run_whose_pushes_fail_ends_well_and_leaves_nothing_behind(runs):
     assert found["left"] == []
 
 
-def test_a_hub_that_refuses_is_told_in_one_line_before_training(runs):
+def test_a_hub_that_refuses_is_reported_in_one_line_before_training(runs):
     found, folder, _ = runs
     expected = "push_to_hub is set, but the repository stranger/x cannot be created (403 You don't have the rights"
     assert found["refusal"].startswith(expected)

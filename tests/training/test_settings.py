@@ -94,7 +94,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_an_error_gives_the_first_byte_that_is_not_utf8(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes("corpus: a\n# Gr\u00f6\u00dfe\n".encode("latin-1"))
-    told = f"{path}: not text in UTF-8: byte 14 is 0xf6, in line 2; save the file again with the encoding UTF-8"
+    told = f"{path}: not text in UTF-8: byte 14 is 0xf6, in line 2; save the file with the encoding UTF-8"
     assert error(["--config", str(path)]) == told
     path.write_bytes(path.read_bytes().decode("latin-1").encode())
     assert parse(["--config", str(path)])[0].corpus == "a", "the remedy works"

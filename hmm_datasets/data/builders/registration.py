@@ -1,6 +1,6 @@
 """Registration of the builders `"hmm"` and `"token_shards"` for `load_dataset`, without importing `datasets`."""
 
-from ...compat.datasets_table import enter_builders
+from ...compat.datasets_table import add_builders
 
 _COLUMNS_VERSION = 3
 """Version of the columns of prepared rows. It must change when the columns or their types change."""
@@ -8,7 +8,7 @@ _COLUMNS_VERSION = 3
 
 def register() -> None:
     """Register the builders of this package with `datasets`. Calling it twice does no harm."""
-    enter_builders(_builders)
+    add_builders(_builders)
 
 
 def _builders() -> dict[str, tuple[str, str]]:

@@ -35,7 +35,7 @@ from ..sampling.kernels import (
     FAMILY_STREAM,
     MAX_SHUFFLED,
     shuffle,
-    shuffle_room,
+    shuffle_buffer,
 )
 from ..sampling.sequences import checked_draw, fill_in_parallel, philox
 
@@ -96,7 +96,7 @@ class Family:
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads.
 
-        `family.json`, which marks the folder as that of a family, is written last, before its digest only.
+        `family.json`, which marks the folder as that of a family, is written last, followed only by its digest.
         """
         folder, parts = Path(folder), self.parts()
         for index, hmm in enumerate(parts):
@@ -244,7 +244,7 @@ def check_permutable(name: str, size: int) -> None:
 def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "N"]:
     """The permutation of `0 .. size - 1` of group `number`."""
     permutation = np.empty(size, dtype=np.uint32)
-    shuffle(permutation, shuffle_room(size), number, stream, seed)
+    shuffle(permutation, shuffle_buffer(size), number, stream, seed)
     return permutation.astype(np.int64)
 
 

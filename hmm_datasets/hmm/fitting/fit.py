@@ -128,7 +128,7 @@ def fit_hmm(
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     with Workers(device) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
         fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress)
-        state = fit.go_on_or_start()
+        state = fit.resume_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
 
@@ -160,7 +160,7 @@ class _Fit:
                 self.settings, self.batch_size, self.num_symbols, self.data, self.held_out, self.initial
             )
 
-    def go_on_or_start(self) -> FitState:
+    def resume_or_start(self) -> FitState:
         """The newest checkpoint; without one the first guess, or the best of several after a short run of each."""
         newest = None if self.folder is None else newest_checkpoint(self.folder)
         if newest is not None:

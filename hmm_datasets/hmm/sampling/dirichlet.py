@@ -26,7 +26,7 @@ import math
 import numba
 import numpy as np
 
-from .kernels import philox_block, shuffle, shuffle_room
+from .kernels import philox_block, shuffle, shuffle_buffer
 
 MAX_ROUNDS = 1000  # of Sinkhorn's iteration
 
@@ -92,9 +92,9 @@ def fill_zipf_rows(exponent, number, stream, seed, out):
         distribution[x] = exp(-exponent * log(x + 1.0))
     divide_by_sum(distribution)
     order = np.empty(size, np.uint32)
-    room = shuffle_room(size)
+    buffer = shuffle_buffer(size)
     for r in range(out.shape[0]):
-        shuffle(order, room, number, stream | (np.uint64(r) << np.uint64(16)), seed)
+        shuffle(order, buffer, number, stream | (np.uint64(r) << np.uint64(16)), seed)
         for x in range(size):
             out[r, x] = distribution[order[x]]
 

@@ -80,7 +80,7 @@ def draw_sequences(
         # group of the lanes before.
         size = symbol.shape[0]
         permuted = np.empty(LANES * size, np.uint32)
-        room = shuffle_room(size)
+        buffer = shuffle_buffer(size)
         row_start = np.zeros(LANES, np.uint64)
         newest = 0
         current = np.uint64(0)
@@ -102,7 +102,7 @@ def draw_sequences(
                 number = (first + step * row[lane]) // group
                 if n + lane == 0 or number != current:
                     newest = (newest + 1) % LANES
-                    shuffle(permuted[newest * size : (newest + 1) * size], room, number, EMISSIONS_STREAM, seed)
+                    shuffle(permuted[newest * size : (newest + 1) * size], buffer, number, EMISSIONS_STREAM, seed)
                     current = number
                 row_start[lane] = newest * size
         for t in range(0, out.shape[1], ahead_per_lane):
@@ -132,33 +132,33 @@ MAX_SHUFFLED = 1 << 16
 
 
 @numba.njit(cache=True, nogil=True)
-def shuffle_room(size):
+def shuffle_buffer(size):
     return np.empty((size + 7) // 8 * 8, np.uint32)
 
 
 @numba.njit(cache=True, nogil=True)
-def shuffle(permutation, room, number, stream, seed):
-    # Fisher and Yates's shuffle, inside out. All random numbers are drawn first, into `room`, in a loop that
+def shuffle(permutation, buffer, number, stream, seed):
+    # Fisher and Yates's shuffle, inside out. All random numbers are drawn first, into `buffer`, in a loop that
     # vectorizes.
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(0xFFFF)
     bits = np.uint64(16)
     n0, n1 = number & mask, number >> np.uint64(32)
     k0, k1 = seed & mask, seed >> np.uint64(32)
-    blocks = len(room) // 8
+    blocks = len(buffer) // 8
     for block in range(blocks):
         w0, w1, w2, w3 = philox_block(n0, n1, np.uint64(block) & mask, stream & mask, k0, k1)
         # Half a word chooses among `x + 1` elements by the high half of their product (Lemire, ACM TOMACS 29, 2019).
-        room[block] = (w0 & half) * np.uint64(block + 1)
-        room[block + blocks] = (w0 >> bits) * np.uint64(block + blocks + 1)
-        room[block + 2 * blocks] = (w1 & half) * np.uint64(block + 2 * blocks + 1)
-        room[block + 3 * blocks] = (w1 >> bits) * np.uint64(block + 3 * blocks + 1)
-        room[block + 4 * blocks] = (w2 & half) * np.uint64(block + 4 * blocks + 1)
-        room[block + 5 * blocks] = (w2 >> bits) * np.uint64(block + 5 * blocks + 1)
-        room[block + 6 * blocks] = (w3 & half) * np.uint64(block + 6 * blocks + 1)
-        room[block + 7 * blocks] = (w3 >> bits) * np.uint64(block + 7 * blocks + 1)
+        buffer[block] = (w0 & half) * np.uint64(block + 1)
+        buffer[block + blocks] = (w0 >> bits) * np.uint64(block + blocks + 1)
+        buffer[block + 2 * blocks] = (w1 & half) * np.uint64(block + 2 * blocks + 1)
+        buffer[block + 3 * blocks] = (w1 >> bits) * np.uint64(block + 3 * blocks + 1)
+        buffer[block + 4 * blocks] = (w2 & half) * np.uint64(block + 4 * blocks + 1)
+        buffer[block + 5 * blocks] = (w2 >> bits) * np.uint64(block + 5 * blocks + 1)
+        buffer[block + 6 * blocks] = (w3 & half) * np.uint64(block + 6 * blocks + 1)
+        buffer[block + 7 * blocks] = (w3 >> bits) * np.uint64(block + 7 * blocks + 1)
     for x in range(np.uint32(len(permutation))):
-        product = room[x]
+        product = buffer[x]
         # Products whose low half is below 2^16 mod (x + 1) are drawn again, so that all choices are equally likely.
         # The first comparison avoids the division in most cases.
         if (product & np.uint32(0xFFFF)) <= x and (product & np.uint32(0xFFFF)) < 65536 % (x + 1):
@@ -185,12 +185,12 @@ def redraw(x, n0, n1, stream, k0, k1):
 @numba.njit(cache=True, nogil=True)
 def rename_symbols(stream, num_symbols, group, seed, first, step, out):
     permutation = np.empty(num_symbols, np.uint32)
-    room = shuffle_room(num_symbols)
+    buffer = shuffle_buffer(num_symbols)
     current = np.uint64(0)
     for n in range(out.shape[0]):
         number = (first + step * np.uint64(n)) // group
         if n == 0 or number != current:
-            shuffle(permutation, room, number, stream, seed)
+            shuffle(permutation, buffer, number, stream, seed)
             current = number
         for t in range(out.shape[1]):
             out[n, t] = permutation[out[n, t]]

@@ -260,7 +260,7 @@ def _num_alike(one: Sequence, other: Sequence) -> int:
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _says_from_and_value(row: Mapping[str, Any]) -> bool:
+def _has_from_and_value(row: Mapping[str, Any]) -> bool:
     messages = row["conversations"]
     first = messages[0] if isinstance(messages, list | tuple) and messages else None
     return isinstance(first, Mapping) and "from" in first
@@ -286,7 +286,7 @@ FORMATS = (
         "conversations",
         ("conversations",),
         partial(_read_messages, "conversations"),
-        holds=_says_from_and_value,
+        holds=_has_from_and_value,
     ),
     column_format("conversations", "conversations"),
     Format(

@@ -18,7 +18,7 @@ import torch
 from accelerate.utils import save_fsdp_optimizer
 from safetensors.torch import load_file
 
-from ...compat.deepspeed import mend_stage_3, universal_checkpoints, without_module_weights, write_universal
+from ...compat.deepspeed import correct_stage_3, universal_checkpoints, without_module_weights, write_universal
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
 from ...errors import InputError
 from .inspection import zero_shards
@@ -95,7 +95,7 @@ class ShardedTrainer(OpenTrainer):
         with universal_checkpoints(engine):
             _load(engine, checkpoint)
         if engine.zero_optimization_partition_weights():
-            mend_stage_3(engine, universal)
+            correct_stage_3(engine, universal)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             _remove_universal(universal)

@@ -143,7 +143,7 @@ def resumed(load, state, **settings):
 
 
 @pytest.mark.parametrize("read", [0, 1, 255, 256, 300])
-def test_a_resumed_stream_goes_on_at_the_next_row(load, read):
+def test_a_resumed_stream_continues_at_the_next_row(load, read):
     stream = load()
     assert rows(stream, read) == sequences(read)
     assert rows(resumed(load, stream.state_dict()), 5) == sequences(5, first=read)

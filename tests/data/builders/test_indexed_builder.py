@@ -1,4 +1,4 @@
-"""Streams in every format: the same rows, state exact to the row, and no row drawn that is not needed."""
+"""Streams in every format give the same rows, have a state exact to the row, and draw no row in vain."""
 
 import pickle
 from itertools import chain, islice
@@ -120,7 +120,7 @@ def test_rows_and_tables_have_labels_equal_to_the_tokens(load, source):
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_formatted_stream_goes_on_exactly_where_it_was(load, source, format):
+def test_a_formatted_stream_resumes_exactly_where_it_stopped(load, source, format):
     expected = rows(load(source))
     for read in (0, 257, 1024, len(expected)):
         stream = load(source).with_format(format)
@@ -130,7 +130,7 @@ def test_a_formatted_stream_goes_on_exactly_where_it_was(load, source, format):
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_in_batches_goes_on_at_the_next_batch(load, source, format):
+def test_a_stream_in_batches_continues_at_the_next_batch(load, source, format):
     expected, batch_size = rows(load(source)), 300
     for read in (1, 4):
         stream = batched(load(source), format, batch_size)
@@ -183,15 +183,15 @@ def test_resuming_far_into_a_formatted_stream_draws_one_table(load, monkeypatch)
     monkeypatch.setattr(
         HMM, "sample", lambda self, count, *a, **k: drawn.append(count) or sample(self, count, *a, **k)
     )
-    place = 10**12 - 1
+    number = 10**12 - 1
     for prepare in (lambda s: s.with_format("torch"), lambda s: batched(s, "torch", 5)):
         stream = prepare(load(num_sequences=None))
         rows(stream, 3)
         state = pickle.loads(pickle.dumps(stream.state_dict()), encoding="utf-8")
         found = _places(state)
-        assert found, "the state holds the place of the next row"
+        assert found, "the state has the number of the next row"
         for part in found:
-            part["next"] = place
+            part["next"] = number
         drawn.clear()
         assert rows(resumed(prepare(load(num_sequences=None)), state), 1)
         assert sum(drawn) <= 2 * examples._STREAMED_TABLE

@@ -90,7 +90,7 @@ def test_rows_are_documents_or_windows_of_the_shards(load, stream, streaming):
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(256, "uint8"), (65_536, "uint16"), (65_537, "uint32")])
-def test_the_smallest_type_that_holds_the_vocabulary_is_taken(tmp_path, load, vocab_size, dtype):
+def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, load, vocab_size, dtype):
     write_tokens([[vocab_size - 1]], tmp_path / "a", vocab_size=vocab_size, eos_id=0, tokenizer_hash="", corpus="test")
     for streaming in (True, False):
         found = load(data_dir=str(tmp_path / "a"), streaming=streaming)
@@ -151,7 +151,7 @@ def resumed(load, state, **settings):
 
 @pytest.mark.parametrize("length", [None, 16])
 @pytest.mark.parametrize("count", [0, 1, 50])
-def test_a_resumed_stream_goes_on_at_the_next_row(load, stream, length, count):
+def test_a_resumed_stream_continues_at_the_next_row(load, stream, length, count):
     expected = documents(stream) if length is None else windows(stream, length)
     first = load(length=length)
     assert rows(first, count) == expected[:count]
@@ -265,7 +265,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path, stream, monkeypatch):
 # Errors
 
 
-def test_folders_that_are_no_shards_are_named(load, tmp_path, stream):
+def test_folders_without_shards_are_named(load, tmp_path, stream):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("nothing here")
     message = error(load, data_dir=str(tmp_path / "empty"))

@@ -154,7 +154,7 @@ def test_a_closed_tree_gives_exact_bounds_at_any_length():
 
 @pytest.mark.parametrize("hmm", [processes.leaky_rrxor(0.1), processes.mess3(0.05, 0.85)])
 def test_sampled_bounds_lie_within_their_errors_of_the_exact_ones(hmm, monkeypatch):
-    # Places 4 and 5 alone, exactly, against the estimate over just these places.
+    # Positions 4 and 5 alone, exactly, against the estimate over just these positions.
     exact = [hmm.entropy_rate_bounds(length) for length in (5, 6)]
     monkeypatch.setattr(entropy, "_MAX_STATES", 1)
     found = hmm.entropy_rate_bounds(6, burn_in=4, num_sequences=2000, seed=3)
@@ -183,7 +183,7 @@ def test_first_states_are_drawn_from_their_distribution_given_all_tokens():
     assert (np.abs(share - distribution) <= 4 * np.sqrt(distribution * (1 - distribution) / len(tokens)) + 1e-12).all()
 
 
-# The least loss at every position
+# The minimum loss at every position
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_rrxor_has_36_mixed_states():
     assert not processes.rrxor().mixed_states(6).closed, "the last level is not expanded"
 
 
-def test_every_word_of_mess3_leads_to_a_belief_of_its_own():
+def test_every_word_of_mess3_leads_to_its_own_belief():
     tree = processes.mess3().mixed_states(6)
     assert np.bincount([len(word) for word in tree.words]).tolist() == [3**length for length in range(7)]
     assert not tree.closed
@@ -82,11 +82,11 @@ def test_every_word_of_mess3_leads_to_a_belief_of_its_own():
     ("hmm", "count"),
     [(processes.golden_mean(), 3), (processes.even(), 4), (processes.zero_one_random(), 7), (processes.rrxor(), 36)],
 )
-def test_a_closed_tree_goes_on_for_ever(hmm, count):
+def test_a_closed_tree_continues_forever(hmm, count):
     tree = hmm.mixed_states(200)
     assert (len(tree.beliefs), tree.closed) == (count, True)
     np.testing.assert_allclose(tree.distribution.sum(1), 1, atol=1e-12)
-    # Known places of the tree carry the mean belief.
+    # Known positions of the tree carry the mean belief.
     np.testing.assert_allclose(tree.distribution @ tree.beliefs, np.tile(hmm.start, (201, 1)), atol=1e-12)
 
 
@@ -136,7 +136,7 @@ def test_beliefs_that_differ_by_rounding_are_one():
         (lambda: mixed_states.mixed_states(processes.even(), 3, tolerance=0), "tolerance is 0; expected a number"),
     ],
 )
-def test_what_cannot_be_is_refused(make, message):
+def test_bad_settings_are_refused(make, message):
     with pytest.raises(InputError) as caught:
         make()
     assert message in str(caught.value)

@@ -54,9 +54,9 @@ def ngram_by_loop(word, num_symbols, order, alpha, strength):
         for t in range(width, len(word) + 1):
             context = word[t - width : t]
             counts = [0] * num_symbols
-            for place in range(width, t):
-                if word[place - width : place] == context:
-                    counts[word[place]] += 1
+            for position in range(width, t):
+                if word[position - width : position] == context:
+                    counts[word[position]] += 1
             total = sum(counts) + strength
             distributions[t] = [
                 (count + strength * b) / total for count, b in zip(counts, distributions[t], strict=True)
@@ -119,12 +119,12 @@ def test_the_bayes_predictor_is_the_filter_of_the_hmm(name):
     np.testing.assert_array_equal(found.numpy(), hmm.next_token_probs(tokens))
 
 
-def word_distribution(hmm, place: int, context: tuple[int, ...]) -> np.ndarray:
-    """Brute force: distribution of the symbol at `place`, given that `context` stands just before it."""
+def word_distribution(hmm, position: int, context: tuple[int, ...]) -> np.ndarray:
+    """Brute force: distribution of the symbol at `position`, given that `context` stands just before it."""
     distribution = np.zeros(hmm.num_symbols)
-    for word in itertools.product(range(hmm.num_symbols), repeat=place + 1):
-        if word[place - len(context) : place] == context:
-            distribution[word[place]] += brute_force.likelihood(hmm, word)
+    for word in itertools.product(range(hmm.num_symbols), repeat=position + 1):
+        if word[position - len(context) : position] == context:
+            distribution[word[position]] += brute_force.likelihood(hmm, word)
     return distribution / distribution.sum() if distribution.sum() > 0 else distribution
 
 
@@ -240,7 +240,7 @@ def test_a_token_of_probability_zero_costs_infinity_at_its_place_and_spoils_no_o
     assert np.isinf(found.nats).tolist() == [False, False, True, True]
 
 
-def test_a_memory_mapped_array_and_a_tensor_are_streamed_alike(tmp_path):
+def test_a_memory_mapped_array_and_a_tensor_are_streamed_in_the_same_way(tmp_path):
     hmm = processes.golden_mean()
     tokens = hmm.sample(40, 6, seed=1)
     mapped = np.memmap(tmp_path / "tokens.bin", dtype=np.uint8, mode="w+", shape=tokens.shape)

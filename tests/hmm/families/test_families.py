@@ -47,11 +47,11 @@ def test_a_sequence_depends_on_family_seed_and_index_alone(which, group, seed, f
     family = families(group)[which]
     block = family.sample(count, 12, seed=seed, first=first, step=step, num_threads=threads)
     assert block.dtype == np.uint8
-    for place in range(count):
-        index = (first + place * step) % 2**64
+    for number in range(count):
+        index = (first + number * step) % 2**64
         alone = family.sample(1, 12, seed=seed, first=index)[0]
-        np.testing.assert_array_equal(block[place], alone)
-        np.testing.assert_array_equal(block[place, :5], family.sample(1, 5, seed=seed, first=index)[0])
+        np.testing.assert_array_equal(block[number], alone)
+        np.testing.assert_array_equal(block[number, :5], family.sample(1, 5, seed=seed, first=index)[0])
 
 
 @pytest.mark.parametrize("family", families(3), ids=lambda f: type(f).__name__)
@@ -72,8 +72,8 @@ def test_seeds_name_different_streams(family):
 @pytest.mark.parametrize("family", [*families(2)[2:]], ids=lambda f: type(f).__name__)
 def test_sample_gives_what_hmm_at_draws(family):
     tokens = family.sample(40, 25, seed=3, first=4, step=3)
-    for place, row in enumerate(tokens):
-        own = family.hmm_at(3, 4 + 3 * place).sample(1, 25, seed=3, first=4 + 3 * place)[0]
+    for number, row in enumerate(tokens):
+        own = family.hmm_at(3, 4 + 3 * number).sample(1, 25, seed=3, first=4 + 3 * number)[0]
         np.testing.assert_array_equal(row, own)
 
 
@@ -92,8 +92,8 @@ def test_the_last_group_before_indices_wrap_may_be_short_and_shares_nothing_with
     # 2^64 leaves 1 when divided by 3, so index 2^64 - 1 is alone in its group.
     family = families(3)[which]
     tokens = family.sample(8, 12, seed=4, first=2**64 - 4, step=step)
-    for place, row in enumerate(tokens):
-        alone = family.sample(1, 12, seed=4, first=(2**64 - 4 + step * place) % 2**64)
+    for number, row in enumerate(tokens):
+        alone = family.sample(1, 12, seed=4, first=(2**64 - 4 + step * number) % 2**64)
         np.testing.assert_array_equal(row, alone[0])
 
 
@@ -204,20 +204,20 @@ def test_permutations_are_those_of_fisher_and_yates_in_unbounded_integers(size):
         counters = [[index & 0xFFFFFFFF, index >> 32, draw, 1] for draw in draws]
         return philox(np.array(counters), np.array([key] * len(draws))).tolist()
 
-    # Of block `b`, half `h` decides place `h * blocks + b`.
+    # Of block `b`, half `h` decides position `h * blocks + b`.
     halves = [
         half for word in zip(*words(list(range(blocks))), strict=True) for half in zip(*map(split, word), strict=True)
     ]
     randoms = list(itertools.chain.from_iterable(halves))
     expected, redrawn = list(range(size)), 0
-    for place in range(size):
-        random, attempt = randoms[place], 0
-        while random * (place + 1) % 2**16 < 2**16 % (place + 1):
+    for position in range(size):
+        random, attempt = randoms[position], 0
+        while random * (position + 1) % 2**16 < 2**16 % (position + 1):
             attempt += 1
             redrawn += 1
-            random = words([place + (attempt << 16)])[0][0] & 0xFFFF
-        chosen = random * (place + 1) >> 16
-        expected[place], expected[chosen] = expected[chosen], place
+            random = words([position + (attempt << 16)])[0][0] & 0xFFFF
+        chosen = random * (position + 1) >> 16
+        expected[position], expected[chosen] = expected[chosen], position
     assert (redrawn > 100) == (size == 50_000)
     family = PermutedSymbols(HMM(transition=[[1.0]], emission=np.full((1, size), 1 / size)))
     assert family.permutation_at(seed, index).tolist() == expected
@@ -248,7 +248,7 @@ def test_nothing_can_be_drawn():
         assert family.sample(2, 0).shape == (2, 0)
 
 
-def test_bad_input_is_told_in_one_line():
+def test_bad_input_is_reported_in_one_line():
     with pytest.raises(InputError, match="group is 0; expected 1 or more"):
         PermutedSymbols(BASE, group=0)
     with pytest.raises(InputError, match="takes a state-emitting HMM"):

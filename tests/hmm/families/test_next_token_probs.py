@@ -1,4 +1,4 @@
-"""The exact next-token distributions of families, against sums over every HMM the family may draw."""
+"""The exact next-token distributions of families equal sums over every HMM that the family can draw."""
 
 import itertools
 import math
@@ -120,7 +120,7 @@ def test_too_many_permutations_are_refused_with_the_bound_to_use_instead():
     assert PermutedSymbols(processes.random(2, 7, seed=1)).next_token_probs([[0, 1]]).shape == (1, 3, 7)
 
 
-def test_who_knows_the_hmm_is_told_its_own_distribution():
+def test_the_oracle_gives_the_distribution_of_the_hmm_itself():
     for family in (
         PermutedSymbols(EDGES, 2),
         PermutedEmissions(STATES, 3),
@@ -148,27 +148,27 @@ def test_the_exact_distribution_costs_what_it_promises_and_no_less_than_knowing_
     tokens = family.sample(400, 25, seed=11).astype(int)
     distribution, oracle = family.next_token_probs(tokens), family.oracle_next_token_probs(tokens, seed=11)
     np.testing.assert_allclose(distribution.sum(-1), 1, atol=1e-12)
-    nats, least = (
+    nats, optimum = (
         -np.log(np.take_along_axis(p[:, :-1], tokens[..., None], axis=2)[..., 0]) for p in (distribution, oracle)
     )
     promised = -(distribution * np.log(np.where(distribution > 0, distribution, 1))).sum(-1)[:, :-1]
     surprise = (nats - promised).mean(axis=1)
     assert abs(surprise.mean()) < 4 * surprise.std() / math.sqrt(len(surprise))
-    gap = (nats - least).mean(axis=1)
+    gap = (nats - optimum).mean(axis=1)
     assert gap.mean() > 4 * gap.std() / math.sqrt(len(gap))
 
 
 def test_the_distribution_of_chains_of_unknown_size_is_the_ratio_of_dirichlet_integrals_over_all_subsets():
-    least, most, alphabet, alpha = 1, 3, 4, 0.7
-    family = RandomChains((least, most), alpha, alphabet=alphabet)
+    minimum, maximum, alphabet, alpha = 1, 3, 4, 0.7
+    family = RandomChains((minimum, maximum), alpha, alphabet=alphabet)
 
     def marginal(word) -> float:
         total = 0.0
-        for size in range(least, most + 1):
+        for size in range(minimum, maximum + 1):
             subsets = list(itertools.combinations(range(alphabet), size))
             inside = [subset for subset in subsets if set(word) <= set(subset)]
             each = polya([inside[0].index(x) for x in word], size, alpha) if inside else 0.0
-            total += each * len(inside) / len(subsets) / (most - least + 1)
+            total += each * len(inside) / len(subsets) / (maximum - minimum + 1)
         return total
 
     for word, distribution in zip(words(alphabet, 4), family.next_token_probs(words(alphabet, 4)), strict=True):

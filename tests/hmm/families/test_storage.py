@@ -56,7 +56,7 @@ def test_fingerprints_tell_families_apart():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_said_of_an_exact_distribution_is_what_happens(name):
+def test_exact_distributions_exist_where_has_exact_distribution_is_true(name):
     family = FAMILIES[name]
     tokens = family.sample(2, 4, seed=1)
     if family.has_exact_distribution:
@@ -89,7 +89,7 @@ def test_a_folder_put_together_from_two_is_refused(tmp_path):
         ({"settings": {"size": 1}}, "expected those of PermutedEmissions"),
     ],
 )
-def test_a_family_that_is_none_is_refused_in_one_line(change, said, tmp_path):
+def test_a_file_that_is_not_a_family_is_refused_in_one_line(change, said, tmp_path):
     FAMILIES["emissions"].save_pretrained(tmp_path)
     path = tmp_path / "family.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))

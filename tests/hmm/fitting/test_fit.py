@@ -208,7 +208,7 @@ def test_one_update_an_epoch_of_all_batches_begins_as_full_batch_em():
 # Restarts
 
 
-def test_the_likeliest_first_guess_goes_on_as_if_alone():
+def test_the_most_likely_first_guess_continues_as_if_alone():
     chosen = replace(SHORT, max_epochs=8, num_restarts=4, restart_epochs=3, seed=0)
     found = fit(settings=chosen)
     alone = [fit(settings=replace(SHORT, max_epochs=8, seed=seed)) for seed in range(4)]

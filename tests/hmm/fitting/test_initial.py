@@ -41,7 +41,7 @@ def test_a_guess_from_contexts_begins_likelier_than_a_random_one():
         assert guess(TOKENS, 30, 50, seed=seed).log_likelihood(TOKENS).sum() / TOKENS.size > random + 0.2
 
 
-def test_symbols_are_told_apart_by_what_follows_them_also_where_they_are_projected():
+def test_symbols_are_distinguished_by_what_follows_them_even_if_projected():
     # After symbols 0 to 99 comes 200, after 100 to 199 comes 201.
     words = np.random.default_rng(0).integers(0, 200, (400, 20))
     tokens = np.stack([words, 200 + words // 100], axis=2).reshape(400, 40)
@@ -84,6 +84,6 @@ def test_sequences_of_one_token_have_contexts_too():
     assert np.isfinite(found.log_likelihood([[0], [1]])).all()
 
 
-def test_a_fit_starts_from_the_guess_it_is_told_to():
+def test_a_fit_starts_from_the_guess_in_its_settings():
     settings = FitSettings(10, max_epochs=0, init="contexts", seed=3)
     assert fit_hmm(TOKENS, settings, num_symbols=50, show_progress=False).hmm == guess(TOKENS, 10, 50, seed=3)

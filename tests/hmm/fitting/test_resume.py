@@ -111,7 +111,7 @@ def test_a_torn_history_does_not_stop_a_fit(tmp_path):
 ONLINE = replace(SHORT, update_every=2, max_epochs=6, save_every=2)
 
 
-def test_stochastic_em_goes_on_with_its_statistics_to_the_last_bit(tmp_path):
+def test_stochastic_em_resumes_with_its_statistics_to_the_last_bit(tmp_path):
     undisturbed = fit(settings=ONLINE)
     for max_epochs in (3, 6):
         found = fit(settings=replace(ONLINE, max_epochs=max_epochs), checkpoint_dir=tmp_path)
@@ -129,7 +129,7 @@ def test_in_stochastic_em_the_batch_size_may_not_change(tmp_path):
         fit(settings=replace(ONLINE, batch_size=8), checkpoint_dir=tmp_path)
 
 
-def test_restarts_go_on_where_they_were(tmp_path):
+def test_restarts_resume_where_they_stopped(tmp_path):
     chosen = replace(SHORT, max_epochs=6, num_restarts=3, restart_epochs=2, save_every=2, seed=0)
     undisturbed = fit(settings=chosen)
     first = fit(settings=chosen, checkpoint_dir=tmp_path / "whole")
@@ -182,7 +182,7 @@ with exit_without_teardown():
 
 
 @pytest.mark.launch
-def test_two_processes_fit_the_same_bits_as_one_and_go_on_from_its_checkpoint(launch, tmp_path):
+def test_two_processes_fit_the_same_bits_as_one_and_resume_from_its_checkpoint(launch, tmp_path):
     script = tmp_path / "fit_on_two.py"
     script.write_text(SCRIPT)
     arguments = {"lengths": np.arange(60) % 21, "test_tokens": TOKENS[:9]}

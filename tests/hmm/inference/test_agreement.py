@@ -1,4 +1,4 @@
-"""The same numbers as hmmlearn and dynamax in float64, and as pomegranate, which computes in float32."""
+"""Inference agrees with hmmlearn and dynamax in float64, and with pomegranate, which computes in float32."""
 
 import importlib.util
 import subprocess

@@ -115,16 +115,16 @@ def test_counts_of_ten_thousand_tokens_add_up(hmm, dtype, rtol):
     np.testing.assert_allclose(found.emission, exact.emission, rtol=10 * rtol)
 
 
-@pytest.mark.parametrize("least", [1e-30, 1e-38, 1e-42])
-def test_a_token_of_hardly_any_probability_in_float32_leaves_no_nan_and_the_likelihood_right(least):
-    hmm = HMM(start=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1 - least, least], [1.0, 0.0]])
+@pytest.mark.parametrize("smallest", [1e-30, 1e-38, 1e-42])
+def test_a_token_of_hardly_any_probability_in_float32_leaves_no_nan_and_the_likelihood_right(smallest):
+    hmm = HMM(start=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1 - smallest, smallest], [1.0, 0.0]])
     tokens = [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
     found, exact = (hmm.expected_counts(tokens, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    # The least numbers have few digits: 1e-42 has 9 bits.
+    # The smallest numbers have few digits: 1e-42 has 9 bits.
     np.testing.assert_allclose(found.log_likelihood, exact.log_likelihood, rtol=1e-4, atol=1e-6)
     for name in ("start", "transition", "emission"):
         assert np.isfinite(getattr(found, name)).all(), name
-    if least >= 1e-38:
+    if smallest >= 1e-38:
         np.testing.assert_allclose(found.transition, exact.transition, rtol=1e-4, atol=1e-5)
 
 

@@ -200,7 +200,7 @@ def test_tensors_come_back_as_tensors_and_arrays_as_arrays(hmm):
         np.testing.assert_array_equal(getattr(hmm, name)(tensor.to(torch.uint8)).numpy(), from_array)
 
 
-def test_the_filter_goes_on_from_beliefs_given():
+def test_the_filter_continues_from_given_beliefs():
     hmm = processes.mess3()
     tokens = torch.from_numpy(hmm.sample(3, 20, seed=1).astype(np.int64))
     whole = inference.forward_filter(hmm.parameters(), tokens)

@@ -156,7 +156,7 @@ def test_tensors_come_back_as_tensors_and_arrays_as_arrays(name):
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, None])
-def test_a_k_that_is_none_is_refused(k):
+def test_a_k_that_is_not_a_positive_integer_is_refused(k):
     with pytest.raises(InputError, match=r"k is .*; expected an integer in \[1"):
         processes.mess3().viterbi_k_best([[0, 1]], k)
 

@@ -1,4 +1,4 @@
-"""The Triton kernel draws the bits of the CPU: in Triton's interpreter everywhere, on a GPU where there is one."""
+"""The Triton kernel draws the same bits as the CPU: in Triton's interpreter always, and on a GPU if there is one."""
 
 import subprocess
 import sys

@@ -26,15 +26,15 @@ def test_a_ragged_sequence_depends_on_source_seed_and_index_alone_and_is_the_pla
 ):
     source, lengths = SOURCES[which], RandomLengths(1, 9, stop)
     block = lengths.sample(source, 7, seed, first, step=step)
-    for place in range(7):
-        index = (first + place * step) % 2**64
+    for number in range(7):
+        index = (first + number * step) % 2**64
         alone = lengths.sample(source, 1, seed, index)
-        np.testing.assert_array_equal(block.tokens[place], alone.tokens[0])
-        length = block.lengths[place]
+        np.testing.assert_array_equal(block.tokens[number], alone.tokens[0])
+        length = block.lengths[number]
         assert length == alone.lengths[0] == lengths.lengths_at(seed, [index])[0]
         plain = source.sample(1, 9, seed=seed, first=index)[0]
-        np.testing.assert_array_equal(block.tokens[place, :length], plain[:length])
-        assert (block.tokens[place, length:] == source.num_symbols).all()
+        np.testing.assert_array_equal(block.tokens[number, :length], plain[:length])
+        assert (block.tokens[number, length:] == source.num_symbols).all()
 
 
 def test_uniform_lengths_are_uniform():
@@ -93,7 +93,7 @@ def test_nothing_can_be_drawn():
     assert RandomLengths(1, 2).sample(BASE, 0).tokens.shape == (0, 2)
 
 
-def test_bad_input_is_told_in_one_line():
+def test_bad_input_is_reported_in_one_line():
     for shortest, longest in ((-1, 3), (4, 3), (0, 1 << 20)):
         with pytest.raises(InputError, match=f"min_length is {shortest}, max_length {longest}; expected 0 <= min_len"):
             RandomLengths(shortest, longest)

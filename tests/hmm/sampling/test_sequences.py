@@ -171,12 +171,12 @@ def tokens_in_integers(hmm: HMM, length: int, seed: int, index: int) -> list[int
         return column if low < int(table.threshold[row, column]) else int(table.alias[row, column])
 
     key = [seed % 2**32, seed >> 32]
-    place = [index % 2**32, index >> 32]
+    words = [index % 2**32, index >> 32]
     start, symbol, transition = hmm._alias_tables
-    state = draw(start, 0, *philox_in_integers([*place, 0xFFFFFFFF, 0], key)[:2])
+    state = draw(start, 0, *philox_in_integers([*words, 0xFFFFFFFF, 0], key)[:2])
     tokens = []
     for t in range(length):
-        w0, w1, w2, w3 = philox_in_integers([*place, t, 0], key)
+        w0, w1, w2, w3 = philox_in_integers([*words, t, 0], key)
         drawn = draw(symbol, state, w0, w1)
         if transition is None:
             state, drawn = divmod(drawn, hmm.num_symbols)
@@ -205,9 +205,9 @@ def test_the_stream_is_what_its_definition_says(name, seed, index):
 def test_a_sequence_depends_on_hmm_seed_and_index_alone(name, seed, first, count, length, threads):
     hmm = SOURCES[name]
     block = hmm.sample(count, length, seed=seed, first=first, num_threads=threads)
-    for place in range(count):
-        alone = hmm.sample(1, length, seed=seed, first=(first + place) % 2**64)[0]
-        np.testing.assert_array_equal(block[place], alone)
+    for number in range(count):
+        alone = hmm.sample(1, length, seed=seed, first=(first + number) % 2**64)[0]
+        np.testing.assert_array_equal(block[number], alone)
 
 
 @given(name=st.sampled_from(sorted(SOURCES)), seed=words64, first=words64, short=st.integers(0, 20))
@@ -222,9 +222,9 @@ def test_the_first_tokens_of_a_sequence_do_not_depend_on_its_length(name, seed, 
 @fixed
 def test_a_step_takes_every_nth_sequence(first, step, count):
     block = LITERAL.sample(count, 12, seed=5, first=first, step=step, num_threads=2)
-    for place in range(count):
-        alone = LITERAL.sample(1, 12, seed=5, first=(first + place * step) % 2**64)
-        np.testing.assert_array_equal(block[place], alone[0])
+    for number in range(count):
+        alone = LITERAL.sample(1, 12, seed=5, first=(first + number * step) % 2**64)
+        np.testing.assert_array_equal(block[number], alone[0])
 
 
 def test_ranks_that_step_by_their_number_share_out_the_stream():
@@ -311,9 +311,9 @@ def test_words_of_three_come_as_often_as_the_exact_distribution_says(name):
 @pytest.mark.parametrize("name", ["states", "mess3"])
 def test_pairs_deep_in_the_sequence_follow_the_distribution_of_their_place(name):
     hmm = SOURCES[name]
-    num_sequences, place = 60_000, 37
-    tokens = hmm.sample(num_sequences, place + 2, seed=4)[:, -2:].astype(np.int64)
-    late = hmm.start @ np.linalg.matrix_power(hmm.transition, place)
+    num_sequences, position = 60_000, 37
+    tokens = hmm.sample(num_sequences, position + 2, seed=4)[:, -2:].astype(np.int64)
+    late = hmm.start @ np.linalg.matrix_power(hmm.transition, position)
     shifted = HMM(**{**hmm.tables(), "start": late / late.sum()})
     counts = np.bincount(tokens @ [hmm.num_symbols, 1], minlength=hmm.num_symbols**2)
     distribution = np.array(
@@ -329,7 +329,7 @@ def test_pairs_deep_in_the_sequence_follow_the_distribution_of_their_place(name)
 @pytest.mark.parametrize(
     ("num_symbols", "dtype"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (65_536, "uint16"), (65_537, "uint32")]
 )
-def test_tokens_have_the_smallest_type_that_holds_them(num_symbols, dtype):
+def test_tokens_have_the_smallest_type_that_can_store_them(num_symbols, dtype):
     assert smallest_unsigned(num_symbols) == dtype
     if num_symbols > 257:
         return

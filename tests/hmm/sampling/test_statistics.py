@@ -150,7 +150,7 @@ def test_places_of_a_sequence_know_nothing_of_each_other():
     tokens = coins()
     for lag in (1, 2, 4):
         assert p_of_independence(tokens[:, :-lag], tokens[:, lag:]) > LEAST
-    # Nor does a place know the place after it in the next sequence.
+    # Nor does a position know the position after it in the next sequence.
     assert p_of_independence(tokens[:-1:2, :-1], tokens[1::2, 1:]) > LEAST
 
 
@@ -179,7 +179,7 @@ def permutations(make, size: int, count: int, seed: int = 11, first: int = 0) ->
 
 
 def p_of_uniform_permutations(drawn: np.ndarray) -> float:
-    names = {order: place for place, order in enumerate(itertools.permutations(range(drawn.shape[1])))}
+    names = {order: position for position, order in enumerate(itertools.permutations(range(drawn.shape[1])))}
     return stats.chisquare(np.bincount([names[tuple(order)] for order in drawn], minlength=len(names))).pvalue
 
 
@@ -190,7 +190,7 @@ def test_all_permutations_come_equally_often(make, size):
 
 
 def test_the_naive_shuffle_would_be_seen():
-    # Every step swaps with any place, rather than with those left: 27 ways for 6 permutations.
+    # Every step swaps with any position, rather than with those left: 27 ways for 6 permutations.
     generator = np.random.default_rng(0)
     drawn = np.tile(np.arange(3), (6000, 1))
     for order in drawn:
@@ -204,8 +204,8 @@ def test_the_naive_shuffle_would_be_seen():
 def test_every_value_comes_equally_often_at_every_place_of_a_long_permutation(make):
     size, count = 60, 6000
     drawn = permutations(make, size, count, seed=2**40)
-    places = table(np.tile(np.arange(size), (count, 1)), drawn)
-    statistic = ((places - count / size) ** 2 / (count / size)).sum()
+    counts_of_pairs = table(np.tile(np.arange(size), (count, 1)), drawn)
+    statistic = ((counts_of_pairs - count / size) ** 2 / (count / size)).sum()
     # Rows and columns both have given totals; the matrix of a permutation has the variance of (n-1)^2 free cells.
     assert stats.chi2.sf(statistic * (size - 1) / size, (size - 1) ** 2) > LEAST
 

@@ -1,4 +1,4 @@
-"""A proxy that breaks off the answers of a local Hub, and counts what it passed on."""
+"""A proxy that cuts off the responses of a local Hub, and counts the bytes it has forwarded."""
 
 import contextlib
 import re

@@ -343,7 +343,7 @@ def test_trl_finds_the_template_fit_for_tools_and_training(tokenizer):
     assert ids.count(tokenizer.convert_tokens_to_ids("<|end|>")) == 4, "what a tool says cannot end its turn"
 
 
-def test_content_that_is_no_text_is_refused_by_the_template(tokenizer):
+def test_content_that_is_not_text_is_refused_by_the_template(tokenizer):
     with pytest.raises(Exception, match="content of the message of assistant is not text"):
         tokenizer.apply_chat_template([user("A"), {"role": "assistant", "content": None}])
 

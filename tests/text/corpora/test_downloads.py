@@ -1,4 +1,4 @@
-"""A corpus on the Hub whose download breaks off goes on where it was."""
+"""An interrupted download of a corpus from the Hub continues where it stopped."""
 
 import importlib.util
 import json

@@ -54,7 +54,7 @@ def test_a_row_is_kept_if_all_columns_are_as_asked(row, kept):
     assert DocumentFilter(equal={"language": "en"}, at_least={"score": 3}).keeps_row(row, "row 0") is kept
 
 
-def test_columns_that_are_not_there_or_hold_no_number_are_told():
+def test_missing_columns_and_columns_without_a_number_are_reported():
     asked = DocumentFilter(equal={"language": "en"}, at_least={"score": 3})
     assert (
         message(asked.keeps_row, {"text": "a", "score": 3}, "a.jsonl:7")
@@ -64,7 +64,7 @@ def test_columns_that_are_not_there_or_hold_no_number_are_told():
     assert told == "a.jsonl:7: score: expected a number to filter by, found 'high'"
 
 
-def test_filters_that_cannot_be_are_refused():
+def test_impossible_filters_are_refused():
     assert "min_characters=-1" in message(DocumentFilter, min_characters=-1)
     assert "min_characters=5, max_characters=4" in message(DocumentFilter, min_characters=5, max_characters=4)
     assert "equal='language'" in message(DocumentFilter, equal="language")

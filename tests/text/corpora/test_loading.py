@@ -157,7 +157,7 @@ def test_a_stream_survives_pickling(tmp_path):
     assert list(pickle.loads(pickle.dumps(stream))) == list(stream)
 
 
-def test_a_changed_file_is_read_anew(tmp_path):
+def test_a_changed_file_is_read_again(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "old"}])
     assert texts(file, test_fraction=0.0, streaming=False) == ["old"]
     write_jsonl(file, [{"text": "new"}])
@@ -321,7 +321,7 @@ def test_any_hub_id_and_split_can_be_read(hub):
 
 
 @pytest.mark.launch
-def test_an_unreachable_hub_is_told_in_one_line():
+def test_an_unreachable_hub_is_reported_in_one_line():
     for name in ("lima", "nobody/nothing"):
         program = f"""
 from hmm_datasets.errors import one_line_errors
@@ -368,7 +368,7 @@ def test_a_malformed_conversation_is_refused(messages, told):
     assert message(normalize_messages, messages, "a.jsonl:7").startswith(f"a.jsonl:7: {told}")
 
 
-def test_text_that_is_none_or_no_unicode_is_refused():
+def test_text_that_is_missing_or_not_unicode_is_refused():
     assert (
         message(normalize_text, None, "row 3")
         == "row 3: expected text, found None; drop the row or name another column"
@@ -431,12 +431,12 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.csv", b"text\nA\n", "a.csv: expected a file name that ends in .txt"),
     ],
 )
-def test_a_damaged_file_is_told_by_name(tmp_path, name, content, told):
+def test_a_damaged_file_is_reported_by_name(tmp_path, name, content, told):
     (tmp_path / name).write_bytes(content)
     assert told in message(texts, tmp_path / name, test_fraction=0.0)
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path):
+def test_impossible_settings_are_refused(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "A"}])
     assert "split='validation'" in message(load_corpus, file, split="validation")
     assert "test_fraction=1" in message(load_corpus, file, test_fraction=1)

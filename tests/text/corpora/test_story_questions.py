@@ -1,4 +1,4 @@
-"""Story questions: right by another way of reading the stories, and never told in training."""
+"""Story questions: answers agree with another reading of the stories, and test facts never occur in training."""
 
 import itertools
 import re
@@ -106,7 +106,7 @@ def test_it_is_a_corpus_like_others():
         ({"split": "train", "messages_column": "chat"}, "no column 'chat'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(settings, told):
+def test_bad_settings_are_refused_in_one_line(settings, told):
     with pytest.raises(InputError, match=re.escape(told)) as caught:
         load_corpus("story-questions", **settings)
     assert "\n" not in str(caught.value)

@@ -1,6 +1,6 @@
-"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER times|places`.
+"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER times|points`.
 
-`times`: 20 times at random moments, going on with the same stream until it is whole, then with the next. `places`: at
+`times`: 20 times at random moments, going on with the same stream until it is whole, then with the next. `points`: at
 every file operation and every document of a small stream in turn. Prints, as JSON, one row for each kill, and for each
 stream that became whole the digests of its files. Nothing is imported but what writes, so that a child is a fork.
 """
@@ -101,32 +101,32 @@ def kill_at_random_times(folder: Path, kills: int, seed: int) -> None:
     report({"whole": digests(folder)})
 
 
-def kill_at_every_place(folder: Path, overwrite: bool) -> None:
-    def work(place: int = 0):
+def kill_at_every_point(folder: Path, overwrite: bool) -> None:
+    def work(point: int = 0):
         passed = 0
 
         def count(event: str, _arguments: tuple) -> None:
             nonlocal passed
             passed += event in EVENTS
-            if event in EVENTS and passed == place:
+            if event in EVENTS and passed == point:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
         write(folder, count=12, size=9000, shard_tokens=30_000, overwrite=overwrite)
 
-    place, killed = 1, True
+    point, killed = 1, True
     while killed:
         fresh(folder)
         if overwrite:
             ended_by(start(lambda: write(folder, count=9, size=50, shard_tokens=100)))
         report({"before": digests(folder)})
-        killed = ended_by(start(lambda place=place: work(place)))
+        killed = ended_by(start(lambda point=point: work(point)))
         # What a reader finds now.
         report({"killed": bool(killed), "left": {n: d for n, d in digests(folder).items() if n.startswith("a/")}})
         if killed and (overwrite or not folder.exists()):
             ended_by(start(work))
         report({"whole": digests(folder)})
-        place += 1
+        point += 1
 
 
 def report(row: dict) -> None:
@@ -134,9 +134,9 @@ def report(row: dict) -> None:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1]) / "stream" / "a"
+    target = Path(sys.argv[1]) / "stream" / "a"
     if sys.argv[2] == "times":
-        kill_at_random_times(place, kills=20, seed=4)
+        kill_at_random_times(target, kills=20, seed=4)
     else:
-        kill_at_every_place(place, overwrite=False)
-        kill_at_every_place(place, overwrite=True)
+        kill_at_every_point(target, overwrite=False)
+        kill_at_every_point(target, overwrite=True)

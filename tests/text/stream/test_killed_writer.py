@@ -38,7 +38,7 @@ def test_a_writer_killed_at_20_random_moments_ends_with_the_bytes_of_an_undistur
 
 @pytest.mark.launch
 def test_a_writer_killed_at_any_file_operation_ends_with_the_same_bytes(killed):
-    rows = killed("places")
+    rows = killed("points")
     whole = [row["whole"] for row in rows if "whole" in row]
     assert all(digests == whole[0] for digests in whole)
     assert len(whole[0]) == 2 * 3 + 1

@@ -108,7 +108,7 @@ def test_the_digest_of_a_stream_follows_tokens_and_bounds(tmp_path):
 @pytest.mark.parametrize(
     ("vocab_size", "dtype"), [(1 << 16, "uint16"), ((1 << 16) + 1, "uint32"), (1 << 32, "uint32")]
 )
-def test_the_smallest_type_that_holds_the_vocabulary_is_taken(tmp_path, vocab_size, dtype):
+def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, vocab_size, dtype):
     write(tmp_path / "a", [[vocab_size - 1, 0]], vocab_size=vocab_size)
     stream = TokenStream(tmp_path / "a")
     assert stream.index.dtype == dtype == stream.read(0, 1).dtype.name
@@ -149,7 +149,7 @@ def test_a_cut_within_a_shard_shares_its_memory_and_cannot_be_written(folder):
     assert stream.read(5, 7).tolist() == [EOS, 6]
     with pytest.raises(ValueError, match="read-only"):
         other[0] = 1
-    assert [stream.read(place, place).size for place in (0, 6, 10)] == [0, 0, 0]
+    assert [stream.read(position, position).size for position in (0, 6, 10)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("length", [1, 7, 64, 500])
@@ -175,13 +175,13 @@ def test_bounds_of_documents_are_those_of_their_lengths(many):
     assert [part.dtype for part in found] == [np.int64, np.int64]
 
 
-def test_every_position_lies_in_the_document_that_holds_it(many):
+def test_document_at_gives_the_document_that_contains_each_position(many):
     stream, tokens, starts, stops = many
     positions = np.random.default_rng(3).permutation(len(tokens))
     assert np.array_equal(stream.document_at(positions), np.repeat(np.arange(2000), stops - starts)[positions])
 
 
-def test_what_lies_outside_a_stream_is_an_index_error(folder):
+def test_positions_outside_a_stream_raise_an_index_error(folder):
     stream = TokenStream(folder)
     for number in (-1, 4):
         for call in (stream.document, lambda n: stream.bounds([n])):
@@ -193,22 +193,22 @@ def test_what_lies_outside_a_stream_is_an_index_error(folder):
     for start in (-1, 8):
         with pytest.raises(IndexError):
             stream.gather([0, start], 3)
-    for place in (-1, 10):
+    for position in (-1, 10):
         with pytest.raises(IndexError):
-            stream.document_at([place])
+            stream.document_at([position])
     with pytest.raises(TypeError, match="expected integers"):
         stream.gather([0.5], 3)
     with pytest.raises(ValueError, match="out has the shape"):
         stream.gather([0], 3, out=np.zeros((2, 3), dtype=np.int64))
 
 
-def test_no_rows_are_no_rows(folder):
+def test_no_indices_give_no_rows(folder):
     stream = TokenStream(folder)
     assert stream.gather([], 3).shape == (0, 3)
     assert stream.bounds([])[0].shape == stream.document_at([]).shape == (0,)
 
 
-def test_a_stream_survives_pickling_by_mapping_its_files_anew(many):
+def test_a_pickled_stream_maps_its_files_again(many):
     stream, tokens, *_ = many
     data = pickle.dumps(stream)
     assert len(data) < 500
@@ -227,7 +227,7 @@ def test_a_stream_of_many_shards_leaves_descriptors_for_others(many):
 # Errors of reading
 
 
-def test_a_folder_that_is_no_token_stream_is_told(tmp_path):
+def test_a_folder_that_is_not_a_token_stream_is_reported(tmp_path):
     assert f"{tmp_path / 'none' / INDEX_NAME}: no such file; expected" in message(TokenStream, tmp_path / "none")
     (tmp_path / "00000_tinystories.ds").touch()
     assert "write their index with adopt_datatrove" in message(TokenStream, tmp_path)
@@ -269,7 +269,7 @@ def test_a_missing_field_is_named(folder):
 
 
 @pytest.mark.parametrize(("name", "size"), [("00001.ds", 8), ("00001.ds.index", 16)])
-def test_cut_or_missing_files_are_told_by_name(folder, name, size):
+def test_truncated_or_missing_files_are_reported_by_name(folder, name, size):
     file = folder / name
     file.write_bytes(file.read_bytes()[:-1])
     assert f"{file}: {size - 1} bytes, but {INDEX_NAME} says {size} bytes; copy" in message(TokenStream, folder)
@@ -297,7 +297,7 @@ def test_verify_finds_one_changed_byte(folder, name):
         ([6, EOS, 5, 5], [2, 4], "document 1 should end at token 4, found no further EOS"),
     ],
 )
-def test_verify_finds_ends_that_are_not_where_eos_stands(folder, tokens, ends, told):
+def test_verify_finds_ends_that_differ_from_the_positions_of_eos(folder, tokens, ends, told):
     names = {"sha256": "00001.ds", "ends_sha256": "00001.ds.index"}
     np.array(tokens, dtype="<u2").tofile(folder / names["sha256"])
     np.array(ends, dtype="<u8").tofile(folder / names["ends_sha256"])

@@ -1,4 +1,4 @@
-"""Texts to token streams."""
+"""Tokenization of texts into token streams."""
 
 import hashlib
 import subprocess
@@ -59,7 +59,7 @@ def test_the_batch_size_changes_nothing(tmp_path, tokenizer):
     assert files(tmp_path / "1") == files(tmp_path / "7") == files(tmp_path / "100")
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path, tokenizer, texts):
+def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, tokenizer, texts):
     settings = {"batch_size": 10, "shard_tokens": 9000, "show_progress": False}
     tokenize_corpus(texts, tokenizer, tmp_path / "undisturbed", "stories", **settings)
     asked = []

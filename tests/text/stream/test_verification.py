@@ -1,4 +1,4 @@
-"""No byte of a token stream changes unseen."""
+"""Any changed byte of a token stream is noticed."""
 
 import json
 import pickle
@@ -59,10 +59,10 @@ def mutate(folder, kind, generator) -> None:
     elif kind == "byte of index":
         flip(index, generator)
     elif kind == "number in index":
-        places = list(re.finditer(r"\d+", index.read_text()))
-        place = places[generator.integers(len(places))]
+        numbers = list(re.finditer(r"\d+", index.read_text()))
+        number = numbers[generator.integers(len(numbers))]
         text = index.read_text()
-        index.write_text(text[: place.start()] + str(int(generator.integers(1, 400))) + text[place.end() :])
+        index.write_text(text[: number.start()] + str(int(generator.integers(1, 400))) + text[number.end() :])
     elif kind == "cut":
         path = (*shards, *ends, index)[generator.integers(2 * len(shards) + 1)]
         path.write_bytes(path.read_bytes()[: -int(generator.integers(1, 20))])
@@ -74,8 +74,8 @@ def mutate(folder, kind, generator) -> None:
         files[second].write_bytes(content)
     else:
         tokens = np.fromfile(shards[chosen], "<u2")
-        places = np.flatnonzero(tokens != EOS)
-        tokens[places[generator.integers(len(places))]] = generator.integers(1, 300)
+        positions = np.flatnonzero(tokens != EOS)
+        tokens[positions[generator.integers(len(positions))]] = generator.integers(1, 300)
         tokens.tofile(shards[chosen])
 
 

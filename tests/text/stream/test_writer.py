@@ -1,4 +1,4 @@
-"""Writing token streams: what is refused, what an error leaves, and how a run goes on after one."""
+"""Writing token streams: refused input, the state after an error, and resuming after one."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def test_eos_ends_every_document_once_whether_or_not_it_was_there(tmp_path):
     assert (index.num_documents, index.num_tokens, index.num_empty) == (5, 12, 0)
 
 
-def test_documents_that_hold_nothing_are_left_out_counted_and_told_once(tmp_path, caplog):
+def test_empty_documents_are_left_out_counted_and_reported_once(tmp_path, caplog):
     index = write(tmp_path / "a", [[], [1], [EOS], [], [2], []], shard_tokens=1)
     assert TokenStream(tmp_path / "a").read(0, 4).tolist() == [1, EOS, 2, EOS]
     assert (index.num_documents, index.num_empty) == (2, 4)
@@ -97,19 +97,19 @@ def test_bytes_are_counted_by_token(tmp_path):
         ([[], [EOS]], "test: no documents to write, all 2 read are empty"),
     ],
 )
-def test_documents_that_cannot_be_are_refused_and_nothing_is_left(tmp_path, documents, told):
+def test_impossible_documents_are_refused_and_nothing_is_left(tmp_path, documents, told):
     assert told in message(write, tmp_path / "a", documents)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path):
+def test_impossible_settings_are_refused(tmp_path):
     assert "eos_id=10 and vocab_size=10" in message(write, tmp_path / "a", [[1]], eos_id=10)
     assert "eos_id=-1" in message(write, tmp_path / "a", [[1]], eos_id=-1)
     assert "shard_tokens=0: expected at least 1" in message(write, tmp_path / "a", [[1]], shard_tokens=0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_when_told(tmp_path):
+def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_with_overwrite(tmp_path):
     write(tmp_path / "a", [[1, 2]])
     assert "overwrite=True" in message(write, tmp_path / "a", [[1]])
     write(tmp_path / "a", [[1]], overwrite=True)
@@ -152,7 +152,7 @@ def test_two_writers_do_not_mix(tmp_path):
         (KeyboardInterrupt(), KeyboardInterrupt, ""),
     ],
 )
-def test_an_error_keeps_what_was_finished_and_says_how_to_go_on(tmp_path, error, kind, told):
+def test_an_error_keeps_what_was_finished_and_says_how_to_resume(tmp_path, error, kind, told):
     write(tmp_path / "undisturbed", numbers(9), shard_tokens=SHARD)
     with pytest.raises(kind) as caught:
         write(tmp_path / "a", broken_after(numbers(5), error), shard_tokens=SHARD)
@@ -239,7 +239,7 @@ def test_documents_left_out_are_counted_once_however_often_a_run_is_interrupted(
         ({"shard_tokens": 7}, "stream.shard_tokens was 100000 and is 7"),
     ],
 )
-def test_a_run_with_other_settings_does_not_go_on(interrupted, changes, told):
+def test_a_run_with_other_settings_does_not_resume(interrupted, changes, told):
     before = contents(interrupted.with_name("a.unfinished"))
     text = message(write, interrupted, numbers(6), **{"shard_tokens": SHARD} | changes)
     assert f"of another run: {told}; start that run again to finish it, or delete the folder" in text
@@ -258,7 +258,7 @@ def test_a_source_that_changed_is_refused(interrupted):
     assert write(interrupted, numbers(6), shard_tokens=SHARD).num_documents == 6
 
 
-def test_a_finished_shard_that_was_cut_is_told(interrupted):
+def test_a_truncated_shard_is_reported(interrupted):
     shard = interrupted.with_name("a.unfinished") / "00001.ds"
     shard.write_bytes(shard.read_bytes()[:-2])
     text = message(write, interrupted, numbers(6), shard_tokens=SHARD)
@@ -269,7 +269,7 @@ def test_a_finished_shard_that_was_cut_is_told(interrupted):
 # No room
 
 
-def test_a_limit_on_files_ends_in_one_line_and_the_run_goes_on_later(tmp_path):
+def test_a_limit_on_files_ends_in_one_line_and_the_run_resumes_later(tmp_path):
     write(tmp_path / "undisturbed", numbers(9), shard_tokens=SHARD)
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -288,7 +288,7 @@ def test_a_limit_on_files_ends_in_one_line_and_the_run_goes_on_later(tmp_path):
     assert contents(tmp_path / "a") == contents(tmp_path / "undisturbed")
 
 
-def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(tmp_path, small_disk):
+def test_a_full_disk_ends_in_one_line_and_the_run_resumes_when_there_is_space(tmp_path, small_disk):
     disk = small_disk("500k")
     text = message(write, disk / "a", numbers(9), shard_tokens=SHARD)
     assert f"{disk / 'a'}: no room left on the disk: it needs up to 200.0 kB for each shard, " in text

@@ -167,7 +167,7 @@ def test_exactly_the_assistants_words_and_their_end_are_marked(tokenizer):
 
 @settings(deadline=None)
 @given(contents=st.lists(st.text(), min_size=1, max_size=5), first=st.integers(0, 2))
-def test_the_mask_is_exact_whatever_is_said(tokenizer, contents, first):
+def test_the_mask_is_exact_whatever_the_messages(tokenizer, contents, first):
     roles = ("system", "user", "assistant")
     chat = [{"role": roles[(first + turn) % 3], "content": content} for turn, content in enumerate(contents)]
     assert masked(tokenizer, chat) == expected(tokenizer, chat)
@@ -224,13 +224,13 @@ def test_a_vocabulary_of_the_wrong_size_is_refused():
     assert len(train_bpe(["low low low"], 266, show_progress=False)) == 266
 
 
-def test_texts_that_cannot_be_are_refused():
+def test_impossible_texts_are_refused():
     assert message(train_bpe, [], 300) == "no texts to train a tokenizer on"
     assert "text 1: expected text, found None" in message(train_bpe, ["a", None], 300, show_progress=False)
 
 
 @pytest.mark.parametrize("pattern", ["gpt5", "", "(", "[a"])
-def test_a_split_pattern_that_is_none_is_refused(pattern):
+def test_an_unknown_split_pattern_is_refused(pattern):
     assert f"split_pattern={pattern!r}" in message(train_bpe, ["a"], 300, split_pattern=pattern)
 
 
@@ -241,7 +241,7 @@ def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer, text):
     assert token_bytes(tokenizer)[ids].sum() == len(text.encode())
 
 
-def test_special_tokens_stand_for_no_bytes_and_every_other_for_one_at_least(tokenizer):
+def test_special_tokens_stand_for_no_bytes_and_all_others_for_at_least_one(tokenizer):
     sizes = token_bytes(tokenizer)
     assert (sizes[: len(SPECIAL_TOKENS)] == 0).all()
     assert (sizes[len(SPECIAL_TOKENS) :] >= 1).all()

@@ -1,4 +1,4 @@
-"""The end of an assistant's turn is what the tokenizer's chat template says it is."""
+"""The token that ends a turn of the assistant is taken from the chat template of the tokenizer."""
 
 import pytest
 from transformers import GenerationConfig
@@ -86,7 +86,7 @@ def test_a_template_that_writes_eos_between_turns_has_no_token_stream(ours):
         assert told in str(caught.value)
 
 
-def test_messages_that_a_template_refuses_are_told_in_its_words(ours):
+def test_the_error_for_refused_messages_quotes_the_template(ours):
     with pytest.raises(InputError, match=r"the chat template refuses the conversation .*found narrator"):
         lay_out(ours, [{"role": "narrator", "content": "A"}])
 

@@ -82,7 +82,7 @@ def seams(request, tmp_path_factory):
     return import_tiktoken(path, request.param)
 
 
-def test_every_character_is_cut_from_its_neighbours_alike(seams):
+def test_every_character_is_cut_from_its_neighbours_in_the_same_way(seams):
     """Each library has tables of its own of what is a letter, a digit, white space."""
     codes = [*range(0x3400), *range(0x3400, 0xD800, 31), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]
     texts = ["x{0}x1{0}1 {0} .{0}.\n{0}\n'{0}'{0}{0}s".format(chr(code)) for code in codes]
@@ -154,7 +154,7 @@ def test_a_difference_on_a_runs_own_text_is_noticed(caplog):
     assert "differ on a sample of the texts" in caplog.text
 
 
-def test_what_is_no_text_is_told_by_its_number(encoder):
+def test_what_is_not_text_is_reported_by_its_number(encoder):
     assert message(encoder.encode_batch, ["a", None]).startswith("text 1: expected text, found None")
     assert "text 2: half a surrogate pair at character 1" in message(encoder.encode_batch, ["a", "b", "c\ud83d"])
     assert message(Encoder(word_tokenizer(["."])).encode_batch, ["a", 3]).startswith("text 1: expected text, found 3")

@@ -131,13 +131,13 @@ def test_ranks_may_leave_room_for_special_tokens_among_them(tmp_path):
         (lambda lines: [*lines, "YWE= 99999"], "ids reach 99"),
     ],
 )
-def test_a_rank_file_that_is_none_is_told(tmp_path, changed, told):
+def test_a_file_that_is_not_a_rank_file_is_reported(tmp_path, changed, told):
     lines = [f"{base64.b64encode(bytes([byte])).decode()} {byte}" for byte in range(256)]
     (tmp_path / "a.tiktoken").write_text("\n".join(changed(lines)))
     assert told in message(import_tiktoken, tmp_path / "a.tiktoken", "gpt4")
 
 
-def test_what_else_an_import_cannot_do_is_told(tmp_path):
+def test_other_things_an_import_cannot_do_are_reported(tmp_path):
     path = write_ranks(tmp_path / "a.tiktoken", {bytes([byte]): byte for byte in range(256)})
     assert "is possessive in tiktoken, but a repetition here" in message(import_tiktoken, path, CL100K)
     assert "found [7]" in message(import_tiktoken, path, "gpt4", special_tokens={"<|endoftext|>": 7})
@@ -187,7 +187,7 @@ def test_an_imported_tokenizer_comes_back_from_disk_and_takes_conversations(gpt2
     assert loaded.decode(output["input_ids"]) == "<|user|>Who?<|end|><|assistant|> A cat.<|end|>"
 
 
-def test_files_that_do_not_fit_each_other_are_told(gpt2_files, tmp_path):
+def test_files_that_do_not_match_are_reported(gpt2_files, tmp_path):
     vocab, merges = gpt2_files
     lines = merges.read_text().split("\n")
     merges.write_text("\n".join([*lines[:3], "zz qq", *lines[3:]]))

@@ -161,7 +161,7 @@ def test_the_order_of_windows_depends_on_the_seed_alone(corpus):
     assert not np.array_equal(corpus.as_windows("train", 8, seed=1), corpus.as_windows("train", 8, seed=2))
 
 
-def test_windows_that_cannot_be_are_refused(corpus):
+def test_impossible_windows_are_refused(corpus):
     assert "expected 'train', 'test' or 'unique'" in message(corpus.as_windows, "all", 8)
     assert f"expected 1 to {len(corpus.test.tokens)}" in message(corpus.as_windows, "test", 10**9)
 
@@ -181,7 +181,7 @@ def test_a_saved_corpus_comes_back_the_same(corpus, tmp_path):
             assert np.array_equal(one, other)
 
 
-def test_saving_replaces_only_a_word_corpus_and_only_when_told(corpus, tmp_path):
+def test_saving_replaces_only_a_word_corpus_and_only_with_overwrite(corpus, tmp_path):
     corpus.save(tmp_path / "words")
     assert "overwrite=True" in message(corpus.save, tmp_path / "words")
     corpus.save(tmp_path / "words", overwrite=True)
@@ -212,7 +212,7 @@ def test_a_damaged_folder_is_refused(corpus, tmp_path):
 # Errors
 
 
-def test_corpora_that_cannot_be_are_refused():
+def test_impossible_corpora_are_refused():
     assert "no sentence in 0 documents" in message(build_word_corpus, [])
     assert "no sentence in 2 documents" in message(build_word_corpus, ["", " \n"])
     assert "k=1: expected 2 to 65536" in message(build_word_corpus, ["A."], k=1)

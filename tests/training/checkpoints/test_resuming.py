@@ -152,7 +152,7 @@ def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_acc
     with pytest.raises(InputError) as caught:
         fine_tune(8, accept=["settings.global_batch_size"])
     told = str(caught.value)
-    assert "settings.global_batch_size was 4 and is 8, with which it cannot go on; set it back" in told
+    assert "settings.global_batch_size was 4 and is 8; this cannot be accepted, set it back" in told
     assert "accept_changes" not in told
 
 
