@@ -1,4 +1,5 @@
-"""SHA-256 of the files of a folder, in `digests.json` beside them, with which changed files are found later.
+"""SHA-256 of the files of a folder, in `digests.json` beside them, with which changed files are found later; and of
+the tensors of a model.
 
 Hashing reads every file once, at 0.5 to 2 GB/s per thread (more on processors with SHA instructions), on up to eight
 threads. Right after writing, the files are still in memory.
@@ -9,10 +10,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import launch_environment
 from .errors import InputError
 from .files import read_json, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DIGESTS_NAME = "digests.json"
 _REWRITTEN = ("README.md", DIGESTS_NAME)  # a card gets its metrics later
@@ -83,3 +88,14 @@ def check_digests(folder: str | os.PathLike, remedy: str) -> None:
 def _digests(folder: Path, names: Sequence[str]) -> list[str]:
     with ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(file_digest, [folder / name for name in names]))
+
+
+def weights_sha256(model: "PreTrainedModel") -> str:
+    """A hash of a model's tensors (sorted names, types, shapes and bytes), independent of its files."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -5,7 +5,6 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
-import hashlib
 import platform
 import shlex
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..credentials import masked_arguments
+from ..digests import weights_sha256
 from ..errors import InputError
 from ..files import (
     read_json,
@@ -390,14 +390,3 @@ def _hashes(found: dict[str, Any]) -> dict[str, Any]:
     if "core" in found:
         hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
     return hashes
-
-
-def weights_sha256(model: "PreTrainedModel") -> str:
-    """A hash of a model's tensors (sorted names, types, shapes and bytes), independent of its files."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

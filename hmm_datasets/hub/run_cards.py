@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..digests import weights_sha256
 from ..files import read_json
 from .cards import is_own_card, write_card
 from .redaction import Redaction
@@ -142,8 +143,6 @@ def _evaluated(
     if not reports:
         return
     from transformers import AutoModelForCausalLM
-
-    from ..evaluation.evaluation import weights_sha256
 
     own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder))
     for report in reports:

@@ -11,7 +11,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.evaluation.evaluation import weights_sha256
+from hmm_datasets.digests import weights_sha256
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hub.run_cards import write_hmm_card, write_run_card
