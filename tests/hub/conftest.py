@@ -77,7 +77,7 @@ class LocalHub:
             env=self.environment(home, **changes),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, f"child failed:\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout.splitlines()[-1])
