@@ -170,6 +170,41 @@ class HMM:
             cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
         return out
 
+    def sample_with_states(
+        self,
+        num_sequences: int,
+        length: int,
+        seed: int = 0,
+        first: int = 0,
+        *,
+        step: int = 1,
+        num_threads: int | None = None,
+    ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
+        """Draw the sequences that [`sample`][HMM.sample] draws, and the hidden states that emitted them.
+
+        Args:
+            num_sequences, length, seed, first, step, num_threads: see [`sample`][HMM.sample].
+
+        Returns:
+            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them (an
+            edge-emitting HMM leaves that state with the symbol), in the smallest unsigned types.
+
+        ```python
+        >>> hmm = HMM(transition=[[0, 1], [1, 0]], emission=[[1, 0], [0, 1]])
+        >>> symbols, states = hmm.sample_with_states(2, 5)
+        >>> bool((symbols == states).all())
+        True
+
+        ```
+        """
+        from .sampling.sequences import checked_draw, sample_tokens, smallest_unsigned
+
+        seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
+        states = np.empty(symbols.shape, smallest_unsigned(self.num_states))
+        draw = self.num_symbols, seed, first, step, symbols, num_threads
+        sample_tokens(*self._alias_tables, *draw, states=states)
+        return symbols, states
+
     def _tables_on(self, device: "torch.device") -> "tuple[DeviceTable, DeviceTable, DeviceTable | None]":
         from .sampling.cuda import device_table
 

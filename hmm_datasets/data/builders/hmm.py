@@ -15,13 +15,14 @@ of an HMM at any location that `datasets` can read. Streaming stores nothing. Th
 index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 
 from ...errors import InputError
 from ...hmm.families.storage import FAMILY_NAME, Family, load_source
@@ -29,7 +30,10 @@ from ...hmm.model import HMM
 from ...hmm.sampling.sequences import smallest_unsigned
 from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
 from ..hmm_sequences import ENDLESS, TEST_FIRST
-from .indexed_builder import IndexedBuilder, IndexedExamples
+from ..sequence_columns import bytes_per_row, check_columns, column_features, known_columns
+from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
+
+_TABLE_BYTES = 1 << 25  # of a table while it is computed
 
 
 @dataclass
@@ -45,8 +49,8 @@ class HMMBuilderConfig(datasets.BuilderConfig):
         seed (`int`, *optional*, defaults to 0): seed of the stream.
         bos (`bool`, *optional*, defaults to `True`): put a beginning token of id `E` in front, so that the first
             symbol is predicted too. [`~hmm_datasets.HMMSequences`] has the same default.
-        labels (`bool`, *optional*, defaults to `True`): add a column `labels`, equal to `input_ids`, from which models
-            of transformers compute a loss (they shift labels themselves).
+        columns (list of `str`, *optional*, defaults to `["input_ids", "labels"]`): the columns, in this order; see
+            [`~hmm_datasets.data.sequence_columns`]. Models of transformers compute a loss from `labels`.
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
             loader workers; otherwise `datasets` draws every sequence on every rank and drops those of other ranks.
     """
@@ -56,7 +60,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
     num_test_sequences: int = 0
     seed: int = 0
     bos: bool = True
-    labels: bool = True
+    columns: list[str] = field(default_factory=lambda: ["input_ids", "labels"])
     num_shards: int = 48
 
     def __post_init__(self):
@@ -98,7 +102,7 @@ class HMMBuilder(IndexedBuilder):
                 name,
                 HMMExamples(
                     *(source, config.length, config.seed, first, count, 1, config.bos, config.num_shards),
-                    labels=config.labels,
+                    columns=config.columns,
                 ),
             )
             for name, first, count in splits
@@ -146,17 +150,26 @@ class HMMExamples(IndexedExamples):
         step: int,
         bos: bool,
         shards: int,
-        labels: bool = True,
+        columns: Sequence[str] = ("input_ids", "labels"),
     ):
-        super().__init__(first, step, count, shards, smallest_unsigned(source.num_symbols + bos), labels)
+        check_columns(source, columns)
+        super().__init__(first, step, count, shards, smallest_unsigned(source.num_symbols + bos), columns)
         self.source = source
         self.length = length
         self.seed = seed
         self.bos = bos
 
+    @property
+    def features(self) -> datasets.Features:
+        """The columns and their types."""
+        return features_of(self.dtype, self.columns, column_features(self.source, self.columns))
+
+    def _more_columns(self, first: int, step: int, count: int) -> dict[str, pa.Array]:
+        return known_columns(self.source, self.columns, self.length, self.seed, first, step, count)
+
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         source, length = self.source, self.length
-        count = max(1, min(count, (1 << 22) // length))
+        count = max(1, min(count, _TABLE_BYTES // bytes_per_row(source, self.columns, length)))
         tokens = np.empty((count, length + self.bos), dtype=self.dtype)
         tokens[:, : int(self.bos)] = source.num_symbols
         source.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])

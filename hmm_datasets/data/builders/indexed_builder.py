@@ -11,8 +11,9 @@ read.
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,6 +22,7 @@ from datasets.builder import Key
 
 from ...compat.datasets import IndexedRows, StreamedBuilder
 from ..formatters import register_formatters
+from ..sequence_columns import TOKEN_COLUMNS
 
 register_formatters()
 
@@ -36,22 +38,23 @@ class IndexedExamples(IndexedRows):
         first (`int`), step (`int`), count (`int`): the rows.
         shards (`int`): number of shards for ranks and workers.
         dtype (`np.dtype`): type of the tokens.
-        labels (`bool`): whether rows have `labels`, equal to their `input_ids`.
+        columns (sequence of `str`): names of the columns. Those of `TOKEN_COLUMNS` come from the tokens, others from
+            a subclass.
     """
 
-    def __init__(self, first: int, step: int, count: int, shards: int, dtype: np.dtype, labels: bool):
+    def __init__(self, first: int, step: int, count: int, shards: int, dtype: np.dtype, columns: Sequence[str]):
         super().__init__()
         self.first = first
         self.step = step
         self.count = count
         self.shards = shards
         self.dtype = dtype
-        self.labels = labels
+        self.columns = tuple(columns)
 
     @property
     def features(self) -> datasets.Features:
         """The columns and their types."""
-        return features_of(self.dtype, labels=self.labels)
+        return features_of(self.dtype, self.columns)
 
     @abstractmethod
     def _read(self, first: int, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -59,12 +62,17 @@ class IndexedExamples(IndexedRows):
 
     def rows_from(self, start: int) -> Iterator[tuple[int, dict]]:
         """The rows from number `start` on, each with its index in the source."""
-        while start < self.count:
+        if not set(self.columns) <= set(TOKEN_COLUMNS):
+            for table in self.tables(start, _STREAMED):
+                for row in table.to_pylist():
+                    yield self.first + self.step * start, row
+                    start += 1
+            return
+        while start < self.count:  # several times as fast as rows of a table
             tokens, offsets = self._read_from(start, _STREAMED)
             for begin, end in pairwise(offsets.tolist()):
-                row = {"input_ids": tokens[begin:end].tolist()}
-                if self.labels:
-                    row["labels"] = row["input_ids"].copy()
+                ids = tokens[begin:end].tolist()
+                row = {name: [1] * len(ids) if name == "attention_mask" else ids.copy() for name in self.columns}
                 yield self.first + self.step * start, row
                 start += 1
 
@@ -76,12 +84,19 @@ class IndexedExamples(IndexedRows):
 
     def tables(self, start: int = 0, rows: int = _PREPARED) -> Iterator[pa.Table]:
         """The rows from number `start` on as Arrow tables of at most `rows` rows."""
-        names = list(self.features)
+        schema = self.features.arrow_schema
         while start < self.count:
             tokens, offsets = self._read_from(start, rows)
-            column = pa.ListArray.from_arrays(offsets.astype(np.int32), tokens)
-            yield pa.table(dict.fromkeys(names, column))
-            start += len(column)
+            count = len(offsets) - 1
+            found = self._more_columns(self.first + self.step * start, self.step, count)
+            for name in {*self.columns} & {*TOKEN_COLUMNS}:
+                found[name] = pa.ListArray.from_arrays(offsets.astype(np.int32), _token_column(name, tokens))
+            yield pa.table([found[name].cast(schema.field(name).type) for name in self.columns], schema=schema)
+            start += count
+
+    def _more_columns(self, first: int, step: int, count: int) -> dict[str, pa.Array]:
+        """Return the columns that do not come from the tokens, for `count` rows; here none."""
+        return {}
 
     def _read_from(self, start: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return self._read(self.first + self.step * start, self.step, min(rows, self.count - start))
@@ -101,7 +116,7 @@ class IndexedExamples(IndexedRows):
 
     def _part(self, first: int, step: int, count: int, shards: int) -> "IndexedExamples":
         part = copy.copy(self)
-        IndexedExamples.__init__(part, first, step, count, shards, self.dtype, self.labels)
+        IndexedExamples.__init__(part, first, step, count, shards, self.dtype, self.columns)
         return part
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> "IndexedExamples":
@@ -135,7 +150,13 @@ class IndexedBuilder(StreamedBuilder):
         return split.gen_kwargs["whole"]
 
 
-def features_of(dtype: np.dtype, *, labels: bool) -> datasets.Features:
-    """The features of a column `input_ids` of tokens, and optionally of a column `labels`."""
+def features_of(dtype: np.dtype, columns: Iterable[str], more: Mapping[str, Any] | None = None) -> datasets.Features:
+    """The features of columns in their order: those of tokens have this type, `more` has those of others."""
     tokens = datasets.List(datasets.Value(str(dtype)))
-    return datasets.Features({"input_ids": tokens} | ({"labels": tokens} if labels else {}))
+    kinds = {"input_ids": tokens, "labels": tokens, "attention_mask": datasets.List(datasets.Value("int8"))}
+    kinds |= more or {}
+    return datasets.Features({name: kinds[name] for name in columns})
+
+
+def _token_column(name: str, tokens: np.ndarray) -> np.ndarray:
+    return np.ones(len(tokens), np.int8) if name == "attention_mask" else tokens

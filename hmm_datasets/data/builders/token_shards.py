@@ -106,7 +106,8 @@ class TokenExamples(IndexedExamples):
         count = stream.num_documents if length is None else stream.num_tokens // length
         if count == 0:
             raise InputError(f"length={length}, but {stream.folder} has only {stream.num_tokens} tokens")
-        super().__init__(0, 1, count, shards, smallest_unsigned(stream.index.vocab_size), labels)
+        columns = ("input_ids", "labels") if labels else ("input_ids",)
+        super().__init__(0, 1, count, shards, smallest_unsigned(stream.index.vocab_size), columns)
         self.stream = stream
         self.length = length
         self.total = count
@@ -206,7 +207,7 @@ def export_parquet(
 
 def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: Any) -> int:
     """Write the documents of a stream to files `name-0`, `name-1`, ...; return the number of files."""
-    schema = features_of(dtype, labels=False).arrow_schema
+    schema = features_of(dtype, ["input_ids"]).arrow_schema
     writer, size, count = None, 0, 0
     for table in _document_tables(stream, max_bytes // dtype.itemsize):
         added = len(table["input_ids"].chunk(0).flatten()) * dtype.itemsize

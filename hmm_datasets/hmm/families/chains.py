@@ -145,11 +145,17 @@ class RandomChains(Family):
         start, emission, transition = self._tables(*group_number(self, seed, index))
         return HMM(start=start[0], transition=transition, emission=emission)
 
-    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+    @property
+    def max_states(self) -> int:
+        """Maximum number of states of a chain."""
+        return self._range[1]
+
+    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
         # The same as hmm_at(...).sample, without checking tables that are known to be distributions.
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
             tables = map(AliasTable.from_probabilities, self._tables(*group_number(self, seed, index)))
-            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1)
+            own = None if states is None else states[begin:end]
+            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1, states=own)
 
     def _tables(self, number: np.uint64, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Returns start (1, H), emission (H, E) and transition (H, H).

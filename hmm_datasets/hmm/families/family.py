@@ -37,7 +37,7 @@ from ..sampling.kernels import (
     shuffle,
     shuffle_buffer,
 )
-from ..sampling.sequences import checked_draw, fill_in_parallel, philox
+from ..sampling.sequences import checked_draw, fill_in_parallel, philox, smallest_unsigned
 
 FAMILY_NAME = "family.json"
 
@@ -79,6 +79,11 @@ class Family:
     def parts(self) -> tuple[HMM, ...]:
         """The HMMs that the family is made of; random chains have none."""
         return ()
+
+    @property
+    def max_states(self) -> int:
+        """Maximum number of states of an HMM of the family."""
+        return max(hmm.num_states for hmm in self.parts())
 
     def settings(self) -> dict[str, Any]:
         """All fields except the HMMs, as values for JSON."""
@@ -144,14 +149,49 @@ class Family:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`.
         """
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
-        fill_in_parallel(lambda origin, rows: self._fill(rows, seed, origin, step), first, step, out, num_threads)
+
+        def fill(origin: int, rows: slice) -> None:
+            self._fill(out[rows], None, seed, origin, step)
+
+        fill_in_parallel(fill, first, step, out, num_threads)
         return out
 
-    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
-        length = rows.shape[1]
+    def sample_with_states(
+        self,
+        num_sequences: int,
+        length: int,
+        seed: int = 0,
+        first: int = 0,
+        *,
+        step: int = 1,
+        num_threads: int | None = None,
+    ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
+        """Draw the sequences that [`sample`][Family.sample] draws, and the states of their HMMs that emitted them.
+
+        Args:
+            num_sequences, length, seed, first, step, num_threads: see [`sample`][Family.sample].
+
+        Returns:
+            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them.
+        """
+        seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
+        states = np.empty(symbols.shape, smallest_unsigned(self.max_states))
+
+        def fill(origin: int, rows: slice) -> None:
+            self._fill(symbols[rows], states[rows], seed, origin, step)
+
+        fill_in_parallel(fill, first, step, symbols, num_threads)
+        return symbols, states
+
+    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
+        """Write sequences `first, first + step, ...` to `rows`, and their states to `states` if it is given."""
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
-            out = rows[begin:end]
-            self.hmm_at(seed, index).sample(end - begin, length, seed, index, step=step, out=out, num_threads=1)
+            hmm, shape = self.hmm_at(seed, index), (end - begin, rows.shape[1])
+            if states is None:
+                hmm.sample(*shape, seed, index, step=step, out=rows[begin:end], num_threads=1)
+            else:
+                drawn = hmm.sample_with_states(*shape, seed, index, step=step, num_threads=1)
+                rows[begin:end], states[begin:end] = drawn
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, with unknown HMM, for `t = 0 .. T`."""

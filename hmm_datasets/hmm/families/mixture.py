@@ -105,14 +105,15 @@ class HMMMixture(Family):
         """The HMM of sequence `index` of the stream `seed`."""
         return self.hmms[self.component_at(seed, index)]
 
-    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
+    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
         with np.errstate(over="ignore"):
             indices = np.uint64(first) + np.uint64(step) * np.arange(len(rows), dtype=np.uint64)
         component = self._components(indices // np.uint64(self.group), np.uint64(seed))
         for index in np.unique(component):
             own = np.flatnonzero(component == index)
             start, symbol, transition = self.hmms[index]._alias_tables
-            sample_tokens(start, symbol, transition, self.num_symbols, seed, first, step, rows, rows=own)
+            draw = self.num_symbols, seed, first, step, rows
+            sample_tokens(start, symbol, transition, *draw, rows=own, states=states)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.

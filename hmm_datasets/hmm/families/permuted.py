@@ -81,8 +81,8 @@ class PermutedSymbols(Family):
             vocabulary=hmm.vocabulary,
         )
 
-    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
-        self.hmm.sample(*rows.shape, seed, first, step=step, out=rows, num_threads=1)
+    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
+        sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, states=states)
         numbers = map(np.uint64, (self.num_symbols, self.group, seed, first, step))
         rename_symbols(SYMBOLS, *numbers, rows)
 
@@ -160,8 +160,9 @@ class PermutedEmissions(Family):
         emission = hmm.emission[self.permutation_at(seed, index)]
         return HMM(start=hmm.start, transition=hmm.transition, emission=emission, vocabulary=hmm.vocabulary)
 
-    def _fill(self, rows: np.ndarray, seed: int, first: int, step: int) -> None:
-        sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, self.group)
+    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
+        tables = self.hmm._alias_tables
+        sample_tokens(*tables, self.num_symbols, seed, first, step, rows, 1, self.group, states=states)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.

@@ -62,10 +62,10 @@ def pick(entries, bits, high, low):
 
 @numba.njit(cache=True, nogil=True)
 def draw_sequences(
-    start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, out
+    start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, out, states
 ):
-    # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`. numba compiles a separate
-    # kernel for each combination of arguments that are None.
+    # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`; `states` gets the state that
+    # emits each symbol. numba compiles a separate kernel for each combination of arguments that are None.
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     k0 = seed & mask
@@ -117,6 +117,8 @@ def draw_sequences(
                 for lane in range(np.uint64(lanes)):
                     i = lane * np.uint64(ahead_per_lane) + np.uint64(j)
                     here = state[lane]
+                    if states is not None:
+                        states[row[lane], np.uint64(t + j)] = here
                     emits = here if group is None else permuted[row_start[lane] + here]
                     drawn = pick(symbol[emits], e_bits, w0[i], w1[i])
                     if transition is None:

@@ -87,6 +87,7 @@ def sample_tokens(
     num_threads: int | None = None,
     group: int | None = None,
     rows: Int[np.ndarray, "M"] | None = None,
+    states: UInt[np.ndarray, "N L"] | None = None,
 ) -> None:
     """Fill `out` with sequences `first`, `first + step`, ... of the HMM whose tables these are.
 
@@ -103,24 +104,26 @@ def sample_tokens(
         group (`int`, *optional*): shuffle the rows of `symbol` among the states, with another permutation for every
             `group` sequences (see [`~hmm_datasets.hmm.families.PermutedEmissions`]).
         rows (`np.ndarray` of shape `(M,)`, *optional*): fill only these rows, in one thread.
+        states (`np.ndarray` of shape `(N, L)`, *optional*): gets the state that emits each symbol.
     """
     tables = [start.entries[0], start.bits, symbol.entries, symbol.bits]
     tables += [None, None] if transition is None else [transition.entries, transition.bits]
     tables += [np.uint64(num_symbols), None if group is None else np.uint64(group), np.uint64(seed)]
 
-    def fill(origin: int, part: np.ndarray) -> None:
-        draw_sequences(*tables, np.uint64(origin), np.uint64(step), rows, part)
+    def fill(origin: int, part: slice) -> None:
+        own = None if states is None else states[part]
+        draw_sequences(*tables, np.uint64(origin), np.uint64(step), rows, out[part], own)
 
     fill_in_parallel(fill, first, step, out, num_threads if rows is None else 1)
 
 
 def fill_in_parallel(
-    fill: Callable[[int, np.ndarray], None], first: int, step: int, out: np.ndarray, num_threads: int | None = None
+    fill: Callable[[int, slice], None], first: int, step: int, out: np.ndarray, num_threads: int | None = None
 ) -> None:
-    """Call `fill(index of the first row, rows)` on parts of `out`, each in its own thread.
+    """Call `fill(index of the first row, rows)` for parts of `out`, each in its own thread.
 
     Args:
-        fill (`Callable`): writes its rows in place; kernels that release the GIL run in parallel.
+        fill (`Callable`): writes these rows in place; kernels that release the GIL run in parallel.
         first, step (`int`): index of row 0, and difference to the next row; taken modulo `2**64`.
         out (`np.ndarray` of shape `(N, L)`): the array whose rows are filled.
         num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
@@ -131,7 +134,7 @@ def fill_in_parallel(
     bounds = [len(out) * part // num_threads for part in range(num_threads + 1)]
 
     def run(part: int) -> None:
-        fill((first + step * bounds[part]) % (1 << 64), out[bounds[part] : bounds[part + 1]])
+        fill((first + step * bounds[part]) % (1 << 64), slice(bounds[part], bounds[part + 1]))
 
     if num_threads == 1:
         run(0)
