@@ -7,6 +7,8 @@ from . import launch_environment
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+_DELAY = 2  # seconds
+
 
 def progress_bar(total: int | None, unit: str, *, shown: bool = True, **options: Any) -> "tqdm":
     """A progress bar for work that may take longer than two seconds.
@@ -23,4 +25,4 @@ def progress_bar(total: int | None, unit: str, *, shown: bool = True, **options:
 
     if not shown or launch_environment.rank() != 0:
         options["disable"] = True  # passed only if it hides the bar: tqdm then ignores the environment
-    return tqdm(total=total, unit=unit, unit_scale=True, delay=2, **options)
+    return tqdm(total=total, unit=unit, unit_scale=True, delay=_DELAY, **options)

@@ -219,7 +219,7 @@ def test_contents_that_changed_in_storage_are_an_error(local_hub, push, folder):
     row = {"type": "file", "path": "small.safetensors", "oid": "0" * 40, "size": 1024}
     row["lfs"] = {"oid": "a" * 64, "size": 1024, "pointerSize": 130}
     local_hub.order_fault(method="GET", path="tester/altered/tree", status=200, body=json.dumps([row]))
-    assert "has sha256 aaaa" in push(folder, "tester/altered")["error"]
+    assert "has SHA-256 aaaa" in push(folder, "tester/altered")["error"]
 
 
 @pytest.mark.launch

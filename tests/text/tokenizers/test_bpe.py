@@ -116,6 +116,7 @@ def test_the_built_in_gpt2_cut_is_the_pattern_named_gpt2(text):
 
 
 def test_reading_shows_a_rate_on_rank_0_alone(capfd, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.progress_bars._DELAY", 0)
     train_bpe(stories(), 300)
     shown = capfd.readouterr().err
     assert re.search(r"reading text: .*[kM]B/s", shown)
