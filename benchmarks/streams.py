@@ -8,7 +8,12 @@ and 200 symbols, a family of its permutations, and windows of a token stream, al
 streaming=True)`, and the HMM's rows in a Parquet file, which `datasets` streams without this package. A round reads
 ours and Parquet in processes of their own, one after the other, on one thread; the table has medians over the rounds,
 and the ratio is the median of those of the rounds. Only `input_ids` are counted; our rows have `labels` too, those in
-the Parquet file have not. Run it on a quiet machine.
+the Parquet file have not.
+
+A second table has the columns of what is known of the sequences, each read alone in batches of 256 in NumPy format,
+for Mess3 (3 states, 3 symbols), for the HMM above, and for random chains of 3 states in groups of 256. What one would
+take instead is to compute the column oneself from the rows as they are drawn; where the HMM has a method for it, the
+second number is the rate of that. Run it on a quiet machine.
 """
 
 import argparse
@@ -30,6 +35,10 @@ LENGTH, BATCH = 100, 256
 ROWS_IN_PARQUET = 200_000
 VIEWS = "HMMSequences in a DataLoader of 256"
 LOADED = "DataLoader of 256, rows in torch format"
+COLUMNS = (
+    *("input_ids", "states", "beliefs", "next_token_probs", "log_probs", "entropies"),
+    *("oracle_log_probs", "own_hmm", "text"),
+)
 PACKAGES = ("datasets", "pyarrow", "torch", "transformers", "numpy", "numba")
 
 
@@ -42,7 +51,8 @@ def main() -> None:
     settings = parser.parse_args()
     if settings.child is not None:
         source, folder = settings.child
-        print(json.dumps(_rates(source, Path(folder), settings.seconds)))
+        rates = _column_rates if (Path(folder) / "chains").exists() else _rates
+        print(json.dumps(rates(source, Path(folder), settings.seconds)))
         return
 
     from machine import print_heading
@@ -70,6 +80,16 @@ def main() -> None:
     print(f"\nMillions of tokens per second, rows of {LENGTH}, one thread, medians of {settings.rounds} rounds\n")
     print(text_table(["read as", *sources, "HMM is times Parquet"], rows))
     print(f"\n{VIEWS} is compared with Parquet's rows in torch format in such a loader.")
+    with tempfile.TemporaryDirectory() as folder:
+        _write_sources(Path(folder))
+        names = ("Mess3", "HMM", "chains")
+        rounds = [{name: _child(name, folder, settings.seconds) for name in names} for _ in range(settings.rounds)]
+    rows = []
+    for column in COLUMNS:
+        found = {name: [of[name][column] for of in rounds if column in of[name]] for name in names}
+        rows.append([column, *(_both(found[name]) for name in names)])
+    print("\nThousands of tokens per second by column: load_dataset / the method of the process\n")
+    print(text_table(["column", *names], rows))
 
 
 def _write(folder: Path) -> None:
@@ -94,6 +114,50 @@ def _write(folder: Path) -> None:
     offsets = pa.array(np.arange(0, tokens.size + 1, LENGTH, dtype=np.int32))
     column = pa.ListArray.from_arrays(offsets, pa.array(tokens.ravel()))
     pq.write_table(pa.table({"input_ids": column}), folder / "rows.parquet")
+
+
+def _both(found: list[list[float]]) -> str:
+    """Medians of the rates of a column, and of the method where there is one, in thousands."""
+    medians = [statistics.median(values) for values in zip(*found, strict=True)]
+    return " / ".join(f"{value / 1e3:,.0f}" for value in medians)
+
+
+def _write_sources(folder: Path) -> None:
+    """The processes whose columns are read."""
+    from hmm_datasets import HMM
+    from hmm_datasets.hmm import processes
+    from hmm_datasets.hmm.families import RandomChains
+
+    HMM(**processes.mess3().tables(), vocabulary=("a", "b", "c")).save_pretrained(folder / "Mess3")
+    processes.random(STATES, SYMBOLS, alpha=0.5, seed=1).save_pretrained(folder / "HMM")
+    RandomChains(3, alpha=1.0, group=BATCH).save_pretrained(folder / "chains")
+
+
+def _column_rates(source: str, folder: Path, seconds: float) -> dict[str, list[float]]:
+    """Tokens per second of each column that a process has, and of the method that computes it."""
+    import torch
+    from datasets import load_dataset
+
+    from hmm_datasets import InputError
+    from hmm_datasets.hmm.families import load_source
+
+    torch.set_num_threads(1)
+    process = load_source(folder / source)
+    methods = {"input_ids": lambda rows: rows, "states": lambda rows: rows}
+    methods |= {name: getattr(process, name) for name in ("beliefs", "next_token_probs") if hasattr(process, name)}
+    settings = {"split": "train", "streaming": True, "cache_dir": str(folder / "cache")}
+    found = {}
+    for column in COLUMNS:
+        try:
+            stream = load_dataset("hmm", data_dir=str(folder / source), length=LENGTH, columns=[column], **settings)
+        except InputError:
+            continue  # the process does not have it
+        found[column] = [_rate(stream.with_format("numpy").batch(BATCH), LENGTH * BATCH, seconds)]
+        if column in methods:
+            draw = process.sample_with_states if column == "states" else process.sample
+            batches = (methods[column](draw(BATCH, LENGTH, first=BATCH * n)) for n in itertools.count())
+            found[column].append(_rate(batches, LENGTH * BATCH, seconds))
+    return found
 
 
 def _child(source: str, folder: str, seconds: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets.formatting import NumpyFormatter, TorchFormatter
 
-from hmm_datasets.data.formatters import TokenNumpyFormatter, TokenTorchFormatter, token_arrays
+from hmm_datasets.data.formatters import NumberNumpyFormatter, NumberTorchFormatter, number_arrays
 
 RAGGED = [[1, 2, 3], [4], []]
 EQUAL = [[1, 2], [3, 255], [0, 9]]
@@ -21,15 +21,19 @@ TABLES = {
     "batches as rows": pa.table({"a": [EQUAL, EQUAL[::-1]]}),
     "batches of unlike size": pa.table({"a": [EQUAL, EQUAL[:1]]}),
     "lists of lists of lists": pa.table({"a": [[EQUAL, EQUAL]]}),
+    "fractions": pa.table({"a": [[0.5, 1.5], [float("nan"), float("inf")]]}),
+    "lists of lists of float32": pa.table({"a": pa.array([[[0.1], [2.0]]] * 3, pa.list_(pa.list_(pa.float32())))}),
+    "fractions beside tokens": pa.table({"a": EQUAL, "b": [[0.5], [1.5], [2.5]]}),
+    "text beside tokens": pa.table({"b": ["x", "y", "z"], "a": EQUAL}),
     "ragged lists": pa.table({"a": RAGGED}),
     "empty lists": pa.table({"a": pa.array([[], []], pa.list_(pa.uint8()))}),
     "a missing row": pa.table({"a": [[1, 2], None, [3, 4]]}),
     "a missing number": pa.table({"a": [[1, 2], [None, 4]]}),
     "unsigned numbers of 64 bits": pa.table({"a": pa.array([[1, 2], [3, 4]], pa.list_(pa.uint64()))}),
-    "fractions": pa.table({"a": [[0.5, 1.5]]}),
+    "half precision": pa.table({"a": pa.array([[np.float16(0.5)]], pa.list_(pa.float16()))}),
     "truth values": pa.table({"a": [[True, False]]}),
     "single numbers": pa.table({"a": [1, 2, 3]}),
-    "text beside tokens": pa.table({"a": EQUAL, "b": ["x", "y", "z"]}),
+    "structs": pa.table({"a": [{"b": [1, 2]}, {"b": [3, 4]}]}),
     "lists of a fixed size": pa.table({"a": pa.array(EQUAL, pa.list_(pa.uint8(), 2))}),
 }
 
@@ -39,6 +43,8 @@ def same(found, expected) -> bool:
     if isinstance(expected, torch.Tensor | np.ndarray) and expected.dtype != object:
         equal_nan = expected.dtype in (np.float32, torch.float32)
         return found.dtype == expected.dtype and np.array_equal(found, expected, equal_nan=equal_nan)
+    if isinstance(expected, dict):
+        return list(found) == list(expected) and all(same(found[name], expected[name]) for name in expected)
     if isinstance(expected, list | np.ndarray):
         return type(found) is type(expected) and all(map(same, found, expected)) and len(found) == len(expected)
     return found == expected
@@ -46,7 +52,7 @@ def same(found, expected) -> bool:
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(TokenTorchFormatter, TorchFormatter), (TokenNumpyFormatter, NumpyFormatter)]
+    ("ours", "theirs"), [(NumberTorchFormatter, TorchFormatter), (NumberNumpyFormatter, NumpyFormatter)]
 )
 def test_rows_and_batches_are_those_of_datasets(table, ours, theirs):
     features = datasets.Features.from_arrow_schema(table.schema)
@@ -64,20 +70,20 @@ def test_rows_and_batches_are_those_of_datasets(table, ours, theirs):
 
 
 def test_lists_of_equal_length_are_converted_at_once_and_nothing_else():
-    at_once = [name for name, table in TABLES.items() if token_arrays(table) is not None]
+    at_once = [name for name, table in TABLES.items() if list(number_arrays(table))[:1] == ["a"]]
     left = list(TABLES)[list(TABLES).index("ragged lists") :]
     assert at_once == [name for name in TABLES if name not in left and name != "batches of unlike size"]
 
 
 def test_arrays_are_the_callers_own():
     table = TABLES["int64, which shares no memory"]
-    found = TokenNumpyFormatter().format_batch(table)["a"]
+    found = NumberNumpyFormatter().format_batch(table)["a"]
     found[:] = 0
     assert table["a"].to_pylist() == EQUAL
 
 
 def test_a_format_with_arguments_or_a_column_to_decode_is_left_to_datasets():
     table = TABLES["batches as rows"]
-    assert TokenTorchFormatter(dtype=torch.float64).format_batch(table)["a"].dtype == torch.float64
+    assert NumberTorchFormatter(dtype=torch.float64).format_batch(table)["a"].dtype == torch.float64
     labels = datasets.Features({"a": datasets.List(datasets.ClassLabel(num_classes=300))})
-    assert not TokenTorchFormatter(features=labels)._at_once
+    assert NumberTorchFormatter(features=labels)._others == {"a"}
