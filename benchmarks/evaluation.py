@@ -80,7 +80,7 @@ def report(answers: dict[str, list[dict]], seconds: dict[str, list[float]], sett
     where = f"{tasks} of CORE's tasks" if settings.data else f"made-up items of {tasks} tasks"
     print(f"\n{where}, {len(expected)} items, {settings.model} model, {settings.rounds} rounds\n")
     print(text_table(["answered by", "s, median", "of the rounds", "loop over it", "of the rounds"], table))
-    print(f"\nItems that the two answer otherwise: {unlike}; losses differ by {error:.1e} nats a token at most")
+    print(f"\nItems that the two answer otherwise: {unlike}; losses differ by {error:.1e} nats per token at most")
 
 
 def make_model(settings: argparse.Namespace, data: str | Path) -> tuple:

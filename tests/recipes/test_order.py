@@ -38,7 +38,7 @@ def undisturbed(program, tmp_path_factory, tokens):
 
 
 # The mixture contains the same windows, also beyond the end of an epoch.
-@pytest.mark.parametrize("source", ["hmm", "windows", "mixture"])
+@pytest.mark.parametrize("source", ["hmm", pytest.param("windows", marks=pytest.mark.slow), "mixture"])
 def test_a_run_resumed_on_other_processes_trains_on_the_same_rows_as_an_uninterrupted_one(
     source, runs, tokens, undisturbed
 ):
