@@ -29,6 +29,7 @@ from transformers import get_scheduler as make_schedule
 
 from hmm_datasets import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
+from hmm_datasets.digests import DIGESTS_NAME, write_digests
 from hmm_datasets.files import read_json, read_jsonl, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.report.tables import text_table
@@ -262,12 +263,17 @@ def resume(settings: argparse.Namespace) -> None:
 
 
 def _checkpoint_of(source: Path, folder: Path, settings: argparse.Namespace) -> None:
-    """A checkpoint told to be of another step: the state's step and tokens are all that say so."""
+    """A copy of a checkpoint that says that it is of another step: by the step, rows and tokens of its state."""
     shutil.copytree(source, folder)
     first = int(folder.name.split("-")[1])
     tokens = first * settings.batch * settings.length
     state = read_json(folder / "trainer_state.json")
+    totals = state["stateful_callbacks"].get("RunTotals", {"attributes": {}})["attributes"]
+    if "rows" in totals:
+        totals["rows"] = first * settings.batch
     write_json(folder / "trainer_state.json", state | {"global_step": first, "num_input_tokens_seen": tokens})
+    if (folder / DIGESTS_NAME).exists():
+        write_digests(folder)
 
 
 def _first_step(run: Callable[[Clock], None]) -> float:

@@ -35,24 +35,24 @@ class _NumbersAtOnce:
     def format_row(self, pa_table: pa.Table) -> dict:
         """Convert the only row of a table."""
         arrays, others = self._split(pa_table)
-        found = super().format_row(others) if others is not None else {}
-        found |= {name: self._tensor_of(array[0]) for name, array in arrays.items()}
-        return {name: found[name] for name in pa_table.column_names}
+        found = {name: self._tensor_of(array[0]) for name, array in arrays.items()}
+        return found if others is None else _in_order(found | super().format_row(others), pa_table)
 
     def format_batch(self, pa_table: pa.Table) -> dict:
         """Convert all rows of a table."""
         arrays, others = self._split(pa_table)
-        found = super().format_batch(others) if others is not None else {}
-        found |= {name: self._tensor_of(array) for name, array in arrays.items()}
-        return {name: found[name] for name in pa_table.column_names}
+        found = {name: self._tensor_of(array) for name, array in arrays.items()}
+        return found if others is None else _in_order(found | super().format_batch(others), pa_table)
 
     def _split(self, table: pa.Table) -> tuple[dict[str, np.ndarray], pa.Table | None]:
         """The arrays of the columns that are converted here, and a table of the others, if there are any."""
         if not self._at_once:
             return {}, table
-        names = [name for name in table.column_names if name not in self._others]
-        arrays = number_arrays(table.select(names))
-        if arrays and len(arrays) == table.num_columns:
+        candidates = table
+        if self._others:
+            candidates = table.select([name for name in table.column_names if name not in self._others])
+        arrays = number_arrays(candidates)
+        if len(arrays) == table.num_columns:
             return arrays, None
         return arrays, table.drop_columns(list(arrays)) if arrays else table
 
@@ -74,6 +74,10 @@ class NumberTorchFormatter(_NumbersAtOnce, TorchFormatter):
 def register_formatters() -> None:
     """Replace the formatters of `datasets` by these, in this process."""
     replace_formatters(numpy=NumberNumpyFormatter, torch=NumberTorchFormatter)
+
+
+def _in_order(found: dict, table: pa.Table) -> dict:
+    return {name: found[name] for name in table.column_names}
 
 
 def number_arrays(table: pa.Table) -> dict[str, np.ndarray]:

@@ -68,11 +68,15 @@ class IndexedExamples(IndexedRows):
                     yield self.first + self.step * start, row
                     start += 1
             return
+        first = next((name for name in self.columns if name != "attention_mask"), None)
+        others = [name for name in self.columns if name != first]
         while start < self.count:  # several times as fast as rows of a table
             tokens, offsets = self._read_from(start, _STREAMED)
             for begin, end in pairwise(offsets.tolist()):
                 ids = tokens[begin:end].tolist()
-                row = {name: [1] * len(ids) if name == "attention_mask" else ids.copy() for name in self.columns}
+                row = dict.fromkeys(self.columns, ids)
+                for name in others:
+                    row[name] = [1] * len(ids) if name == "attention_mask" else ids.copy()
                 yield self.first + self.step * start, row
                 start += 1
 
