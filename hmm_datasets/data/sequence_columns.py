@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import numpy as np
 import pyarrow as pa
+import torch
 
 from ..errors import InputError
 from ..hmm.model import HMM
@@ -75,10 +76,9 @@ def check_columns(source: "HMM | Family", columns: Sequence[str]) -> None:
 def column_features(source: "HMM | Family", columns: Iterable[str]) -> dict[str, Any]:
     """The features of the columns that only data of a known process have."""
     numbers = datasets.List(datasets.Value("float32"))
-    states = source.num_states if isinstance(source, HMM) else source.max_states
     table = datasets.List(datasets.List(datasets.Value("float64")))
     kinds = {
-        "states": datasets.List(datasets.Value(str(smallest_unsigned(states)))),
+        "states": datasets.List(datasets.Value(str(smallest_unsigned(_num_states(source))))),
         "beliefs": datasets.List(numbers),
         "next_token_probs": datasets.List(numbers),
         "own_hmm": {
@@ -94,9 +94,8 @@ def column_features(source: "HMM | Family", columns: Iterable[str]) -> dict[str,
 
 def bytes_per_row(source: "HMM | Family", columns: Iterable[str], length: int) -> int:
     """About how much memory a row takes while its columns are computed."""
-    states = source.num_states if isinstance(source, HMM) else source.max_states
-    wide = 8 * (states + source.num_symbols) if set(columns) & {*KNOWN_COLUMNS} - {"states", "text"} else 8
-    return wide * (length + 1)
+    is_wide = set(columns) & {*KNOWN_COLUMNS} - {"states", "text"}
+    return 8 * length * (_num_states(source) + source.num_symbols if is_wide else 1)
 
 
 def known_columns(
@@ -122,15 +121,18 @@ def known_columns(
         found["states"] = _lists(states)
     if "beliefs" in columns and isinstance(source, HMM):
         found["beliefs"] = _lists(source.beliefs(tokens).astype(np.float32))
-    if {"next_token_probs", "log_probs", "entropies"} & set(columns):
+    exact = {"next_token_probs", "log_probs", "entropies"} & set(columns)
+    oracle = {"oracle_log_probs", "oracle_entropies"} & set(columns)
+    if exact or (oracle and isinstance(source, HMM)):
         probs = source.next_token_probs(tokens)
-        found["next_token_probs"] = _lists(probs.astype(np.float32)) if "next_token_probs" in columns else None
+        if "next_token_probs" in columns:
+            found["next_token_probs"] = _lists(probs.astype(np.float32))
         found["log_probs"], found["entropies"] = _scores(probs, tokens)
-    if {"oracle_log_probs", "oracle_entropies"} & set(columns):
-        if isinstance(source, HMM):
-            probs = source.next_token_probs(tokens)
-        else:
-            probs = source.oracle_next_token_probs(tokens, seed, first, step=step)
+    if isinstance(source, HMM):
+        if oracle:  # it knows no more
+            found["oracle_log_probs"], found["oracle_entropies"] = found["log_probs"], found["entropies"]
+    elif oracle:
+        probs = source.oracle_next_token_probs(tokens, seed, first, step=step)
         found["oracle_log_probs"], found["oracle_entropies"] = _scores(probs, tokens)
     if "own_hmm" in columns:
         found["own_hmm"] = pa.array([_tables(source, seed, (first + step * row) % (1 << 64)) for row in range(count)])
@@ -143,10 +145,11 @@ def known_columns(
 def _scores(probs: np.ndarray, tokens: np.ndarray) -> tuple[pa.Array, pa.Array]:
     """Log-probabilities of the symbols, and entropies, in nats."""
     probs = probs[:, :-1]
+    chosen = np.take_along_axis(probs, tokens[..., None].astype(np.int64), axis=-1)[..., 0]
     with np.errstate(divide="ignore"):
-        log_probs = np.log(np.take_along_axis(probs, tokens[..., None].astype(np.int64), axis=-1)[..., 0])
-        surprise = np.where(probs > 0, -np.log(probs), 0.0)
-    return _lists(log_probs.astype(np.float32)), _lists((probs * surprise).sum(-1).astype(np.float32))
+        log_probs = np.log(chosen)
+    entropies = torch.special.entr(torch.from_numpy(probs)).sum(-1).numpy()
+    return _lists(log_probs.astype(np.float32)), _lists(entropies.astype(np.float32))
 
 
 def _lists(values: np.ndarray) -> pa.Array:
@@ -157,6 +160,10 @@ def _lists(values: np.ndarray) -> pa.Array:
         count = int(np.prod(values.shape[:axis]))
         array = pa.ListArray.from_arrays(np.arange(0, count * size + 1, size, dtype=np.int32), array)
     return array
+
+
+def _num_states(source: "HMM | Family") -> int:
+    return source.num_states if isinstance(source, HMM) else source.max_states
 
 
 def _tables(source: "HMM | Family", seed: int, index: int) -> dict[str, Any]:

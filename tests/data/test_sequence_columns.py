@@ -10,7 +10,7 @@ from hmm_datasets.data.hmm_sequences import TEST_FIRST
 from hmm_datasets.data.sequence_columns import KNOWN_COLUMNS, TOKEN_COLUMNS
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
+from hmm_datasets.hmm.families import Family, HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.hmm.model import HMM
 
 NAMES = ("the", "cat", "sat", "on")
@@ -64,6 +64,14 @@ def test_drawing_states_changes_no_symbol(source):
     np.testing.assert_array_equal(symbols, source.sample(500, 40, SEED, first=9, step=3))
     parts = [source.sample_with_states(1, 40, SEED, first=9 + 3 * row)[1][0] for row in (0, 7, 499)]
     np.testing.assert_array_equal(states[[0, 7, 499]], parts)
+
+
+def test_a_family_without_a_way_of_its_own_is_drawn_from_the_hmm_of_each_row():
+    family = SOURCES["chains"]
+    rows, states = np.empty((9, 20), np.uint8), np.empty((9, 20), np.uint8)
+    Family._fill(family, rows, states, SEED, 5, 3)
+    expected = family.sample_with_states(9, 20, SEED, first=5, step=3)
+    np.testing.assert_array_equal((rows, states), expected)
 
 
 def test_states_emit_their_symbols_and_follow_one_another(source):

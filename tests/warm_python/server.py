@@ -7,6 +7,7 @@ hash seed.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -73,6 +74,9 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
             if key.fileobj is listening:
                 client, _ = listening.accept()
                 request, files, *_ = socket.recv_fds(client, 1 << 20, 3)
+                if not request:  # the client was killed
+                    client.close()
+                    continue
                 process = os.fork()
                 if process == 0:
                     for other in [entry.fileobj for entry in running.get_map().values()]:
@@ -87,16 +91,16 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
                 running.register(client, selectors.EVENT_READ, process)
                 running.register(ended, selectors.EVENT_READ, (process, client))
             elif isinstance(key.fileobj, socket.socket):  # closed: the client was killed, and so is its process
-                os.kill(key.data, signal.SIGKILL)
-                running.unregister(key.fileobj)
+                if key.fileobj.fileno() >= 0:  # the process has not ended at the same moment
+                    os.kill(key.data, signal.SIGKILL)
+                    running.unregister(key.fileobj)
             else:
                 process, client = key.data
                 _, status = os.waitpid(process, 0)
-                try:
-                    client.send(str(os.waitstatus_to_exitcode(status)).encode())
+                with contextlib.suppress(KeyError):  # unregistered when it was killed
                     running.unregister(client)
-                except (OSError, KeyError):
-                    pass  # the client was killed
+                with contextlib.suppress(OSError):
+                    client.send(str(os.waitstatus_to_exitcode(status)).encode())
                 client.close()
                 running.unregister(key.fd)
                 os.close(key.fd)

@@ -37,7 +37,7 @@ from ..sampling.kernels import (
     shuffle,
     shuffle_buffer,
 )
-from ..sampling.sequences import checked_draw, fill_in_parallel, philox, smallest_unsigned
+from ..sampling.sequences import checked_draw, fill_in_parallel, philox, sample_tokens, smallest_unsigned
 
 FAMILY_NAME = "family.json"
 
@@ -186,12 +186,8 @@ class Family:
     def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
         """Write sequences `first, first + step, ...` to `rows`, and their states to `states` if it is given."""
         for begin, end, index in group_runs(self.group, first, step, len(rows)):
-            hmm, shape = self.hmm_at(seed, index), (end - begin, rows.shape[1])
-            if states is None:
-                hmm.sample(*shape, seed, index, step=step, out=rows[begin:end], num_threads=1)
-            else:
-                drawn = hmm.sample_with_states(*shape, seed, index, step=step, num_threads=1)
-                rows[begin:end], states[begin:end] = drawn
+            tables, own = self.hmm_at(seed, index)._alias_tables, None if states is None else states[begin:end]
+            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1, states=own)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, with unknown HMM, for `t = 0 .. T`."""
