@@ -9,6 +9,8 @@ VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 # Python compiles a module when it is first imported; compiling all of every package takes as long as installing it.
+# What it compiled has to be kept, or every program that a test starts compiles torch and transformers anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
