@@ -5,6 +5,7 @@ and exit code 2. A check that finds something wrong ends with exit code 1.
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -127,11 +128,26 @@ def _add_result_commands(commands) -> None:
         help="entry that the heat map shows, default optimum.bayes_gap.bayes_gap",
     )
 
-    command = _add(commands, "push", push, "push a folder to the Hub, in one commit")
-    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command = _add(commands, "push", push, "push a run, HMM, data set or anything else to the Hub, in one commit")
+    command.add_argument("path", type=Path, metavar="PATH", help="folder, or file of documents")
     command.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME")
-    command.add_argument("--repo-type", choices=("model", "dataset"), default="model", help="default model")
-    command.add_argument("--private", action="store_true", help="make the repository private")
+    command.add_argument(
+        "--repo-type",
+        choices=("model", "dataset"),
+        help="default that of what PATH is; with dataset an HMM becomes a data set of its sequences",
+    )
+    command.add_argument("--dry-run", action="store_true", help="only say what would be pushed")
+    command.add_argument("--revision", metavar="BRANCH", help="branch to push to, created if missing; default main")
+    command.add_argument("--tag", metavar="TAG", help="name for the commit")
+    command.add_argument(
+        "--private", action=argparse.BooleanOptionalAction, help="make the repository private; default as the Hub does"
+    )
+    command.add_argument(
+        "--include-checkpoints", action="store_true", help="push each checkpoint-N of a run to a branch step-N"
+    )
+    command.add_argument("--licence", metavar="ID", help="licence for a card that is made, such as cc0-1.0")
+    command.add_argument("--name", metavar="TITLE", help="title of a card that is made; default the repository's name")
+    command.add_argument("--message", metavar="TEXT", help="message of the commit")
 
 
 def _add_run_commands(commands) -> None:
@@ -238,11 +254,11 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def push(arguments: argparse.Namespace) -> int:
-    """Push a folder to the Hub."""
-    from .hub.push import push_folder
+    """Push what belongs to a path to the Hub."""
+    from .hub.push_by_kind import PushSettings, push_path
 
-    result = push_folder(arguments.folder, arguments.repo_id, repo_type=arguments.repo_type, private=arguments.private)
-    print(f"{result.url} at {result.commit}: {result.files:,} files, {result.bytes:,} bytes")
+    names = (field.name for field in dataclasses.fields(PushSettings))
+    push_path(arguments.path, arguments.repo_id, PushSettings(**{name: getattr(arguments, name) for name in names}))
     return 0
 
 

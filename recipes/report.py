@@ -8,6 +8,7 @@ the results of the evaluations to the card of each model, and creates the folder
 HMM as a data set. It fails if the losses are not in the order optimum <= model <= unigram <= uniform.
 """
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,35 +104,31 @@ def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
     for name in summaries.keys() - {"hmm"}:
         write_run_card(root / name, licence=licence, evaluations=evaluations)
     if {"hmm", "pretrain_hmm"} <= summaries.keys():
-        _write_dataset(root, licence, summaries["hmm"])
+        _write_dataset(root, licence)
 
 
-def _write_dataset(root: Path, licence: str, fit: dict[str, Any]) -> None:
-    """Write the HMM with a card of the data set that the model was trained on."""
+def _write_dataset(root: Path, licence: str) -> None:
+    """Write the sequences that the model was trained on as a data set, unless it is there already."""
     from hmm_datasets import HMM
     from hmm_datasets.files import read_json
-    from hmm_datasets.hmm.format import FORMAT_VERSION
-    from hmm_datasets.hub.cards import write_card
+    from hmm_datasets.hub.hmm_dataset import SETTINGS_NAME, write_hmm_dataset
 
     hmm = HMM.from_pretrained(root / "hmm" / "hmm")
     corpus = read_json(root / "hmm" / "run.json")["settings"]["corpus"]
     data = read_json(root / "pretrain_hmm" / "run.json")["data"]
-    hmm.save_pretrained(root / "dataset")
-    write_card(
-        "dataset",
+    written = root / "dataset" / SETTINGS_NAME
+    if written.exists():
+        if read_json(written)["fingerprint"] == hmm.fingerprint():
+            return
+        shutil.rmtree(root / "dataset")
+    write_hmm_dataset(
+        hmm,
         root / "dataset",
-        {
-            "name": f"Sequences of an HMM of {corpus}",
-            "hmm": f"an HMM of {hmm.num_states} states over the {hmm.num_symbols} most frequent words of {corpus}",
-            "seed": data["seed"],
-            "num_sequences": None,
-            "length": data["length"],
-            "format": FORMAT_VERSION,
-            "hash": hmm.fingerprint(),
-            "license": licence,
-            "entropy_rate": fit["entropy_rate"],
-            "entropy_rate_standard_error": fit["entropy_rate_error"],
-        },
+        length=data["length"],
+        seed=data["seed"],
+        name=f"Sequences of an HMM of {corpus}",
+        description=f"an HMM of {hmm.num_states} states over the {hmm.num_symbols} most frequent words of {corpus}",
+        licence=licence,
     )
 
 

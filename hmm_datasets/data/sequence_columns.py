@@ -69,7 +69,7 @@ def check_columns(source: "HMM | Family", columns: Sequence[str]) -> None:
             f"columns: {kind} cannot compute {', '.join(sorted(uncomputed))} for so many possible HMMs; choose "
             "oracle_log_probs and oracle_entropies, whose predictor knows the HMM of the row"
         )
-    if "text" in columns and _vocabulary(source) is None:
+    if "text" in columns and vocabulary_of(source) is None:
         raise InputError("columns: no text, since the symbols have no names; give the HMM a vocabulary")
 
 
@@ -137,7 +137,7 @@ def known_columns(
     if "own_hmm" in columns:
         found["own_hmm"] = pa.array([_tables(source, seed, (first + step * row) % (1 << 64)) for row in range(count)])
     if "text" in columns:
-        names = np.array(_vocabulary(source), dtype=object)
+        names = np.array(vocabulary_of(source), dtype=object)
         found["text"] = pa.array([" ".join(row) for row in names[tokens]], pa.string())
     return {name: found[name] for name in columns}
 
@@ -171,7 +171,8 @@ def _tables(source: "HMM | Family", seed: int, index: int) -> dict[str, Any]:
     return {name: tables[name].tolist() if name in tables else None for name in _TABLES}
 
 
-def _vocabulary(source: "HMM | Family") -> Sequence[str] | None:
+def vocabulary_of(source: "HMM | Family") -> Sequence[str] | None:
+    """The names of the symbols of a source, or None if they have none or not the same in all HMMs."""
     if isinstance(source, HMM):
         return source.vocabulary
     found = {part.vocabulary for part in source.parts()}

@@ -13,6 +13,7 @@ import numpy as np
 from ..digests import write_digests
 from ..errors import InputError
 from ..files import atomic_file, read_json, write_json
+from ..hub_download import download
 from .format import (
     AUTO_MAP,
     FORMAT_VERSION,
@@ -58,7 +59,7 @@ def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | Non
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
     folder = Path(name_or_path)
     if not folder.is_dir():
-        folder = download(str(name_or_path), revision, [CONFIG_NAME, WEIGHTS_NAME])
+        folder = download(str(name_or_path), [CONFIG_NAME, WEIGHTS_NAME], revision=revision, expected="an HMM")
     path = folder / CONFIG_NAME
     config = read_json(path)
     if not isinstance(config, dict):
@@ -95,15 +96,3 @@ def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = No
         return kind(**tables, vocabulary=vocabulary)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def download(name: str, revision: str | None, patterns: list[str], repo_type: str = "model") -> Path:
-    """Download the files of a Hub repository that match `patterns`; return their folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, allow_patterns=patterns))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: neither a folder nor an HMM on the Hub ({reason})") from None

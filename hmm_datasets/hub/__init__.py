@@ -1,4 +1,7 @@
-"""Sharing results on the Hugging Face Hub: folders are pushed in one commit, with cards that describe them."""
+"""Sharing results on the Hugging Face Hub: everything is pushed in one commit, with cards that describe it."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from .cards import write_card
 from .push import (
@@ -8,4 +11,26 @@ from .push import (
     reachable,
 )
 
-__all__ = ["PushResult", "how_to_push", "push_folder", "reachable", "write_card"]
+if TYPE_CHECKING:
+    from .hmm_dataset import write_hmm_dataset
+    from .push_by_kind import PushSettings, push_path
+
+__all__ = [
+    "PushResult",
+    "PushSettings",
+    "how_to_push",
+    "push_folder",
+    "push_path",
+    "reachable",
+    "write_card",
+    "write_hmm_dataset",
+]
+
+# These import torch and datasets, which pushing a folder does not need.
+_MODULE_OF = {"PushSettings": "push_by_kind", "push_path": "push_by_kind", "write_hmm_dataset": "hmm_dataset"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -6,104 +6,33 @@ error, because readers would not notice a gap in a card.
 """
 
 import hashlib
-import math
 import os
 import re
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import InputError
 from ..files import atomic_file
 from ..shipped_files import shipped
+from .card_facts import CardKind, checked_facts
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, ModelCardData
 
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 
-CardKind = Literal["model", "hmm", "dataset"]
-
 CARD_NAME = "README.md"
+PLACEHOLDER = "USER/NAME"
+"""The name of the repository in a card that was written before it was known."""
+
 _MARK = "# Written by hmm-datasets, and anew by every run until you edit this file: "
 
-# Every fact of a template, with its allowed types. Facts that may be left out are in _OPTIONAL too.
-_TYPES: dict[str, dict[str, tuple[type, ...]]] = {
-    "model": {
-        "name": (str,),
-        "summary": (str,),
-        "license": (str, NoneType),
-        "data": (str,),
-        "parameters": (int,),
-        "tokens": (int,),
-        "global_batch": (int,),
-        "length": (int, NoneType),
-        "learning_rate": (float,),
-        "precision": (str,),
-        "command": (str,),
-        "versions": (dict,),
-        "metrics": (list,),
-        "floor": (dict, NoneType),
-        "stages": (list,),
-        "base_model": (str, NoneType),
-        "datasets": (list,),
-        "repo_id": (str, NoneType),
-        "limits": (list,),
-    },
-    "hmm": {
-        "name": (str,),
-        "num_states": (int,),
-        "num_symbols": (int,),
-        "corpus": (str, NoneType),
-        "license": (str, NoneType),
-        "log_likelihood_train": (float, NoneType),
-        "log_likelihood_test": (float, NoneType),
-        "entropy_rate": (float,),
-        "entropy_rate_standard_error": (float,),
-        "command": (str,),
-        "summary": (str, NoneType),
-        "versions": (dict,),
-        "datasets": (list,),
-        "repo_id": (str, NoneType),
-        "limits": (list,),
-    },
-    "dataset": {
-        "name": (str,),
-        "hmm": (str,),
-        "seed": (int,),
-        "num_sequences": (int, NoneType),
-        "length": (int,),
-        "format": (int, str),
-        "hash": (str,),
-        "license": (str,),
-        "summary": (str, NoneType),
-        "entropy_rate": (float, NoneType),
-        "entropy_rate_standard_error": (float, NoneType),
-        "sample": (dict, NoneType),
-        "repo_id": (str, NoneType),
-        "limits": (list,),
-    },
-}
-_OPTIONAL: dict[str, dict[str, Any]] = {
-    "model": {"stages": [], "base_model": None, "datasets": [], "repo_id": None, "limits": []},
-    "hmm": {"summary": None, "versions": {}, "datasets": [], "repo_id": None, "limits": []},
-    "dataset": {
-        "summary": None,
-        "entropy_rate": None,
-        "entropy_rate_standard_error": None,
-        "sample": None,
-        "repo_id": None,
-        "limits": [],
-    },
-}
-_METRIC = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
-_STAGE = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
-_SAMPLE = {"path": (str,), "sequences": (int,)}
 _TAGS = {
     "model": ["hmm-datasets"],
     "hmm": ["hmm-datasets", "hidden-markov-model"],
     "dataset": ["hmm-datasets", "hidden-markov-model", "synthetic"],
+    "text": ["hmm-datasets"],
+    "evaluation": ["hmm-datasets", "evaluation"],
 }
 
 
@@ -134,15 +63,30 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats per token; an error of 0 means exact);
         - optional: `summary`, `versions`, `datasets`, `repo_id`, `limits`.
 
-    Facts of a `"dataset"`, a repository with the two files of an HMM from which the sequences are computed:
-        - `name`, `license` (`str`); `hmm` (`str`): name of the HMM; `seed`, `length` (`int`);
-        - `num_sequences` (`int`, or None for endless); `format` (`int` or `str`): version of the stream;
-        - `hash` (`str`): `HMM.fingerprint()`;
-        - optional: `summary`, `entropy_rate`, `entropy_rate_standard_error`, `sample` (`dict` of `path` and
-          `sequences`: a Parquet file with the first sequences), `repo_id`, `limits`.
+    Facts of a `"dataset"`, written by [`~hmm_datasets.hub.hmm_dataset.write_hmm_dataset`]:
+        - `name`, `process` (`str`); `source_file` (`str`): `model.safetensors` or `family.json`; `fingerprint`
+          (`str`); `num_states`, `num_symbols`, `seed`, `length`, `num_sequences`, `num_test_sequences`, `format`
+          (`int`); `bos` (`bool`); `columns` (`list[str]`) of the config `oracle`; `size` (`str`); `license` (`str` or
+          None);
+        - `exact` (`bool`): whether the floor is the optimum; `floor` (`dict` of `name`, `value`, `error`);
+          `entropy_rate` (`dict` of `value`, `standard_error`, `lower`, `upper`, or None for a family);
+        - `predictors` (`list[dict]` of `title`, `by_position`, `mean`, `excess`), in nats, at the positions in
+          `positions` (`list[int]`); `measured_on` (`int`): number of sequences;
+        - optional: `repo_id`, `limits`.
+
+    Facts of a `"text"`, a data set of token streams, words or text, written by [`~hmm_datasets.hub.text_dataset`]:
+        - `name`, `summary` (`str`); `license` (`str` or None); `load` (`str`): Python that loads it with this package;
+        - `configs` (`list[dict]` of `name` and `splits`, a list of `dict` of `split`, `path`, `rows` and `tokens`,
+          which is None if unknown), the first of which is the default; `details` (`list[dict]` of `name` and `value`);
+        - optional: `repo_id`, `limits`.
+
+    Facts of an `"evaluation"`, written by [`~hmm_datasets.hub.evaluation_dataset.write_evaluation_dataset`]:
+        - `name`, `summary`, `model`, `sha256`, `command` (`str`); `license` (`str` or None); `versions` (`dict`);
+        - `tables` (`list[str]`, Markdown), `plots` (`list[str]`, paths in the repository), `configs` as above;
+        - optional: `repo_id`, `limits`.
 
     Args:
-        kind (`str`): `"model"`, `"hmm"` or `"dataset"`.
+        kind (`str`): `"model"`, `"hmm"`, `"dataset"`, `"text"` or `"evaluation"`.
         folder (`str` or `os.PathLike`): An existing folder.
         facts (`dict`): The facts above.
 
@@ -158,7 +102,9 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     >>> write_card("dataset", ".", {"name": "Mess3", "seed": 0})
     Traceback (most recent call last):
     ...
-    hmm_datasets.errors.InputError: facts of a dataset card: missing: hmm, num_sequences, length, format, hash, license
+    hmm_datasets.errors.InputError: facts of a dataset card: missing: process, source_file, fingerprint, num_states, \
+num_symbols, length, bos, num_sequences, num_test_sequences, format, columns, size, exact, floor, entropy_rate, \
+positions, predictors, measured_on, license
 
     ```
     """
@@ -170,10 +116,11 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder to write a card into")
-    facts = _checked(kind, facts)
-    data = _dataset_data(facts) if kind == "dataset" else _model_data(kind, facts)
+    facts = checked_facts(kind, facts)
+    is_data = kind in ("dataset", "text", "evaluation")
+    data = _dataset_data(kind, facts) if is_data else _model_data(kind, facts)
     template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
-    card_class = DatasetCard if kind == "dataset" else ModelCard
+    card_class = DatasetCard if is_data else ModelCard
     card = card_class(template.render(card_data=data.to_yaml(), **facts))
     path = folder / CARD_NAME
     if is_own_card(folder):
@@ -203,56 +150,6 @@ def _marked(text: str) -> str:
 def template_path(kind: CardKind) -> Path:
     """The path of the template of a kind."""
     return shipped(f"model_cards/{kind}.md")
-
-
-def _checked(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
-    types, optional, where = _TYPES[kind], _OPTIONAL[kind], f"facts of a {kind} card"
-    if unknown := sorted(facts.keys() - types.keys()):
-        raise InputError(f"{where}: unknown: {', '.join(unknown)}; expected: {', '.join(types)}")
-    if missing := [name for name in types if name not in facts and name not in optional]:
-        raise InputError(f"{where}: missing: {', '.join(missing)}")
-    facts = {**optional, **facts}
-    for name, value in facts.items():
-        _check(f"{where}: {name}", value, types[name])
-    if re.search(r"\s", facts["license"] or ""):
-        raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
-    for name in ("datasets", "limits"):
-        for index, value in enumerate(facts.get(name, [])):
-            _check(f"{where}: {name}[{index}]", value, (str,))
-    for index, metric in enumerate(facts.get("metrics", [])):
-        _check_entry(f"{where}: metrics[{index}]", metric, _METRIC)
-    for index, stage in enumerate(facts.get("stages", [])):
-        _check_entry(f"{where}: stages[{index}]", stage, _STAGE)
-    if facts.get("floor") is not None:
-        _check_entry(f"{where}: floor", facts["floor"], _METRIC)
-    if facts.get("sample") is not None:
-        _check_entry(f"{where}: sample", facts["sample"], _SAMPLE)
-    for name in ("log_likelihood_train", "log_likelihood_test"):
-        if (facts.get(name) or 0) > 0:
-            raise InputError(f"{where}: {name} is {facts[name]}, expected 0 or less; change the sign of a loss")
-    return facts
-
-
-def _check_entry(where: str, entry: Any, types: dict[str, tuple[type, ...]]) -> None:
-    _check(where, entry, (dict,))
-    for name, allowed in types.items():
-        if name not in entry:
-            raise InputError(f"{where}: missing: {name}")
-        _check(f"{where}.{name}", entry[name], allowed)
-
-
-def _check(where: str, value: Any, types: tuple[type, ...]) -> None:
-    # Numbers of NumPy are accepted, and integers for floats, but not booleans.
-    allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in types)
-    if not isinstance(value, allowed) or isinstance(value, bool):
-        expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in types)
-        raise InputError(f"{where} is {value!r}, expected {expected}")
-    if isinstance(value, str) and not value.strip():
-        raise InputError(f"{where} is empty")
-    if isinstance(value, Real) and not math.isfinite(value):
-        raise InputError(f"{where} is {value}, expected a finite number")
-    if isinstance(value, Integral) and value < 0 and int in types:
-        raise InputError(f"{where} is {value}, expected 0 or more")
 
 
 def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
@@ -288,26 +185,43 @@ def _error_of(metric: dict[str, Any]) -> dict[str, float] | None:
     return None if error is None else {"standard_error": float(error)}
 
 
-def _dataset_data(facts: dict[str, Any]) -> "DatasetCardData":
+def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":
     from huggingface_hub import DatasetCardData
 
-    more = {}
-    if facts["sample"] is not None:
-        more["configs"] = [{"config_name": "sample", "data_files": facts["sample"]["path"]}]
+    if kind == "dataset":
+        rows = {"train": facts["num_sequences"], "test": facts["num_test_sequences"]}
+        configs = [
+            {
+                "name": name,
+                "splits": [{"split": split, "path": f"{folder}/{split}-*", "rows": rows[split]} for split in rows],
+            }
+            for name, folder in (("default", "data"), ("oracle", "oracle"))
+        ]
+    else:
+        configs = facts["configs"]
     return DatasetCardData(
-        license=facts["license"].lower(),
+        license=facts["license"] and facts["license"].lower(),
         pretty_name=facts["name"],
-        tags=_TAGS["dataset"],
+        tags=_TAGS[kind],
         task_categories=["text-generation"],
-        size_categories=[_size_category(facts["num_sequences"])],
-        **more,
+        size_categories=[_size_category(sum(split["rows"] for split in configs[0]["splits"]))] if configs else None,
+        configs=None
+        if not configs
+        else [
+            {
+                "config_name": config["name"],
+                "data_files": [{"split": split["split"], "path": split["path"]} for split in config["splits"]],
+                **({"default": True} if index == 0 else {}),
+            }
+            for index, config in enumerate(configs)
+        ],
     )
 
 
-def _size_category(num_sequences: int | None) -> str:
-    """The Hub's size category of a number of sequences."""
+def _size_category(num_rows: int) -> str:
+    """The Hub's size category of a number of rows."""
     names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
-    if num_sequences is None or num_sequences >= 10**12:
+    if num_rows >= 10**12:
         return "n>1T"
-    power = len(str(num_sequences)) - 4  # 0 from 1,000 on
+    power = len(str(num_rows)) - 4  # 0 from 1,000 on
     return "n<1K" if power < 0 else f"{names[power]}<n<{names[power + 1]}"

@@ -1,9 +1,10 @@
 """The files of a folder that are pushed, and checks of their contents.
 
-Hidden files, checkpoints and caches are not pushed by default. Two kinds of files are never pushed: the Trainer's
-pickled arguments, and TensorBoard's events, whose names contain the host name. A file with something that looks like
-an access token stops the push. Of records that name the machine, a copy without host name and absolute paths is
-pushed; see [`.redaction`]. The digests beside them are those of the copies, so that downloaded files can be verified.
+Hidden files, checkpoints and caches are not pushed by default, but `.eval_results/` is, which the Hub reads. The
+Trainer's pickled arguments are never pushed. A file with something that looks like an access token stops the push. Of
+records that name the machine, a copy without host name and absolute paths is pushed; see [`.redaction`]. The digests
+beside them are those of the copies, so that downloaded files can be verified. TensorBoard's files, whose names contain
+the host name, are pushed under names without it.
 """
 
 import contextlib
@@ -17,12 +18,13 @@ from ..credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
 from ..digests import DIGESTS_NAME, file_digest
 from ..errors import InputError
 from ..files import read_json, write_json
-from .redaction import Redaction
+from .redaction import Redaction, is_events
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
 DEFAULT_IGNORE = (".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*")
 
-_NEVER = (".git", ".cache", "training_args.bin", "events.out.tfevents.*")
+_NEVER = (".git", ".cache", "training_args.bin")
+_RESULTS = ".eval_results/"
 
 
 def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
@@ -35,8 +37,10 @@ def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
     found = sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
-    kept = filter_repo_objects(files, ignore_patterns=ignore)
-    return {path: files[path] for path in kept if not _is_never_pushed(path)}
+    # Results of evaluations are hidden files to this package, and part of the model to the Hub.
+    shown = {path.removeprefix(".") if path.startswith(_RESULTS) else path: path for path in files}
+    kept = [shown[path] for path in filter_repo_objects(shown, ignore_patterns=ignore)]
+    return {path: files[path] for path in sorted(kept) if not _is_never_pushed(path)}
 
 
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
@@ -83,6 +87,10 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
     with tempfile.TemporaryDirectory(prefix="hmm-datasets-push-") as scratch:
         found = dict(files)
         for number, (name, path) in enumerate(files.items()):
+            if is_events(name):
+                found[name] = Path(scratch, str(number))
+                found[name].write_bytes(redaction.cleaned_events(path))
+                continue
             text = redaction.cleaned(path)
             if text is not None:
                 found[name] = Path(scratch, f"{number}{path.suffix}")
@@ -90,7 +98,7 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
         for name, path in files.items():
             if path.name == DIGESTS_NAME:
                 found[name] = _digests_of_copies(name, path, files, found, Path(scratch))
-        yield found
+        yield {redaction.without_hosts(name): path for name, path in found.items()}
 
 
 def _digests_of_copies(

@@ -61,6 +61,7 @@ class PushResult:
             already had all files.
         files (`int`): Number of files pushed or found unchanged.
         bytes (`int`): Their total size.
+        private (`bool`): Whether the repository is private.
     """
 
     repo_id: str
@@ -68,6 +69,7 @@ class PushResult:
     commit: str
     files: int
     bytes: int
+    private: bool = False
 
 
 def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
@@ -150,11 +152,13 @@ def push_folder(
     repo_id: str,
     *,
     repo_type: RepoType = "model",
-    private: bool = False,
+    private: bool | None = None,
     message: str | None = None,
     token: str | None = None,
     endpoint: str | None = None,
     ignore: Sequence[str] = DEFAULT_IGNORE,
+    revision: str | None = None,
+    tag: str | None = None,
 ) -> PushResult:
     """Push the files of a folder to a repository on the Hub, in one commit, and check that they arrived.
 
@@ -169,8 +173,9 @@ def push_folder(
             `"USER/NAME"`, or `"NAME"` for the token's own user.
         repo_type (`str`, *optional*, defaults to `"model"`):
             `"model"` (for HMMs too) or `"dataset"`.
-        private (`bool`, *optional*, defaults to `False`):
-            Create a private repository; raise an error if the repository exists and is public.
+        private (`bool`, *optional*):
+            Create a private repository, or with False a public one; by default a new repository is what the Hub makes
+            it. True raises an error if the repository exists and is public.
         message (`str`, *optional*):
             The commit's message.
         token (`str`, *optional*):
@@ -181,6 +186,10 @@ def push_folder(
             Patterns (as in `fnmatch`, where `*` matches `/` too) of paths to leave out. By default hidden files,
             Python caches and checkpoints. `.git` and `.cache` folders, `training_args.bin` and TensorBoard's events
             are always left out.
+        revision (`str`, *optional*):
+            Branch to push to; created from the first commit if it is missing. By default the main branch.
+        tag (`str`, *optional*):
+            Name for the commit; one that exists already must be of the same commit.
 
     Returns:
         [`PushResult`]: Repository, address, commit, number of files and bytes.
@@ -207,6 +216,8 @@ def push_folder(
         message=message,
         token=token,
         endpoint=endpoint,
+        revision=revision,
+        tag=tag,
     )
 
 
@@ -216,18 +227,18 @@ def push_files(
     *,
     folder: str | os.PathLike,
     repo_type: RepoType = "model",
-    private: bool = False,
+    private: bool | None = None,
     message: str | None = None,
     token: str | None = None,
     endpoint: str | None = None,
     revision: str | None = None,
+    tag: str | None = None,
 ) -> PushResult:
     """Push given files to a repository on the Hub; see [`push_folder`] for the other arguments.
 
     Args:
         files (mapping from `str` to `Path`): paths in the repository, and the files.
         folder (path): folder of the files, for the commit message and to find host names in its records.
-        revision (`str`, *optional*): an existing branch; by default the main branch.
     """
     from huggingface_hub import HfApi
 
@@ -246,6 +257,7 @@ def push_files(
             message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
             paths=paths,
             revision=revision,
+            tag=tag,
         )
         return push.run()
 
@@ -257,27 +269,54 @@ class _Push:
     api: "HfApi"
     repo_id: str
     repo_type: RepoType
-    private: bool
+    private: bool | None
     message: str
     paths: dict[str, Path]
     revision: str | None = None
+    tag: str | None = None
+    _is_private: bool = False
 
     def run(self) -> PushResult:
         url = self._retried("create the repository", self._create)
         self.repo_id = url.repo_id
+        if self.revision is not None:
+            branch = self.revision
+            self._retried(f"create the branch {branch}", lambda: self._create_branch(branch))
         commit, operations = self._retried("commit", self._commit)
         self._compare(commit, operations)
+        if self.tag is not None:
+            tag = self.tag
+            self._retried(f"create the tag {tag}", lambda: self._create_tag(tag, commit))
         size = sum(map(_size, operations))
-        return PushResult(self.repo_id, str(url), commit, len(operations), size)
+        return PushResult(self.repo_id, str(url), commit, len(operations), size, self._is_private)
 
     def _create(self):
         return self.api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
+
+    def _create_branch(self, name: str) -> None:
+        """Create the branch unless it exists, from the first commit, so that it never shows files of another."""
+        refs = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
+        if name not in {branch.name for branch in refs.branches}:
+            first = self.api.list_repo_commits(self.repo_id, repo_type=self.repo_type)[-1].commit_id
+            self.api.create_branch(self.repo_id, branch=name, revision=first, repo_type=self.repo_type, exist_ok=True)
+
+    def _create_tag(self, name: str, commit: str) -> None:
+        refs = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
+        found = {tag.name: tag.target_commit for tag in refs.tags}.get(name)
+        if found is None:
+            self.api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=self.repo_type)
+        elif found != commit:
+            raise InputError(
+                f"{self.repo_id}: the tag {name} is of commit {found[:8]}, and the files are at {commit[:8]}; "
+                "choose another tag, or delete that one"
+            )
 
     def _commit(self) -> tuple[str, list["CommitOperationAdd"]]:
         from huggingface_hub import CommitOperationAdd
 
         # The head is read first, so that any later change on the Hub makes the commit fail and be repeated.
         head = self.api.repo_info(self.repo_id, repo_type=self.repo_type, revision=self.revision)
+        self._is_private = bool(head.private)
         if self.private and head.private is False:
             raise InputError(
                 f"{self.repo_id} exists and is public, but private=True was given; make it private in its settings, "

@@ -65,6 +65,32 @@ class Redaction:
         after = self.without_paths(after) if is_record else self._relative(after)
         return None if after == before else after
 
+    def without_hosts(self, name: str) -> str:
+        """The name of a file in the repository: that of a TensorBoard log, and of its folder, has the host name."""
+        if not is_events(name):
+            return name
+        folder, _, last = name.rpartition("/")
+        for host in self.hosts:
+            folder = folder.replace(host, "this-host")
+        last = re.sub(r"^(events\.out\.tfevents\.\d+)\..*?((?:\.\d+)*(?:\.v2)?)$", r"\1.this-host\2", last)
+        return f"{folder}/{last}".lstrip("/")
+
+    def cleaned_events(self, path: Path) -> bytes:
+        """A TensorBoard log without the records that name the machine: the Trainer logs all its settings as one.
+
+        A record is its length (8 bytes, little-endian), a checksum of that (4), the content, and its checksum (4)
+        (https://www.tensorflow.org/tutorials/load_data/tfrecord). An incomplete one at the end is left out.
+        """
+        words = [word.encode() for word in (*self.hosts, *map(str, self._prefixes))]
+        content, kept, begin = path.read_bytes(), [], 0
+        while begin + 16 <= len(content):
+            end = begin + 16 + int.from_bytes(content[begin : begin + 8], "little")
+            record = content[begin:end]
+            if end <= len(content) and not any(word in record for word in words):
+                kept.append(record)
+            begin = end
+        return b"".join(kept)
+
     def without_paths(self, text: str) -> str:
         """The text with relative instead of absolute paths, including paths of other machines."""
         return self._path.sub(lambda match: _last_name(match[0]), self._relative(text))
@@ -74,6 +100,11 @@ class Redaction:
             # The prefix is matched as a whole, so that it may contain spaces.
             text = re.sub(rf"(?:file://)?{_BEFORE}{re.escape(str(prefix))}/(?={_WITHIN})", "", text)
         return text
+
+
+def is_events(name: str) -> bool:
+    """Whether a file is a log of TensorBoard."""
+    return name.rpartition("/")[2].startswith("events.out.tfevents.")
 
 
 def _last_name(path: str) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 
 from ..digests import weights_sha256
 from ..files import read_json
+from ..hmm.families.family import Family
+from ..hmm.model import HMM
 from .cards import is_own_card, write_card
 from .redaction import Redaction
 
-__all__ = ["write_hmm_card", "write_run_card"]
+__all__ = ["write_hmm_card", "write_process_card", "write_run_card"]
 
 _NATS = "nats/token"
 
@@ -85,8 +87,6 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
         name (`str`, *optional*): title of the card.
         licence (`str`, *optional*): licence of the HMM, an identifier of the Hub; by default none is stated.
     """
-    from ..hmm.model import HMM
-
     folder = Path(folder)
     if not is_own_card(folder / "hmm"):
         return False
@@ -110,6 +110,44 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
         },
     )
     return True
+
+
+def write_process_card(
+    source: HMM | Family,
+    folder: str | os.PathLike,
+    *,
+    name: str,
+    licence: str | None = None,
+    repo_id: str | None = None,
+) -> None:
+    """Write the card of an HMM or family that was not fitted.
+
+    Args:
+        source ([`~hmm_datasets.HMM`] or family): the process.
+        folder (path): where the card goes.
+        name (`str`): title of the card.
+        licence (`str`, *optional*): licence, an identifier of the Hub; by default none is stated.
+        repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
+    """
+    rate = source.entropy_rate() if isinstance(source, HMM) else None
+    write_card(
+        "hmm",
+        folder,
+        {
+            "name": name,
+            "num_states": source.num_states if isinstance(source, HMM) else source.max_states,
+            "num_symbols": source.num_symbols,
+            "corpus": None,
+            "license": licence,
+            "log_likelihood_train": None,
+            "log_likelihood_test": None,
+            "entropy_rate": rate and rate.value,
+            "entropy_rate_standard_error": rate and rate.standard_error,
+            "command": None,
+            "summary": None if isinstance(source, HMM) else f"A family of hidden Markov models: {source.stored_name}.",
+            "repo_id": repo_id,
+        },
+    )
 
 
 def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:

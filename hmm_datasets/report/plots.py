@@ -132,6 +132,25 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     save_figure(figure, path, vector=True)
 
 
+def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, title: str) -> None:
+    """Plot the expected loss of each predictor of a process by position.
+
+    Args:
+        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.hmm_description.describe`].
+        path (path): where the PNG goes.
+        title (`str`): title of the plot.
+    """
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    for number, (name, style) in enumerate(predictor_styles(entropies)):
+        losses = entropies[name]["by_position"]
+        axes.plot(np.arange(1, len(losses) + 1), losses, **style, **markers(number, len(losses)))
+    axes.set(xlabel="position in the sequence", ylabel="expected loss (nats)", title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    save_figure(figure, path)
+
+
 def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
     """Plot the curves of a panel against tokens.
 

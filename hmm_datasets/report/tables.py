@@ -46,6 +46,13 @@ class Table:
         """The table for the terminal."""
         return "\n".join(filter(None, [self.title, text_table(self.header, self.rows), self.note]))
 
+    def markdown(self) -> str:
+        """The table for a card."""
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
+        lines = [f"| {' | '.join(row)} |" for row in cells]
+        lines.insert(1, "|---|" + "---:|" * (len(self.header) - 1))
+        return "\n\n".join(filter(None, [self.title, "\n".join(lines), self.note]))
+
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table as text, the first column aligned to the left, the others to the right.

@@ -46,16 +46,60 @@ FACTS = {
     },
     "dataset": {
         "name": "Mess3, permuted",
-        "hmm": "Mess3 (x = 0.05, a = 0.85)",
+        "process": "Mess3 (x = 0.05, a = 0.85)",
+        "source_file": "model.safetensors",
+        "fingerprint": "0123456789abcdef0123456789abcdef",
+        "num_states": 3,
+        "num_symbols": 4,
         "seed": 17,
-        "num_sequences": 10_000,
         "length": 100,
+        "bos": True,
+        "num_sequences": 10_000,
+        "num_test_sequences": 1_000,
         "format": 1,
-        "hash": "0123456789abcdef0123456789abcdef",
+        "columns": ["input_ids", "states", "log_probs"],
+        "size": "1.2 MB",
+        "exact": True,
+        "floor": {"name": "bayes", "value": 1.0625, "error": 0.001},
+        "entropy_rate": {"value": 1.03125, "standard_error": 0.0, "lower": 1.03, "upper": 1.04},
+        "positions": [1, 100],
+        "predictors": [{"title": "uniform", "by_position": [1.5, 1.25], "mean": 1.375, "excess": 0.3125}],
+        "measured_on": 2048,
         "license": "apache-2.0",
     },
+    "text": {
+        "name": "Stories as tokens",
+        "summary": "Token ids of stories.",
+        "license": "cdla-sharing-1.0",
+        "configs": [
+            {
+                "name": "text",
+                "splits": [{"split": "train", "path": "data/text/train-*", "rows": 1234, "tokens": 5678}],
+            },
+            {"name": "chat", "splits": [{"split": "test", "path": "data/chat/test-*", "rows": 9, "tokens": None}]},
+        ],
+        "details": [{"name": "Vocabulary", "value": "2,048 tokens"}],
+        "load": "from hmm_datasets import TokenStream",
+    },
+    "evaluation": {
+        "name": "Mess3 38M, evaluated",
+        "summary": "0.01 nats above the optimum.",
+        "license": "apache-2.0",
+        "model": "me/mess3",
+        "sha256": "0123456789abcdef",
+        "tables": ["| predictor | nats |\n|---|---:|\n| model | 1.1 |"],
+        "plots": ["plots/positions.png"],
+        "configs": [
+            {
+                "name": "optimum",
+                "splits": [{"split": "test", "path": "data/optimum/test-*", "rows": 8, "tokens": None}],
+            }
+        ],
+        "command": "hmm-datasets evaluate --model me/mess3",
+        "versions": {"torch": "2.13.0"},
+    },
 }
-CARD = {"model": ModelCard, "hmm": ModelCard, "dataset": DatasetCard}
+CARD = {"model": ModelCard, "hmm": ModelCard, "dataset": DatasetCard, "text": DatasetCard, "evaluation": DatasetCard}
 KINDS = sorted(FACTS)
 
 
@@ -108,19 +152,19 @@ def test_a_missing_fact_is_named_and_nothing_is_written(tmp_path, kind, name):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_template_asks_for_the_facts_that_are_checked_and_no_others(kind):
-    from hmm_datasets.hub.cards import _TYPES
+    from hmm_datasets.hub.card_facts import TYPES
 
     source = template_path(kind).read_text(encoding="utf-8")
     asked = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source))
     front_matter_only = {"license", "datasets"}
-    assert asked - {"card_data"} == set(_TYPES[kind]) - front_matter_only
+    assert asked - {"card_data"} == set(TYPES[kind]) - front_matter_only
 
 
 def test_templates_work_with_the_librarys_own_from_template(tmp_path):
-    from hmm_datasets.hub.cards import _OPTIONAL
+    from hmm_datasets.hub.card_facts import OPTIONAL
 
     written = DatasetCard.load(write_card("dataset", tmp_path, FACTS["dataset"]))
-    facts = {**_OPTIONAL["dataset"], **FACTS["dataset"]}
+    facts = {**OPTIONAL["dataset"], **FACTS["dataset"]}
     made = DatasetCard.from_template(written.data, template_path=str(template_path("dataset")), **facts)
     assert made.content.strip() == written.content.strip()
 
@@ -183,18 +227,21 @@ def test_a_given_process_is_not_called_fitted(tmp_path):
         (1000, "1K<n<10K"),
         (10_000, "10K<n<100K"),
         (10**12 - 1, "100B<n<1T"),
-        (None, "n>1T"),
+        (10**12, "n>1T"),
     ],
 )
 def test_the_size_of_a_data_set_is_in_the_hubs_words(tmp_path, num_sequences, category):
-    path = write_card("dataset", tmp_path, changed("dataset", num_sequences=num_sequences))
+    path = write_card("dataset", tmp_path, changed("dataset", num_sequences=num_sequences, num_test_sequences=0))
     assert front_matter(path)["size_categories"] == [category]
 
 
-def test_a_sample_becomes_a_configuration_of_the_data_set(tmp_path):
-    path = write_card("dataset", tmp_path, changed("dataset", sample={"path": "sample.parquet", "sequences": 1000}))
-    assert front_matter(path)["configs"] == [{"config_name": "sample", "data_files": "sample.parquet"}]
-    assert "`sample.parquet` has the first 1,000 sequences" in path.read_text(encoding="utf-8")
+def test_a_data_set_has_a_configuration_for_each_kind_of_columns(tmp_path):
+    (tmp_path / "text").mkdir()
+    configs = front_matter(write_card("dataset", tmp_path, FACTS["dataset"]))["configs"]
+    assert [config["config_name"] for config in configs] == ["default", "oracle"]
+    assert configs[1]["data_files"][1] == {"split": "test", "path": "oracle/test-*"}
+    configs = front_matter(write_card("text", tmp_path / "text", FACTS["text"]))["configs"]
+    assert [config.get("default", False) for config in configs] == [True, False]
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
@@ -219,8 +266,10 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         ("model", {"floor": {**FACTS["model"]["floor"], "value": float("inf")}}, r"floor\.value is inf"),
         ("model", {"limits": [3]}, r"limits\[0\] is 3, expected str"),
         ("hmm", {"log_likelihood_test": 4.25}, r"log_likelihood_test is 4\.25, expected 0 or less; change the sign"),
-        ("hmm", {"entropy_rate": None}, r"entropy_rate is None, expected float"),
-        ("dataset", {"sample": {"path": "a.parquet"}}, r"sample: missing: sequences"),
+        ("hmm", {"entropy_rate": "high"}, r"entropy_rate is 'high', expected float or None"),
+        ("dataset", {"floor": {"name": "bayes"}}, r"floor: missing: value"),
+        ("dataset", {"bos": 1}, r"bos is 1, expected bool"),
+        ("text", {"configs": [{"name": "text", "splits": [{"split": "train"}]}]}, r"splits\[0\]: missing: path"),
     ],
 )
 def test_a_fact_that_cannot_be_right_is_refused_by_name(tmp_path, kind, changes, complaint):
@@ -230,41 +279,43 @@ def test_a_fact_that_cannot_be_right_is_refused_by_name(tmp_path, kind, changes,
 
 
 def test_an_unknown_kind_and_a_missing_folder_are_refused(tmp_path):
-    with pytest.raises(InputError, match="kind is 'space', expected one of model, hmm, dataset"):
+    with pytest.raises(InputError, match="kind is 'space', expected one of model, hmm, dataset, text"):
         write_card("space", tmp_path, {})
     with pytest.raises(InputError, match="no such folder to write a card into"):
         write_card("hmm", tmp_path / "missing", FACTS["hmm"])
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("kind", ["hmm", "dataset"])
-def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp_path, kind):
-    """Push an HMM with its card, then run the card's own Python elsewhere."""
+@pytest.mark.parametrize("repo_type", ["model", "dataset"])
+def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp_path, repo_type):
+    """Push an HMM as a model and as a data set, then run the cards' own Python elsewhere."""
     from hmm_datasets.hmm import processes
 
-    folder, repo_id, repo_type = tmp_path / "run", f"tester/card-{kind}", "dataset" if kind == "dataset" else "model"
     hmm = processes.mess3()
-    hmm.save_pretrained(folder)
-    more = {"hash": hmm.fingerprint()} if kind == "dataset" else {}
-    write_card(kind, folder, changed(kind, repo_id=repo_id, **more))
+    hmm.save_pretrained(tmp_path / "mess3")
     code = """
         import json, re, sys
-        from pathlib import Path
-        from hmm_datasets.hub import push_folder
+        from hmm_datasets.hub.push_by_kind import PushSettings, push_path
         from huggingface_hub import DatasetCard, ModelCard
-        folder, repo_id, repo_type = sys.argv[1:]
-        push_folder(folder, repo_id, repo_type=repo_type)
+        folder, repo_type = sys.argv[1:]
+        repo_id = f"tester/card-{repo_type}"
+        push_path(folder, repo_id, PushSettings(repo_type=repo_type), say=lambda line: None)
         card = (DatasetCard if repo_type == "dataset" else ModelCard).load(repo_id)
         names = {}
         for block in re.findall(r"```python\\n(.*?)```", card.text, re.DOTALL):
             exec(block, names)
-        rows = [row["input_ids"] for row in names["dataset"].take(4)] if "dataset" in names else None
-        far = names["sequences"][10**9]["input_ids"].tolist() if "sequences" in names else None
-        print(json.dumps([names["tokens"].tolist(), rows, far]))
+        if repo_type == "dataset":
+            rows = [names["sequences"][:4]["input_ids"], [row["input_ids"] for row in names["stream"].take(4)]]
+            print(json.dumps([*rows, names["optimum"].shape, names["known"].column_names]))
+        else:
+            print(json.dumps([names["tokens"].tolist(), names["sequences"][10**9]["input_ids"].tolist()]))
     """
-    tokens, rows, far = local_hub.child(code, tmp_path / "home", folder, repo_id, repo_type)
-    if kind == "dataset":
-        assert tokens == [row[1:] for row in rows] == hmm.sample(4, 100, seed=17).tolist()
+    found = local_hub.child(code, tmp_path / "home", tmp_path / "mess3", repo_type)
+    if repo_type == "dataset":
+        stored, streamed, shape, columns = found
+        assert [row[1:] for row in stored] == [row[1:] for row in streamed] == hmm.sample(4, 100).tolist()
+        assert shape == [4, 101, 3]
+        assert {"states", "beliefs", "log_probs", "entropies"} <= set(columns)
     else:
-        assert tokens == hmm.sample(4, 32, seed=0).tolist()
-        assert far[1:] == hmm.sample(1, 32, seed=0, first=10**9)[0].tolist()
+        assert found[0] == hmm.sample(4, 32, seed=0).tolist()
+        assert found[1][1:] == hmm.sample(1, 32, seed=0, first=10**9)[0].tolist()

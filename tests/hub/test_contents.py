@@ -5,6 +5,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.push import push_folder
@@ -29,16 +31,27 @@ def test_what_is_pushed_names_neither_host_nor_folder_and_local_records_stay(loc
     (folder / "train.log").write_text(f"rank 0 on {host}: writing {folder}/summary.json\n")
     (folder / "training_args.bin").write_bytes(b"pickled")
     (folder / "runs").mkdir()
-    (folder / "runs" / f"events.out.tfevents.1.{host}.2").write_bytes(b"events")
+    with SummaryWriter(folder / "runs" / f"Nov22_{host}") as log:
+        log.add_text("args", json.dumps({"output_dir": str(tmp_path / "run"), "logging_dir": f"runs/Nov22_{host}"}))
+        log.add_scalar("train/loss", 1.5, 1)
+    (folder / ".eval_results").mkdir()
+    (folder / ".eval_results" / "hmm.yaml").write_text("[]")
     before = contents(folder)
     push(folder, "tester/placeless")
     pulled = Path(local_hub.child(PULL, tmp_path / "other home", "tester/placeless", "model"))
     found = contents(pulled)
     assert contents(folder) == before
-    assert {"run.json", "history.jsonl", "train.log"} <= found.keys()
-    assert not {name for name in found if "training_args" in name or "tfevents" in name}
-    named = {name for name, content in found.items() for word in (host, str(tmp_path)) if word.encode() in content}
+    assert {"run.json", "history.jsonl", "train.log", ".eval_results/hmm.yaml"} <= found.keys()
+    assert "training_args.bin" not in found
+    named = {
+        name
+        for name, content in found.items()
+        for word in (host, str(tmp_path))
+        if word.encode() in name.encode() + content
+    }
     assert named == set()
+    log = EventAccumulator(str(pulled / "runs" / "Nov22_this-host")).Reload()
+    assert [(event.step, event.value) for event in log.Scalars("train/loss")] == [(1, 1.5)]
     assert json.loads(found["history.jsonl"]) == {"step": 1, "loss": 1.5}
 
 

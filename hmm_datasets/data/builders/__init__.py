@@ -1,1 +1,1 @@
-"""The builders for `datasets.load_dataset("hmm", ...)` and `datasets.load_dataset("token_shards", ...)`."""
+"""The builders of `datasets.load_dataset` for the names "hmm", "token_shards" and "words"."""

@@ -10,12 +10,12 @@ for batch in stream.with_format("torch").batch(256):  # about ten times as fast 
 table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
 ```
 
-`data_dir` is a folder written by `save_pretrained` of an HMM or of a family; `data_files` is the `model.safetensors`
-of an HMM at any location that `datasets` can read. Streaming stores nothing. The `state_dict` of a stream is one
-index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
+`data_dir` is a folder written by `save_pretrained` of an HMM or of a family. On the Hub, `data_files` names the file
+`model.safetensors` of an HMM or `family.json` of a family. Streaming stores nothing. The `state_dict` of a stream is
+one index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from ...hmm.families.storage import FAMILY_NAME, Family, load_source
 from ...hmm.model import HMM
 from ...hmm.sampling.sequences import smallest_unsigned
 from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
+from ...hub_download import is_address, parent_of
 from ..hmm_sequences import ENDLESS, TEST_FIRST
 from ..sequence_columns import bytes_per_row, check_columns, column_features, known_columns
-from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
+from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
 
 _TABLE_BYTES = 1 << 25  # of a table while it is computed
 
@@ -81,7 +82,7 @@ class HMMBuilder(IndexedBuilder):
 
     def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
         # If a folder has names like train.log or test/, `datasets` would find only those.
-        if data_dir is not None and not _named(WEIGHTS_NAME, data_files):
+        if data_dir is not None and not files_named(WEIGHTS_NAME, data_files):
             found = (Path(data_dir).expanduser() / name for name in (FAMILY_NAME, WEIGHTS_NAME))
             data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
         super().__init__(*args, data_dir=data_dir, data_files=data_files, **settings)
@@ -109,10 +110,10 @@ class HMMBuilder(IndexedBuilder):
         ]
 
     def _load(self) -> HMM | Family:
-        families = _named(FAMILY_NAME, self.config.data_files)
-        if families and self.config.data_dir is not None:
-            return load_source(Path(families[0]).parent)
-        weights = _named(WEIGHTS_NAME, self.config.data_files)
+        families = files_named(FAMILY_NAME, self.config.data_files)
+        if families:
+            return load_source(parent_of(families[0]))
+        weights = files_named(WEIGHTS_NAME, self.config.data_files)
         highest = min((path.count("/") for path in weights), default=0)
         weights = [path for path in weights if path.count("/") == highest]
         if len(weights) > 1:
@@ -124,17 +125,13 @@ class HMMBuilder(IndexedBuilder):
                 f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; pass a folder written by save_pretrained "
                 "as data_dir=, or that file in it as data_files="
             )
+        if is_address(weights[0]):
+            return load_source(parent_of(weights[0]))
         folder = Path(weights[0]).parent
         if self.config.data_dir is not None and (folder / CONFIG_NAME).is_file():
             return load_source(folder)  # this compares the tables with their fingerprint
         # The download manager for streaming would return the address itself, but the file is needed here.
         return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
-
-
-def _named(name: str, data_files: Any) -> list[str]:
-    lists = data_files.values() if isinstance(data_files, Mapping) else [data_files or []]
-    files = [str(path) for paths in lists for path in ([paths] if isinstance(paths, str) else paths)]
-    return [path for path in files if path.split("/")[-1] == name]
 
 
 class HMMExamples(IndexedExamples):

@@ -164,3 +164,10 @@ def features_of(dtype: np.dtype, columns: Iterable[str], more: Mapping[str, Any]
 
 def _token_column(name: str, tokens: np.ndarray) -> np.ndarray:
     return np.ones(len(tokens), np.int8) if name == "attention_mask" else tokens
+
+
+def files_named(name: str, data_files: Any) -> list[str]:
+    """The paths and addresses of files of this name among `data_files`, in any form that `datasets` passes."""
+    lists = data_files.values() if isinstance(data_files, Mapping) else [data_files or []]
+    files = [str(path) for paths in lists for path in ([paths] if isinstance(paths, str) else paths)]
+    return [path for path in files if path.split("/")[-1] == name]

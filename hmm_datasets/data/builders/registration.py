@@ -1,4 +1,4 @@
-"""Registration of the builders `"hmm"` and `"token_shards"` for `load_dataset`, without importing `datasets`."""
+"""Registration of the builders for `load_dataset`, without importing `datasets`."""
 
 from ...compat.datasets_table import add_builders
 
@@ -25,4 +25,5 @@ def _builders() -> dict[str, tuple[str, str]]:
             "hmm_datasets.data.builders.token_shards",
             f"token-shards-format-{token_index.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
         ),
+        "words": ("hmm_datasets.data.builders.words", f"words-columns-{_COLUMNS_VERSION}"),
     }

@@ -11,13 +11,14 @@ for batch in windows.with_format("torch").batch(32):  # about ten times as fast 
 ```
 
 `data_dir` is a folder written by `write_tokens` or `tokenize_corpus`, or a folder of such folders, whose names are the
-splits (`train/`, `test/`). Streaming reads the shards in place. The `state_dict` of a stream is one index, and the
-number of rows read from there in a table of 1,024 rows, so resuming takes constant time. `shuffle` permutes all rows
-by a cipher on the index, before its buffer.
+splits (`train/`, `test/`). On the Hub, `data_files="hf://datasets/USER/NAME/*/index.json"` names the streams, whose
+shards are downloaded when they are first read. Streaming reads the shards in place. The `state_dict` of a stream is
+one index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time. `shuffle`
+permutes all rows by a cipher on the index, before its buffer.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,18 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...errors import InputError
 from ...files import atomic_folder
 from ...hmm.sampling.sequences import smallest_unsigned
+from ...hub_download import is_address, parent_of
 from ...progress_bars import progress_bar
 from ...shuffle import indices_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
+from ..parquet import MAX_SHARD_BYTES, write_split
 from ..windows import TokenWindows
-from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
+from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
 
 _TABLE_TOKENS = 1 << 22
 
@@ -74,9 +76,13 @@ class TokenShards(IndexedBuilder):
     BUILDER_CONFIG_CLASS = TokenShardsConfig
 
     def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
-        if data_dir is None:
-            raise InputError("token_shards reads folders; pass data_dir=, a folder written by tokenize_corpus")
-        self.streams = token_streams(data_dir)
+        indexes = files_named(INDEX_NAME, data_files)
+        if data_dir is None and not (indexes and all(map(is_address, indexes))):
+            raise InputError(
+                "token_shards reads folders; pass data_dir=, a folder written by tokenize_corpus, or "
+                f'data_files="hf://datasets/USER/NAME/*/{INDEX_NAME}"'
+            )
+        self.streams = token_streams(data_dir) if data_dir is not None else _opened(map(parent_of, indexes))
         # The indexes alone: they have the digests of the shards, so prepared data depend on nothing else.
         indexes = {name: str(stream.folder / INDEX_NAME) for name, stream in self.streams.items()}
         super().__init__(*args, data_dir=data_dir, data_files=indexes, **settings)
@@ -136,24 +142,31 @@ class TokenExamples(IndexedExamples):
 
 def token_streams(folder: str | os.PathLike) -> dict[str, TokenStream]:
     """The token streams of a folder by split: the folder itself as `train`, or its subfolders by their names.
-
     Raises:
         `InputError`: there is no token stream, or there are several of different tokenizers.
     """
     folder = Path(folder).expanduser()
     if (folder / INDEX_NAME).is_file():
         return {"train": TokenStream(folder)}
-    names = sorted(path.parent.name for path in folder.glob(f"*/{INDEX_NAME}"))
-    if not names:
+    folders = [str(path.parent) for path in sorted(folder.glob(f"*/{INDEX_NAME}"))]
+    if not folders:
         raise InputError(
             f"{folder}: no {INDEX_NAME}; expected a folder written by tokenize_corpus, or a folder of such folders"
         )
-    names.sort(key=lambda name: name != "train")
-    streams = {name: TokenStream(folder / name) for name in names}
+    return _opened(folders)
+
+
+def _opened(folders: Iterable[str]) -> dict[str, TokenStream]:
+    """The streams of folders or addresses by the last name of each, which is that of the split."""
+    places = {folder.rpartition("/")[2]: folder for folder in folders}
+    names = sorted(places, key=lambda name: name != "train")
+    streams = {name: TokenStream(places[name]) for name in names}
     for name, stream in streams.items():
         first = streams[names[0]].index
         if (stream.index.tokenizer_hash, stream.index.vocab_size) != (first.tokenizer_hash, first.vocab_size):
-            raise InputError(f"{folder}: {names[0]} and {name} are of different tokenizers; tokenize one again")
+            raise InputError(
+                f"{parent_of(places[name])}: {names[0]} and {name} are of different tokenizers; tokenize one again"
+            )
     return streams
 
 
@@ -161,7 +174,7 @@ def export_parquet(
     data_dir: str | os.PathLike,
     folder: str | os.PathLike,
     *,
-    max_shard_bytes: int = 500_000_000,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
     show_progress: bool = True,
 ) -> dict[str, list[str]]:
     """Write token streams as Parquet for the Hub, one document per row. The folder is written atomically.
@@ -186,44 +199,28 @@ def export_parquet(
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder}: exists already; choose another folder, or delete it")
-    if max_shard_bytes < 1:
-        raise InputError(f"max_shard_bytes is {max_shard_bytes}; expected 1 or more")
     streams = token_streams(data_dir)
-    dtype = _token_dtype(streams)
+    dtype = smallest_unsigned(next(iter(streams.values())).index.vocab_size)
+    features = features_of(dtype, ["input_ids"])
     total = sum(stream.num_documents for stream in streams.values())
-    files = {}
     with (
         atomic_folder(folder) as temporary,
         progress_bar(total, " documents", shown=show_progress, desc="Parquet") as bar,
     ):
-        (temporary / "data").mkdir()
-        for name, stream in streams.items():
-            count = _write_files(stream, dtype, temporary / "data", name, max_shard_bytes, bar)
-            files[name] = [f"data/{name}-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
-            for number, file in enumerate(files[name]):
-                (temporary / "data" / f"{name}-{number}").rename(temporary / file)
-    return files
+        return {
+            name: write_split(
+                temporary,
+                name,
+                document_tables(stream, max_shard_bytes // dtype.itemsize),
+                features,
+                max_shard_bytes=max_shard_bytes,
+                on_rows=bar.update,
+            )
+            for name, stream in streams.items()
+        }
 
 
-def _write_files(stream: TokenStream, dtype: np.dtype, folder: Path, name: str, max_bytes: int, bar: Any) -> int:
-    """Write the documents of a stream to files `name-0`, `name-1`, ...; return the number of files."""
-    schema = features_of(dtype, ["input_ids"]).arrow_schema
-    writer, size, count = None, 0, 0
-    for table in _document_tables(stream, max_bytes // dtype.itemsize):
-        added = len(table["input_ids"].chunk(0).flatten()) * dtype.itemsize
-        if writer is None or size + added > max_bytes:
-            if writer is not None:
-                writer.close()
-            writer = pq.ParquetWriter(folder / f"{name}-{count}", schema)
-            size, count = 0, count + 1
-        writer.write_table(table.cast(schema))
-        size += added
-        bar.update(len(table))
-    writer.close()
-    return count
-
-
-def _document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:
+def document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:
     """The documents as tables of at most `max_tokens` tokens; a longer document has its own table."""
     for table in TokenExamples(stream, None, 1).tables():
         offsets = table["input_ids"].chunk(0).offsets.to_numpy().astype(np.int64)
@@ -233,7 +230,3 @@ def _document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]
             end = max(begin + 1, end)
             yield table.slice(begin, end - begin)
             begin = end
-
-
-def _token_dtype(streams: dict[str, TokenStream]) -> np.dtype:
-    return smallest_unsigned(next(iter(streams.values())).index.vocab_size)

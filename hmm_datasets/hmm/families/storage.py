@@ -6,13 +6,14 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import InputError
 from ...files import read_json
+from ...hub_download import download
 from ..format import FORMAT_VERSION
 from ..model import HMM
-from ..storage import CONFIG_NAME, WEIGHTS_NAME, download
+from ..storage import CONFIG_NAME, WEIGHTS_NAME
 from .chains import RandomChains
 from .family import FAMILY_NAME, Family
 from .mixture import HMMMixture
@@ -22,13 +23,14 @@ _KINDS = {kind.stored_name: kind for kind in (HMMMixture, PermutedEmissions, Per
 
 
 def load_source(
-    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: str = "model"
+    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: Literal["model", "dataset"] = "model"
 ) -> HMM | Family:
     """Read an HMM or a family of them from a folder, or from the Hub by its name.
 
     Args:
-        name_or_path (`str` or path): a folder that `save_pretrained` of either wrote, or a name on the Hub.
-        revision (`str`, *optional*): revision of the repository on the Hub.
+        name_or_path (`str` or path): a folder that `save_pretrained` of either wrote, or a name on the Hub:
+            `"USER/NAME"` or an address such as `"hf://datasets/USER/NAME@REVISION"`.
+        revision (`str`, *optional*): branch, tag or commit on the Hub.
         repo_type (`str`, *optional*, defaults to `"model"`): type of the repository, `"model"` or `"dataset"`.
 
     Raises:
@@ -46,8 +48,7 @@ def load_source(
     """
     folder = Path(name_or_path)
     if not folder.is_dir():
-        patterns = [FAMILY_NAME, CONFIG_NAME, WEIGHTS_NAME, f"*/{CONFIG_NAME}", f"*/{WEIGHTS_NAME}"]
-        folder = download(str(name_or_path), revision, patterns, repo_type)
+        folder = download_source(str(name_or_path), revision=revision, repo_type=repo_type)
     if not (folder / FAMILY_NAME).is_file():
         return HMM.from_pretrained(folder)
     path = folder / FAMILY_NAME
@@ -64,6 +65,14 @@ def load_source(
             f"{config.get('fingerprint')}; copy the whole folder again"
         )
     return family
+
+
+def download_source(
+    name: str, *, revision: str | None = None, repo_type: Literal["model", "dataset"] = "model"
+) -> Path:
+    """Download the files of an HMM or a family from the Hub and return their folder; see [`load_source`]."""
+    patterns = [FAMILY_NAME, CONFIG_NAME, WEIGHTS_NAME, f"hmm-*/{CONFIG_NAME}", f"hmm-*/{WEIGHTS_NAME}"]
+    return download(name, patterns, revision=revision, repo_type=repo_type, expected="an HMM or family")
 
 
 def _make(kind: type[Family], parts: list[HMM], settings: dict[str, Any], path: Path) -> Family:

@@ -150,8 +150,12 @@ def with_shards(index: TokenIndex, shards: tuple[Shard, ...]) -> TokenIndex:
     )
 
 
-def read_index(folder: str | os.PathLike) -> TokenIndex:
+def read_index(folder: str | os.PathLike, *, check_files: bool = True) -> TokenIndex:
     """Read and check `index.json`, and check that the files of the shards have the sizes it gives.
+
+    Args:
+        folder (path): folder of the stream.
+        check_files (`bool`, *optional*, defaults to `True`): whether the files of the shards must be there.
 
     Raises:
         `InputError`: the folder is missing, unfinished, not a token stream or of another version, or files are missing
@@ -177,7 +181,7 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
     index = TokenIndex(**values | {"shards": tuple(Shard(**shard) for shard in shards)})
     _check_counts(index, path)
     _check_names(index, path)
-    for shard in index.shards:
+    for shard in index.shards if check_files else ():
         _check_size(folder / shard.name, shard.num_tokens * index.token_dtype.itemsize)
         _check_size(folder / shard.ends_name, shard.num_documents * ENDS_DTYPE.itemsize)
     _check_vocabulary(index, path)

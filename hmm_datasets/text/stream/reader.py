@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from ...errors import InputError
+from ...hub_download import is_address
 from .index import (
     ENDS_DTYPE,
     ENDS_SUFFIX,
@@ -24,6 +25,7 @@ from .index import (
     TokenIndex,
     read_index,
 )
+from .remote import RemoteFiles
 from .verification import begin_verification, differing_files
 
 _VERIFIED_AT_ONCE = 1 << 22
@@ -42,13 +44,15 @@ class TokenStream:
     Args:
         folder (`str` or `os.PathLike`):
             Written by [`~hmm_datasets.text.stream.write_tokens`], [`~hmm_datasets.text.stream.tokenize_corpus`] or
-            [`~hmm_datasets.text.stream.adopt_datatrove`].
+            [`~hmm_datasets.text.stream.adopt_datatrove`]; or the address of such a folder on the Hub, as
+            `hf://datasets/USER/NAME@REVISION/train`, whose shards are downloaded when they are first read.
         verify (`bool`, *optional*, defaults to `True`):
             Compare the SHA-256 of the files with the index: up to 256 MB immediately, larger streams in the
-            background.
+            background, and those on the Hub shard by shard, when they are first read.
 
     Attributes:
         index ([`TokenIndex`]): counts and origin.
+        name (`str`): the folder, or the address on the Hub with the commit.
         num_tokens (`int`), num_documents (`int`): counts.
 
     Raises:
@@ -58,25 +62,27 @@ class TokenStream:
     """
 
     def __init__(self, folder: str | os.PathLike, *, verify: bool = True):
-        self.folder = Path(folder).resolve()
+        remote = RemoteFiles(str(folder)) if is_address(folder) else None
+        self.folder = remote.folder if remote is not None else Path(folder).resolve()
+        self.name = remote.address if remote is not None else str(self.folder)
         if self.folder.name.endswith(UNFINISHED_SUFFIX):
             raise InputError(f"{self.folder}: this token stream is unfinished; run the same command again")
-        self.index: TokenIndex = read_index(self.folder)
-        self.verification = begin_verification(self.folder, self.index) if verify else None
+        self.index: TokenIndex = remote.index if remote is not None else read_index(self.folder)
+        self.verification = begin_verification(self.folder, self.index) if verify and remote is None else None
         self.num_tokens = self.index.num_tokens
         self.num_documents = self.index.num_documents
         # The position and the document at which each shard begins; the last entry is the total.
         self._tokens_before = np.cumsum([0, *(shard.num_tokens for shard in self.index.shards)])
         self._documents_before = np.cumsum([0, *(shard.num_documents for shard in self.index.shards)])
-        paths = [self.folder / shard.name for shard in self.index.shards]
-        self._tokens = _mapped(paths, self.index.token_dtype)
-        self._ends = _mapped([self.folder / shard.ends_name for shard in self.index.shards], ENDS_DTYPE)
+        find = remote.fetch if remote is not None else self.folder.joinpath
+        self._tokens = _mapped(find, [shard.name for shard in self.index.shards], self.index.token_dtype)
+        self._ends = _mapped(find, [shard.ends_name for shard in self.index.shards], ENDS_DTYPE)
 
     def __repr__(self) -> str:
-        return f"TokenStream({str(self.folder)!r}, documents={self.num_documents}, tokens={self.num_tokens})"
+        return f"TokenStream({self.name!r}, documents={self.num_documents}, tokens={self.num_tokens})"
 
     def __reduce__(self) -> tuple:
-        return _reopened, (str(self.folder),)
+        return _reopened, (self.name,)
 
     def read(self, start: int, stop: int) -> Integer[np.ndarray, "T"]:
         """Return the tokens from `start` to `stop`, as a read-only view if they are in one shard.
@@ -178,9 +184,9 @@ class TokenStream:
     def problems(self) -> Iterator[str]:
         """Read all files; yield an error message for each shard or file that differs from the index."""
         for number, shard in enumerate(self.index.shards):
+            tokens, ends = self._tokens(number), self._ends(number)
             path = self.folder / shard.name
             files = ((path, shard.sha256), (self.folder / shard.ends_name, shard.ends_sha256))
-            tokens, ends = self._tokens(number), self._ends(number)
             differ = list(differing_files(files))
             yield from differ
             if not differ:
@@ -235,12 +241,12 @@ def map_file(path: Path, dtype: np.dtype) -> np.ndarray:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)
 
 
-def _mapped(paths: list[Path], dtype: np.dtype) -> Callable[[int], np.ndarray]:
+def _mapped(find: Callable[[str], Path], names: list[str], dtype: np.dtype) -> Callable[[int], np.ndarray]:
     """A function from the number of a file to its memory-mapped content, which caches the most recently used."""
 
     @lru_cache(maxsize=_MAX_MAPPED)
     def mapped(number: int) -> np.ndarray:
-        return map_file(paths[number], dtype)
+        return map_file(find(names[number]), dtype)
 
     return mapped
 

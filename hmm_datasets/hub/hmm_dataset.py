@@ -1,0 +1,259 @@
+"""Data sets of HMMs and families as folders for the Hub, which load there by their name without this package.
+
+`load_dataset("USER/NAME")` gives the sequences, and its config `oracle` what is known of each token because the
+process is known. The process lies beside them: with this package row `i` of the endless stream is row `i` of the
+Parquet files.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..data.builders.hmm import HMMExamples
+from ..data.hmm_sequences import TEST_FIRST
+from ..data.parquet import MAX_SHARD_BYTES, write_split
+from ..data.sequence_columns import vocabulary_of
+from ..errors import InputError
+from ..files import atomic_folder, write_json
+from ..hmm.families.family import FAMILY_NAME, Family
+from ..hmm.format import FORMAT_VERSION
+from ..hmm.model import HMM
+from ..hmm.storage import WEIGHTS_NAME
+from ..progress_bars import progress_bar
+from ..quantities import format_bytes
+from .cards import write_card
+
+SETTINGS_NAME = "hmm_dataset.json"
+"""File that marks the folder of a data set of an HMM; it has the settings of the stream."""
+
+PLOT_NAME = "optimal_loss.png"
+
+_MAX_BELIEFS = 16  # states up to which beliefs are stored
+_MAX_TABLES = 256  # numbers in the tables of a row's own HMM up to which they are stored
+_MEASURED = 2048  # sequences on which predictors are measured
+_WORK = 1 << 33  # multiplications that measuring may take: some seconds
+
+
+def write_hmm_dataset(
+    source: HMM | Family,
+    folder: str | os.PathLike,
+    *,
+    num_sequences: int = 10_000,
+    num_test_sequences: int = 1_000,
+    length: int = 100,
+    seed: int = 0,
+    bos: bool = True,
+    name: str | None = None,
+    description: str | None = None,
+    licence: str | None = None,
+    repo_id: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    show_progress: bool = True,
+) -> Path:
+    """Write sequences of an HMM or family as a data set for the Hub; the folder is written atomically.
+
+    It has Parquet files of the splits `train` and `test` in `data/`, the same rows with more columns in `oracle/`, the
+    process itself, a plot of the optimal loss, and a card. The config `oracle` has the states, the log-probability of
+    each token under the exact next-token distribution, the entropy of that distribution, and the beliefs if there are
+    at most 16 states; see [`~hmm_datasets.data.sequence_columns`] for shapes and units.
+
+    Args:
+        source ([`~hmm_datasets.HMM`] or family):
+            The process.
+        folder (path):
+            Output folder; must be new or empty.
+        num_sequences (`int`, *optional*, defaults to 10,000):
+            Rows of `train`: sequences 0, 1, ... of the stream.
+        num_test_sequences (`int`, *optional*, defaults to 1,000):
+            Rows of `test`: sequences `2**63`, `2**63 + 1`, ..., which no training reaches.
+        length (`int`, *optional*, defaults to 100):
+            Symbols per sequence.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the stream.
+        bos (`bool`, *optional*, defaults to `True`):
+            Put a beginning token of id `E`, the number of symbols, in front.
+        name (`str`, *optional*), description (`str`, *optional*):
+            Title of the card, and what the process is.
+        licence (`str`, *optional*):
+            Licence of the data, an identifier of the Hub; by default none is stated.
+        repo_id (`str`, *optional*):
+            Name on the Hub, for the commands in the card.
+        max_shard_bytes (`int`, *optional*):
+            Maximum size of a Parquet file before compression.
+        show_progress (`bool`, *optional*, defaults to `True`):
+            Show a progress bar.
+
+    Returns:
+        `Path`: the folder.
+
+    Raises:
+        [`InputError`]: the folder is not empty, or a number is out of range.
+
+    ```python
+    >>> import tempfile
+    >>> from datasets import load_dataset
+    >>> from hmm_datasets import processes
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     sizes = {"num_sequences": 8, "num_test_sequences": 4, "length": 16}
+    ...     sizes = {"num_sequences": 8, "num_test_sequences": 4, "length": 16}
+    ...     folder = write_hmm_dataset(processes.mess3(), parent + "/mess3", **sizes, show_progress=False)
+    ...     oracle = load_dataset(str(folder), "oracle", cache_dir=parent + "/cache")
+    >>> oracle["train"].num_rows, oracle["test"].column_names
+    (8, ['input_ids', 'states', 'log_probs', 'entropies', 'beliefs'])
+
+    ```
+    """
+    for what, value, least in (("num_sequences", num_sequences, 1), ("num_test_sequences", num_test_sequences, 1)):
+        if value < least:
+            raise InputError(f"{what} is {value}; expected {least} or more")
+    if length < 1:
+        raise InputError(f"length is {length}; expected 1 or more")
+    if not 0 <= seed < 1 << 64:
+        raise InputError(f"seed is {seed}; expected an integer in [0, 2**64)")
+    folder = Path(folder)
+    check_new(folder)
+    named = ["text"] if vocabulary_of(source) is not None else []
+    columns = {"data": ["input_ids", *named], "oracle": ["input_ids", *named, *oracle_columns(source)]}
+    splits = {"train": (0, num_sequences), "test": (TEST_FIRST, num_test_sequences)}
+    total = len(columns) * (num_sequences + num_test_sequences)
+    files: dict[str, dict[str, list[str]]] = {}
+    with atomic_folder(folder) as temporary:
+        source.save_pretrained(temporary)
+        with progress_bar(total, " rows", shown=show_progress, desc="Parquet") as bar:
+            for prefix, names in columns.items():
+                files[prefix] = {}
+                for split, (first, count) in splits.items():
+                    rows = HMMExamples(source, length, seed, first, count, 1, bos, 1, columns=names)
+                    files[prefix][split] = write_split(
+                        temporary,
+                        split,
+                        _tables(rows),
+                        rows.features,
+                        prefix=prefix,
+                        max_shard_bytes=max_shard_bytes,
+                        on_rows=bar.update,
+                    )
+        settings = {
+            "format_version": FORMAT_VERSION,
+            "fingerprint": source.fingerprint(),
+            "length": length,
+            "seed": seed,
+            "bos": bos,
+            "num_sequences": num_sequences,
+            "num_test_sequences": num_test_sequences,
+        }
+        write_json(temporary / SETTINGS_NAME, settings)
+        _write_card(source, temporary, settings, columns, name or folder.name, description, licence, repo_id)
+    return folder
+
+
+def check_new(folder: Path) -> None:
+    """Raise an error unless a folder is missing or empty.
+
+    Raises:
+        `InputError`: it has files, or is a file.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder}: exists already; choose another folder, or delete it")
+
+
+def oracle_columns(source: HMM | Family) -> list[str]:
+    """The columns of the config `oracle` besides the tokens: those that a source has and that are not large."""
+    if isinstance(source, HMM):
+        return ["states", "log_probs", "entropies", *(["beliefs"] if source.num_states <= _MAX_BELIEFS else [])]
+    exact = ["log_probs", "entropies"] if source.has_exact_distribution else []
+    states = source.max_states
+    size = states * (1 + states + source.num_symbols)
+    return ["states", *exact, "oracle_log_probs", "oracle_entropies", *(["own_hmm"] if size <= _MAX_TABLES else [])]
+
+
+def _tables(rows: HMMExamples) -> Iterator[pa.Table]:
+    """The rows as tables of at most some thousand rows, so that a file is not much larger than its limit."""
+    for table in rows.tables():
+        for batch in table.to_batches(max_chunksize=4096):
+            yield pa.Table.from_batches([batch])
+
+
+def _write_card(
+    source: HMM | Family,
+    folder: Path,
+    settings: dict[str, Any],
+    columns: dict[str, list[str]],
+    name: str,
+    description: str | None,
+    licence: str | None,
+    repo_id: str | None,
+) -> None:
+    """Measure the predictors, draw the optimal loss by position, and write the card."""
+    from ..report.hmm_description import describe, describe_family
+    from ..report.plots import plot_predictors
+    from ..report.tables import predictor_titles
+
+    length = settings["length"]
+    states = source.num_states if isinstance(source, HMM) else source.max_states
+    count = max(64, min(_MEASURED, _WORK // (length * states * max(states, source.num_symbols))))
+    if isinstance(source, HMM):
+        found = describe(source, length=length, num_sequences=count, seed=settings["seed"])
+    else:
+        found = describe_family(source, length=length, num_sequences=count, seed=settings["seed"])
+    plot_predictors(found["cross_entropy"], folder / PLOT_NAME, title="Expected loss of each predictor by position")
+    entropies = found["cross_entropy"]
+    floor = "bayes" if "bayes" in entropies else "oracle"
+    write_card(
+        "dataset",
+        folder,
+        {
+            "name": name,
+            "process": description or _described(source),
+            "source_file": WEIGHTS_NAME if isinstance(source, HMM) else FAMILY_NAME,
+            "fingerprint": source.fingerprint(),
+            "num_states": states,
+            "num_symbols": source.num_symbols,
+            "format": FORMAT_VERSION,
+            "license": licence,
+            "repo_id": repo_id,
+            "columns": columns["oracle"],
+            "size": format_bytes(sum(path.stat().st_size for path in folder.rglob("*.parquet"))),
+            "entropy_rate": found.get("entropy_rate"),
+            "exact": isinstance(source, HMM) or source.has_exact_distribution,
+            "floor": {"name": floor, "value": entropies[floor]["mean"], "error": entropies[floor]["standard_error"]},
+            "positions": positions_of(length),
+            "predictors": [
+                {
+                    "title": title,
+                    "by_position": [entropies[key]["by_position"][position - 1] for position in positions_of(length)],
+                    "mean": entropies[key]["mean"],
+                    "excess": entropies[key]["mean"] - entropies[floor]["mean"],
+                }
+                for key, title in predictor_titles(entropies).items()
+            ],
+            "measured_on": count,
+            **{key: settings[key] for key in ("seed", "length", "bos", "num_sequences", "num_test_sequences")},
+        },
+    )
+
+
+def positions_of(length: int) -> list[int]:
+    """The positions that a card lists: powers of four, and the last.
+
+    ```python
+    >>> positions_of(100)
+    [1, 4, 16, 64, 100]
+
+    ```
+    """
+    powers = [1]
+    while 4 * powers[-1] <= length:
+        powers.append(4 * powers[-1])
+    return sorted({*powers, length})
+
+
+def _described(source: HMM | Family) -> str:
+    if isinstance(source, Family):
+        rows = "every sequence" if source.group == 1 else f"every {source.group:,} sequences"
+        return f"a family of HMMs ({source.stored_name}), with a new HMM for {rows}"
+    kind = "edge" if source.edges is not None else "state"
+    return f"a {kind}-emitting HMM of {source.num_states:,} states over {source.num_symbols:,} symbols"

@@ -1,0 +1,233 @@
+"""Every kind of thing that can be pushed, made small; and what children do with its repository.
+
+`python tests/hub/kinds.py` pushes all of them to a local Hub, loads them back with and without the package, and prints
+the table.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+MAKE = """
+    import json, sys
+    from pathlib import Path
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from hmm_datasets import HMM, PermutedSymbols, RandomChains, build_word_corpus, train_bpe
+    from hmm_datasets.files import write_json
+    from hmm_datasets.text.stream import write_tokens, tokenizer_hash
+
+    root = Path(sys.argv[1])
+    texts = [f"The {a} saw a {b}. A {b} ran to the {a}." for a in ("cat", "dog", "fox") for b in ("cat", "dog", "fox")]
+    hmm = HMM(start=[0.5, 0.5], transition=[[0.9, 0.1], [0.3, 0.7]], emission=[[0.6, 0.3, 0.1], [0.0, 0.2, 0.8]],
+              vocabulary=("sun", "rain", "snow"))
+    hmm.save_pretrained(root / "hmm")
+    PermutedSymbols(hmm).save_pretrained(root / "family")
+
+    from hmm_datasets.hub.hmm_dataset import write_hmm_dataset
+    sizes = {"num_sequences": 50, "num_test_sequences": 10, "length": 8}
+    write_hmm_dataset(hmm, root / "hmm_dataset", **sizes, show_progress=False)
+    write_hmm_dataset(RandomChains(3, alpha=1.0), root / "family_dataset", **sizes, show_progress=False)
+
+    tokenizer = train_bpe(texts, vocab_size=280)
+    tokenizer.save_pretrained(root / "tokens" / "tokenizer")
+    for split, documents in (("train", texts), ("test", texts[:3])):
+        write_tokens([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in documents],
+                     root / "tokens" / "text" / split, vocab_size=len(tokenizer), eos_id=tokenizer.eos_token_id,
+                     tokenizer_hash=tokenizer_hash(tokenizer), corpus="animals", shard_tokens=60)
+    build_word_corpus(texts, k=9, test_fraction=0.3).save(root / "words")
+    with open(root / "stories.jsonl", "w") as file:
+        file.writelines(json.dumps({"text": f"{text} {number}"}) + "\\n" for number, text in enumerate(texts * 4))
+
+    run = root / "run"
+    for seed, folder in enumerate((run / "checkpoint-1", run / "checkpoint-20", run)):
+        torch.manual_seed(seed)
+        LlamaForCausalLM(LlamaConfig(vocab_size=4, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                     num_attention_heads=2, max_position_embeddings=16)).save_pretrained(folder)
+    torch.save({"step": 1}, run / "checkpoint-1" / "optimizer.pt")
+    write_json(run / "run.json", {"data": {}, "lineage": {"stage": "pretraining", "data": None, "before": []}})
+
+    fit = root / "fit"
+    hmm.save_pretrained(fit / "hmm")
+    write_json(fit / "run.json", {"settings": {"corpus": "weather"}})
+    write_json(fit / "summary.json", {"epochs": 3})
+
+    from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+    evaluate_model(EvaluationSettings(str(run), targets=[str(root / "hmm")], output_dir=str(root / "evaluation"),
+                                      length=8, num_sequences=8, tasks=["optimum"]))
+    print(json.dumps(True))
+"""
+
+KINDS = {
+    "HMM": "hmm",
+    "family": "family",
+    "data set of an HMM": "hmm_dataset",
+    "data set of a family": "family_dataset",
+    "token stream": "tokens/text",
+    "word corpus": "words",
+    "text corpus": "stories.jsonl",
+    "model with checkpoints": "run",
+    "fit": "fit",
+    "evaluation": "evaluation",
+}
+"""What is pushed, and its path below the root."""
+
+PUSH = """
+    import json, sys
+    from hmm_datasets.hub.push_by_kind import PushSettings, push_path
+    root, kinds = sys.argv[1], json.loads(sys.argv[2])
+    found = {}
+    for kind, path in kinds.items():
+        said = []
+        settings = PushSettings(include_checkpoints=kind.startswith("model"), licence="cc0-1.0", tag="v1")
+        repo = "tester/kinds-" + path.replace("/", "-").partition(".")[0]
+        results = push_path(f"{root}/{path}", repo, settings, say=said.append)
+        again = push_path(f"{root}/{path}", results[-1].repo_id, settings, say=lambda line: None)
+        found[kind] = {"said": said, "commits": [result.commit for result in results], "repo": results[-1].repo_id,
+                       "unchanged": [result.commit for result in again] == [result.commit for result in results]}
+    print(json.dumps(found))
+"""
+
+PLAIN = """
+    import json, sys
+    import numpy as np, torch
+    from datasets import get_dataset_config_names, load_dataset
+    from huggingface_hub import DatasetCard, ModelCard, hf_hub_download
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    def rows(repo, *config):
+        plain, streamed = load_dataset(repo, *config), load_dataset(repo, *config, streaming=True)
+        found = {name: list(split) for name, split in plain.items()}
+        assert found == {name: list(split) for name, split in streamed.items()}
+        return found
+
+    def hmm(repo):
+        return {name: table.tolist() for name, table in load_file(hf_hub_download(repo, "model.safetensors")).items()}
+
+    def model(repo):
+        revisions = ("step-1", "step-20", "main", "v1")
+        models = [AutoModelForCausalLM.from_pretrained(repo, revision=name) for name in revisions]
+        return [next(model.parameters()).flatten()[:8].tolist() for model in models]
+
+    ways = {
+        "HMM": hmm, "fit": hmm,
+        "family": lambda repo: json.load(open(hf_hub_download(repo, "family.json")))["fingerprint"],
+        "data set of an HMM": lambda repo: [rows(repo), rows(repo, "oracle")],
+        "data set of a family": lambda repo: [rows(repo), rows(repo, "oracle")],
+        "token stream": rows, "word corpus": rows, "text corpus": rows, "model with checkpoints": model,
+        "evaluation": lambda repo: rows(repo, *get_dataset_config_names(repo)[:1]),
+    }
+    found = {}
+    for kind, repo in json.loads(sys.argv[1]).items():
+        card = (ModelCard if kind in ("HMM", "fit", "family", "model with checkpoints") else DatasetCard)
+        found[kind] = ways[kind](repo)
+        if kind not in ("fit", "model with checkpoints"):
+            card.load(repo).validate(repo_type="model" if card is ModelCard else "dataset")
+    assert "hmm_datasets" not in sys.modules
+    print(json.dumps(found))
+"""
+
+OURS = """
+    import json, sys
+    from pathlib import Path
+    from datasets import load_dataset
+    from transformers import AutoModelForCausalLM
+    import hmm_datasets
+    from hmm_datasets import HMM, TokenStream, load_corpus, load_source
+    from hmm_datasets.text.tokenizers.words import WordCorpus
+
+    root, repos = Path(sys.argv[1]), json.loads(sys.argv[2])
+
+    def tables(source):
+        return {name: table.tolist() for name, table in source.tables().items()}
+
+    def sequences(repo, kind):
+        columns = {"default": None, "oracle": None}
+        found = []
+        for config in columns:
+            names = load_dataset(repo, config, split="train").column_names
+            common = {"length": 8, "num_test_sequences": 10, "columns": names, "streaming": True}
+            name = {"hmm": "model.safetensors", "family": "family.json"}[kind]
+            stream = load_dataset("hmm", data_files=f"hf://datasets/{repo}/{name}", **common)
+            found.append({"train": list(stream["train"].take(50)), "test": list(stream["test"])})
+        return found
+
+    def tokens(repo):
+        there = {split: TokenStream(f"hf://datasets/{repo}/{split}") for split in ("train", "test")}
+        here = {split: TokenStream(root / "tokens" / "text" / split) for split in there}
+        for split, stream in there.items():
+            assert stream.read(0, stream.num_tokens).tolist() == here[split].read(0, here[split].num_tokens).tolist()
+            assert list(stream.problems()) == []
+        assert TokenStream(f"hf://datasets/{repo}").num_tokens == here["train"].num_tokens
+        loaded = load_dataset("token_shards", data_files=f"hf://datasets/{repo}/*/index.json", streaming=True)
+        return {name: list(split) for name, split in loaded.items()}
+
+    def words(repo):
+        loaded = load_dataset("words", data_files=f"hf://datasets/{repo}/words.json", columns=["input_ids", "text"])
+        return {name: list(split) for name, split in loaded.items()}
+
+    def corpus(repo):
+        found = {}
+        for split in ("train", "test"):
+            found[split] = list(load_corpus(repo, split=split))
+            assert found[split] == list(load_corpus(root / "stories.jsonl", split=split))
+        return found
+
+    def model(repo):
+        folders = [root / "run" / "checkpoint-1", root / "run" / "checkpoint-20", root / "run", root / "run"]
+        models = [AutoModelForCausalLM.from_pretrained(folder) for folder in folders]
+        return [next(model.parameters()).flatten()[:8].tolist() for model in models]
+
+    def evaluation(repo):
+        rows = [json.loads(line) for line in open(root / "evaluation" / "items" / "optimum.jsonl")]
+        return {"test": rows}
+
+    ways = {
+        "HMM": lambda repo: tables(HMM.from_pretrained(repo)),
+        "fit": lambda repo: tables(HMM.from_pretrained(repo, revision="v1")),
+        "family": lambda repo: load_source(repo).fingerprint(),
+        "data set of an HMM": lambda repo: sequences(repo, "hmm"),
+        "data set of a family": lambda repo: sequences(repo, "family"),
+        "token stream": tokens, "word corpus": words, "text corpus": corpus, "model with checkpoints": model,
+        "evaluation": evaluation,
+    }
+    print(json.dumps({kind: ways[kind](repo) for kind, repo in repos.items()}))
+"""
+
+
+def outcomes(hub, root: Path) -> dict[str, dict]:
+    """Make, push and load everything; for each kind what was said, and whether what came back is equal."""
+    hub.child(MAKE, root / "home of the maker", root)
+    pushed = hub.child(PUSH, root / "home of the pusher", root, json.dumps(KINDS))
+    repos = json.dumps({kind: found["repo"] for kind, found in pushed.items()})
+    plain = hub.child(PLAIN, root / "home of a stranger", repos)
+    ours = hub.child(OURS, root / "home of a user", root, repos)
+    return {
+        kind: found | {"plain": kind in plain, "ours": kind in ours, "equal": plain[kind] == ours[kind]}
+        for kind, found in pushed.items()
+    }
+
+
+def table(found: dict[str, dict]) -> str:
+    """The outcomes as a table in Markdown."""
+    rows = ["| kind | pushed | again, no commit | plain load | load with us | equal |", "|---|---|---|---|---|---|"]
+    for kind, row in found.items():
+        cells = ("unchanged", "plain", "ours", "equal")
+        rows.append(
+            f"| {kind} | {row['commits'][-1][:8]} | {' | '.join('yes' if row[cell] else 'NO' for cell in cells)} |"
+        )
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    from conftest import LocalHub
+
+    with tempfile.TemporaryDirectory() as folder:
+        hub = LocalHub(Path(folder) / "hub")
+        try:
+            print(table(outcomes(hub, Path(folder))))
+        finally:
+            hub.stop()

@@ -1,0 +1,77 @@
+"""Everything that the package makes is pushed by one command, and comes back equal with and without the package."""
+
+import kinds
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.hub.kinds import recognize
+from hmm_datasets.hub.push_by_kind import PushSettings, push_path
+
+
+@pytest.fixture(scope="module")
+def found(local_hub, tmp_path_factory):
+    """What became of every kind: four children for all claims."""
+    return kinds.outcomes(local_hub, tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_what_is_pushed_comes_back_equal_and_a_second_push_makes_no_commit(found, kind):
+    row = found[kind]
+    assert row["plain"], "loads without the package"
+    assert row["ours"], "loads with it"
+    assert row["equal"]
+    assert row["unchanged"]
+
+
+@pytest.mark.launch
+def test_the_output_says_what_goes_where_first(found):
+    said = found["model with checkpoints"]["said"]
+    assert ": model of the stage pretraining; " in said[0]
+    assert said[1].startswith(
+        "to the model repository tester/kinds-run (a new one: as the Hub makes it), the main branch"
+    )
+    assert said[2].endswith("to the branches step-1, step-20")
+    assert "(public) at " in said[-1]
+    assert "Parquet files of the documents and a card, made now" in found["token stream"]["said"][0]
+
+
+@pytest.mark.launch
+def test_a_branch_of_a_checkpoint_has_the_model_alone(found, local_hub):
+    tree = local_hub.get("/api/models/tester/kinds-run/tree/step-1?recursive=true")
+    assert {entry["path"] for entry in tree} == {
+        *(".gitattributes", "config.json", "generation_config.json", "model.safetensors")
+    }
+
+
+def test_a_dry_run_names_every_file_and_pushes_nothing(tmp_path):
+    processes.mess3().save_pretrained(tmp_path / "hmm")
+    said = []
+    settings = PushSettings(dry_run=True, private=True, tag="v1", revision="try")
+    assert push_path(tmp_path / "hmm", "me/mess3", settings, endpoint="http://127.0.0.1:9", say=said.append) == []
+    assert said[0].startswith(f"{tmp_path / 'hmm'}: HMM; 4 files, ")
+    assert said[1] == "to the model repository me/mess3 (a new one: private), branch try, tag v1"
+    assert "  model.safetensors" in said
+    assert said[-1] == "nothing was pushed (dry run)"
+
+
+def test_what_cannot_be_pushed_is_named(tmp_path):
+    with pytest.raises(InputError, match="expected a folder or file to push, found nothing"):
+        recognize(tmp_path / "missing")
+    (tmp_path / "picture.png").touch()
+    with pytest.raises(InputError, match="or a file of documents"):
+        recognize(tmp_path / "picture.png")
+    (tmp_path / "stories.jsonl").write_text("{}")
+    with pytest.raises(InputError, match="is a text corpus, whose repository is a dataset, not a model; leave out"):
+        recognize(tmp_path / "stories.jsonl", "model")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no files to push"):
+        push_path(tmp_path / "empty", "me/x")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.safetensors").touch()
+    with pytest.raises(InputError, match="has no checkpoint-N folders; leave out --include-checkpoints"):
+        push_path(tmp_path / "run", "me/x", PushSettings(include_checkpoints=True))
+    (tmp_path / "run" / "checkpoint-5" / "global_step5").mkdir(parents=True)
+    with pytest.raises(InputError, match="only shards of ranks"):
+        push_path(tmp_path / "run", "me/x", PushSettings(include_checkpoints=True))
