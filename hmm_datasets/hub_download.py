@@ -96,6 +96,19 @@ def is_address(name: str | os.PathLike) -> bool:
     return str(name).startswith(PREFIX)
 
 
+def split_revision(name: str) -> tuple[str, str | None]:
+    """The name of a model and its revision, of a name such as `"USER/NAME@step-1000"`; a folder has no revision.
+
+    ```python
+    >>> split_revision("me/llama@step-1000"), split_revision("me/llama")
+    (('me/llama', 'step-1000'), ('me/llama', None))
+
+    ```
+    """
+    repo_id, _, revision = name.partition("@")
+    return (repo_id, revision) if revision and not Path(name).exists() else (name, None)
+
+
 def parent_of(path: str) -> str:
     """The folder of a file: its path, or its address on the Hub."""
     return path.rpartition("/")[0]
@@ -152,6 +165,43 @@ def download_file(file: Repository, *, again: bool = False) -> Path:
         )
 
     return Path(_explained(str(file), "cannot be read from the Hub", action))
+
+
+def download_optional(model: str, name: str) -> Path | None:
+    """Download a file of a model's repository; None if it has none, or if the Hub cannot be reached.
+
+    Args:
+        model (`str`): `"USER/NAME"` or `"USER/NAME@REVISION"`.
+        name (`str`): name of the file.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    repo_id, revision = split_revision(model)
+    try:
+        return Path(hf_hub_download(repo_id, name, revision=revision))
+    except (HfHubHTTPError, HFValidationError, OSError):
+        return None
+
+
+def commit_of(model: str) -> str | None:
+    """The commit that a model's name on the Hub means now; None for a folder, or if it cannot be found out."""
+    path = None if Path(model).is_dir() else download_optional(model, "config.json")
+    return None if path is None else Repository.commit_of(path)
+
+
+def branches_of(model: str) -> list[str]:
+    """The names of the branches of a model's repository.
+
+    Raises:
+        `InputError`: there is no such repository, or the Hub refuses or cannot be reached.
+    """
+    from huggingface_hub import HfApi
+
+    def action() -> list[str]:
+        return [branch.name for branch in HfApi().list_repo_refs(split_revision(model)[0]).branches]
+
+    return _explained(model, "cannot be read from the Hub", action)
 
 
 def _explained(name: str, problem: str, action: Callable[[], Result]) -> Result:

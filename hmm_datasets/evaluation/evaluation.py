@@ -6,6 +6,7 @@ written last, so a folder that has one is complete. `hmm-datasets compare` compu
 """
 
 import platform
+import re
 import shlex
 import sys
 import time
@@ -23,6 +24,7 @@ from ..files import (
     write_jsonl,
     written_together,
 )
+from ..hub_download import branches_of, download_optional, split_revision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -38,12 +40,13 @@ _MAX_WINDOW = 1024
 
 TASKS = ("optimum", "beliefs", "training", "text", "core", "completions")
 
+_STATE_NAME = "trainer_state.json"
 _WHY_NOT = {
     "optimum": "there is no distribution to measure it against; give an HMM or a family with --targets",
     "beliefs": "it needs one HMM, and a model with hidden states; give an HMM with --targets, and a model that is not "
     "an HMM itself",
     "training": "the model's folder has no history with divergences, and checkpoints is not set; set --checkpoints "
-    "true, and give the distribution with --targets",
+    "true or --revisions all, and give the distribution with --targets",
     "text": "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
     "core": "no questions; give their folder with --core_data, and a model with a tokenizer",
     "completions": "the model has no tokenizer",
@@ -79,6 +82,12 @@ class EvaluationSettings:
     bos: bool = field(default=True, metadata={"help": "Whether rows begin with a beginning-of-sequence token."})
     order: int = field(default=2, metadata={"help": "Largest n of the n-gram baselines."})
     checkpoints: bool = field(default=False, metadata={"help": "Also measure every checkpoint in the model's folder."})
+    revisions: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Also measure these revisions of the model's repository on the Hub; `all` for its branches step-N."
+        },
+    )
     checkpoint_sequences: int = field(default=128, metadata={"help": "Number of held-out sequences per checkpoint."})
     window: int | None = field(
         default=None,
@@ -119,8 +128,12 @@ class EvaluationSettings:
         folder = Path(self.model)
         if self.output_dir is None:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
-        record = folder / "run.json"
-        trained_on = read_json(record) if record.exists() else {"data": {}, "settings": {}}
+        record = folder / "run.json" if folder.is_dir() else download_optional(self.model, "run.json")
+        trained_on = read_json(record) if record is not None and record.exists() else {"data": {}, "settings": {}}
+        if self.revisions and folder.is_dir():
+            raise InputError(
+                f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
+            )
         if not self.targets and trained_on["settings"].get("hmm"):
             self.targets = [trained_on["settings"]["hmm"]]
         if self.length is None:
@@ -217,7 +230,8 @@ class _Subject:
         possible = {
             "optimum": self.source is not None,
             "beliefs": isinstance(self.source, HMM) and self.model_type != "hmm",
-            "training": bool(self._history()) or (self.settings.checkpoints and self.source is not None),
+            "training": bool(self._history())
+            or (bool(self.settings.checkpoints or self.settings.revisions) and self.source is not None),
             "text": self.held_out is not None and has_text,
             "core": self.settings.core_data is not None and has_text,
             "completions": has_text,
@@ -244,10 +258,15 @@ class _Subject:
     def training(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .learning_phases import learning_phases
 
-        if not self.settings.checkpoints:
+        settings = self.settings
+        if settings.revisions:
+            source, models = "revisions", _revisions(settings.model, settings.revisions)
+        elif settings.checkpoints:
+            source, models = "checkpoints", list(map(str, _checkpoints(Path(settings.model))))
+        else:
             return {"from": "history"} | learning_phases(self._history())
-        rows = [self._checkpoint(folder, accelerator) for folder in _checkpoints(Path(self.settings.model))]
-        return {"from": "checkpoints"} | learning_phases(rows) if accelerator.is_main_process else {}
+        rows = [self._checkpoint(model, accelerator) for model in models]
+        return {"from": source} | learning_phases(rows) if accelerator.is_main_process else {}
 
     def text(self, accelerator: "Accelerator") -> dict[str, Any]:
         from ..data.windows import StridedWindows
@@ -326,14 +345,17 @@ class _Subject:
         path = Path(self.settings.model) / "history.jsonl"
         return evaluations_of(read_jsonl(path)) if path.exists() else []
 
-    def _checkpoint(self, folder: Path, accelerator: "Accelerator") -> dict[str, Any]:
+    def _checkpoint(self, name: str, accelerator: "Accelerator") -> dict[str, Any]:
         from transformers import AutoModelForCausalLM
 
         from ..training.models import load_pretrained
         from .learning_phases import evaluation_of
 
-        state = read_json(folder / "trainer_state.json")
-        model = load_pretrained(AutoModelForCausalLM, str(folder)).to(accelerator.device).eval()
+        path = Path(name, _STATE_NAME) if Path(name).is_dir() else download_optional(name, _STATE_NAME)
+        if path is None or not path.exists():
+            raise InputError(f"{name}: has no {_STATE_NAME} with the step and the tokens; push it with the checkpoint")
+        state = read_json(path)
+        model = load_pretrained(AutoModelForCausalLM, name).to(accelerator.device).eval()
         measured = self._measure_optimum(model, self.settings.checkpoint_sequences, accelerator)
         progress = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
         return progress | evaluation_of(measured) if measured else {}
@@ -351,6 +373,18 @@ def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
         return load_pretrained(AutoTokenizer, name)
     except InputError:
         return None
+
+
+def _revisions(model: str, names: list[str]) -> list[str]:
+    """The names of a repository at its revisions; `all` stands for its branches `step-N`, in order of `N`."""
+    if names == ["all"]:
+        steps = [branch for branch in branches_of(model) if re.fullmatch(r"step-\d+", branch)]
+        names = sorted(steps, key=lambda branch: int(branch.removeprefix("step-")))
+        if not names:
+            raise InputError(
+                f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include-checkpoints"
+            )
+    return [f"{split_revision(model)[0]}@{name}" for name in names]
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ TYPES: dict[str, Types] = {
         "metrics": (list,),
         "floor": (dict, NoneType),
         "stages": (list,),
+        "details": (list,),
         "base_model": (str, NoneType),
         "datasets": (list,),
         "repo_id": (str, NoneType),
@@ -102,7 +103,7 @@ TYPES: dict[str, Types] = {
     },
 }
 OPTIONAL: dict[str, dict[str, Any]] = {
-    "model": {"stages": [], "base_model": None, "datasets": [], "repo_id": None, "limits": []},
+    "model": {"stages": [], "details": [], "base_model": None, "datasets": [], "repo_id": None, "limits": []},
     "hmm": {"summary": None, "versions": {}, "datasets": [], "repo_id": None, "limits": []},
     "dataset": {"repo_id": None, "limits": []},
     "text": {"repo_id": None, "limits": []},

@@ -53,6 +53,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, which is None if it was not
           estimated and 0 if the value is exact; `floor` (`dict` like a metric, or None): the best possible value;
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
+          `details` (`list[dict]` of `name` and `value`): more rows of the first table;
           `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`,
           added to the section of that name).
 

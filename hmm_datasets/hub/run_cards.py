@@ -14,6 +14,8 @@ from ..digests import weights_sha256
 from ..files import read_json
 from ..hmm.families.family import Family
 from ..hmm.model import HMM
+from ..hub_download import split_revision
+from ..quantities import format_duration
 from .cards import is_own_card, write_card
 from .redaction import Redaction
 
@@ -53,7 +55,7 @@ def write_run_card(
         named = {metric["name"] for metric in measured}
         metrics = [metric for metric in metrics if metric["name"] not in named] + measured
         floor = of_floor or floor
-    base = settings.get("model") if own["before"] else None
+    base = split_revision(settings["model"])[0] if own["before"] and settings.get("model") else None
     write_card(
         "model",
         folder,
@@ -73,10 +75,33 @@ def write_run_card(
             "versions": record["versions"],
             "metrics": metrics,
             "floor": floor,
+            "details": _details(record, summary, own.get("base"), redaction),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
     return True
+
+
+def _details(
+    record: Mapping[str, Any], summary: Mapping[str, Any], base: Mapping[str, Any] | None, redaction: Redaction
+) -> list[dict[str, str]]:
+    """Where the weights come from, and what training took."""
+    found = []
+    if base is not None:
+        commit = f" at commit `{base['commit']}`" if base["commit"] else ""
+        found.append(("Parent", f"{redaction.without_paths(base['model'])}{commit}"))
+        found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
+    if record.get("device"):
+        count = record["world_size"]
+        found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))
+    if summary.get("flops"):
+        found.append(("Compute", f"{summary['flops']:.3g} FLOPs in this stage"))
+    if summary.get("seconds") is not None:
+        resumed = " since it was last resumed" if summary.get("resumed_from") else ""
+        found.append(("Time of this stage", format_duration(summary["seconds"]) + resumed))
+    if record.get("commit"):
+        found.append(("Commit of the code", f"`{record['commit']}`"))
+    return [{"name": name, "value": value} for name, value in found]
 
 
 def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licence: str | None = None) -> bool:

@@ -9,23 +9,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..digests import DIGESTS_NAME
 from ..errors import InputError
 from ..files import read_json
+from ..hub_download import download_optional
 
 
-def lineage(base: str | None, *, stage: str, data: str | None) -> dict[str, Any]:
+def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
     """The `lineage` entry of `run.json`.
 
     Args:
         base (`str`, *optional*): folder or Hub name of the model that this stage starts from; None for a new one.
         stage (`str`): name of this stage.
         data (`str`, *optional*): what it trains on, in words.
+        commit (`str`, *optional*): commit of the base's repository, if it comes from the Hub.
 
     Returns:
         `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
-        latter two None if they are not known.
+        latter two None if they are not known. `base` has the `model`, its `commit`, and the SHA-256 of its `weights`
+        by file, as far as its folder records them; it is None for a new model.
     """
-    return {"stage": stage, "data": data, "before": [] if base is None else stages_of(base)}
+    if base is None:
+        return {"stage": stage, "data": data, "base": None, "before": []}
+    digests = (_read(base, DIGESTS_NAME) or {}).get("sha256", {})
+    weights = {name: digest for name, digest in digests.items() if name.endswith(".safetensors")}
+    found = {"model": base, "commit": commit, "weights": weights}
+    return {"stage": stage, "data": data, "base": found, "before": stages_of(base)}
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:
@@ -48,7 +57,7 @@ def stages_of(model: str) -> list[dict[str, Any]]:
 
 
 def _read(model: str, name: str) -> Mapping[str, Any] | None:
-    path = Path(model, name) if Path(model).is_dir() else _downloaded(model, name)
+    path = Path(model, name) if Path(model).is_dir() else download_optional(model, name)
     if path is None or not path.is_file():
         return None
     try:
@@ -56,13 +65,3 @@ def _read(model: str, name: str) -> Mapping[str, Any] | None:
     except InputError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _downloaded(model: str, name: str) -> Path | None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        return Path(hf_hub_download(model, name))
-    except (HfHubHTTPError, HFValidationError, OSError):  # no such file, no access, or no connection
-        return None

@@ -20,10 +20,12 @@ transformers configuration: a folder with `config.json`, a JSON file, or a repos
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
 from ..errors import InputError
+from ..hub_download import split_revision
 from ..shipped_files import local_or_shipped
 
 if TYPE_CHECKING:
@@ -284,13 +286,23 @@ def parameter_size(parameter: "torch.nn.Parameter") -> int:
 def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """`auto_class.from_pretrained(name_or_path)`, with an error of one line if there is nothing to load.
 
+    From the Hub weights are read only as safetensors, and code in the repository is never executed.
+
+    Args:
+        auto_class: a class such as `AutoModelForCausalLM` or `AutoTokenizer`.
+        name_or_path (`str`): a folder, or a name on the Hub with an optional revision, as `"USER/NAME@step-1000"`.
+
     Raises:
         `InputError`: neither a folder with such files nor a repository on the Hub, or the weights are truncated.
     """
     from safetensors import SafetensorError
 
+    name, revision = split_revision(name_or_path)
+    how: dict[str, Any] = {} if Path(name).is_dir() else {"revision": revision, "trust_remote_code": False}
+    if how and auto_class.__name__.startswith("AutoModel"):
+        how["use_safetensors"] = True
     try:
-        return _with_causal_loss(auto_class.from_pretrained(name_or_path))
+        return _with_causal_loss(auto_class.from_pretrained(name, **how))
     except SafetensorError as error:
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"

@@ -64,6 +64,7 @@ def write_record(
         "command": command_line(),
         "host": socket.gethostname(),
         "world_size": launch_environment.world_size(),
+        "device": device_name(),
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -80,6 +81,16 @@ def command_line() -> str:
     if Path(sys.argv[0]).name == "ipykernel_launcher.py":
         return "(in a notebook)"
     return shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)])
+
+
+def device_name() -> str:
+    """The name of this process's accelerator, or `CPU` with the number of cores that the process may use."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"CPU ({cores} cores)"
 
 
 def versions() -> dict[str, str]:

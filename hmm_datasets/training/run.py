@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..exclusive_lock import exclusive_lock
 from ..files import read_json, remove, write_json
 from ..hub.run_cards import write_run_card
+from ..hub_download import commit_of, split_revision
 from ..identity import check_folder_identity
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
@@ -75,6 +76,9 @@ def _train_and_save(
     trainer: StepTrainer, settings: dict[str, Any], data: dict[str, Any], base: str | None
 ) -> dict[str, Any]:
     args, plan = trainer.args, trainer.plan
+    commit = None if base is None else commit_of(base)
+    if base is not None and commit is not None:  # a repository on the Hub may change while a run is interrupted
+        data = data | {"base": f"{split_revision(base)[0]}@{commit}"}
     check_folder_identity(Path(args.output_dir), {"data": data}, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
@@ -87,7 +91,7 @@ def _train_and_save(
     trainer.begin(data, start)
     if plan is not None and start is not None:
         _check_tokens(plan, start, args.accept_changes)
-    origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan))
+    origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan), commit=commit)
     write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin)
     interruptions = _add_callbacks(trainer)
     if plan is not None:
