@@ -133,6 +133,14 @@ def _add_result_commands(commands) -> None:
     command.add_argument("--repo-type", choices=("model", "dataset"), default="model", help="default model")
     command.add_argument("--private", action="store_true", help="make the repository private")
 
+    command = _add(commands, "hub", hub, "run a Hub on this machine, to try pushing and loading without an account")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at, default 127.0.0.1")
+    command.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    command.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keep repositories there; by default they are gone at the end"
+    )
+    command.add_argument("--user", default="USER", help="name of the account, default USER as in the documentation")
+
 
 def _add_run_commands(commands) -> None:
     """Add the commands that check and watch a run from outside."""
@@ -243,6 +251,14 @@ def push(arguments: argparse.Namespace) -> int:
 
     result = push_folder(arguments.folder, arguments.repo_id, repo_type=arguments.repo_type, private=arguments.private)
     print(f"{result.url} at {result.commit}: {result.files:,} files, {result.bytes:,} bytes")
+    return 0
+
+
+def hub(arguments: argparse.Namespace) -> int:
+    """Run a local Hub until it is stopped."""
+    from .hub.local_server.serving import run_until_stopped
+
+    run_until_stopped(arguments.host, arguments.port, arguments.folder, user=arguments.user)
     return 0
 
 

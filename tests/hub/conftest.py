@@ -6,6 +6,7 @@ pulls runs in a child process with a fresh environment and home.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 PUSH = """
     import dataclasses, json, sys
@@ -31,18 +33,28 @@ PUSH = """
 """
 
 
+def variables_to_paste(process: subprocess.Popen) -> dict[str, str]:
+    """The environment variables that the local Hub tells its users to set."""
+    line = next(line for line in process.stdout if line.strip().startswith("export "))
+    return dict(word.split("=", 1) for word in shlex.split(line)[1:])
+
+
 class LocalHub:
     """The server's address, and what tests ask of it."""
 
     def __init__(self, root: Path, *options: str):
         self.root = root
-        command = [sys.executable, str(Path(__file__).with_name("local_hub.py")), "--port", "0", "--root", str(root)]
+        command = [sys.executable, "-m", "hmm_datasets.hub.local_server", "--testing", "--user", "tester"]
         # The server ends with its standard input, so that it does not outlive a killed test run.
         self.process = subprocess.Popen(
-            [*command, "--stop-with-stdin", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, "--port", "0", "--folder", str(root), "--stop-with-stdin", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
         )
-        self.endpoint = self.process.stdout.readline().strip().removeprefix("HF_ENDPOINT=")
-        self.token = self.process.stdout.readline().strip().removeprefix("HF_TOKEN=")
+        self.variables = variables_to_paste(self.process)
+        self.endpoint, self.token = self.variables["HF_ENDPOINT"], self.variables["HF_TOKEN"]
 
     def stop(self) -> None:
         self.process.stdin.close()
@@ -57,15 +69,14 @@ class LocalHub:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         environment = {
             **kept,
-            "HF_ENDPOINT": self.endpoint,
-            "HF_TOKEN": self.token,
+            **self.variables,
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": PYTHONPATH,
             **changes,
         }
         return {name: value for name, value in environment.items() if value is not None}
