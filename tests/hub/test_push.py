@@ -9,20 +9,11 @@ import urllib.error
 from pathlib import Path
 
 import pytest
+from local_hub import PULL, contents
 
 from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.push import how_to_push, push_folder, reachable
-
-PULL = """
-    import json, sys
-    from huggingface_hub import snapshot_download
-    print(json.dumps(snapshot_download(sys.argv[1], repo_type=sys.argv[2])))
-"""
-
-
-def contents(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.mark.launch

@@ -54,6 +54,7 @@ class Testing:
 
     def __init__(self, log: Path):
         self._log, self._faults, self._lock = log, list[Fault](), threading.Lock()
+        log.touch()
 
     def order(self, fault: Fault) -> None:
         """Add a fault; it is looked for after those that were ordered before it."""

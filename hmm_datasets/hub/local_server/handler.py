@@ -238,5 +238,5 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             super().handle()
 
-    def log_message(self, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of requests."""

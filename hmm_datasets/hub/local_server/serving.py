@@ -67,7 +67,7 @@ def local_server(
         api, storage = (_listening(host, number, handler, hub) for number, handler in ((port, Api), (0, Storage)))
         hub.storage_port = storage.server_address[1]
         for server in (api, storage):
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
         shown = socket.gethostname() if host in _EVERYWHERE else host
@@ -88,8 +88,8 @@ def instructions(endpoint: str, folder: Path, user: str, kept: bool) -> str:
     """What a user of the server has to know, with a line to paste into a shell."""
     variables = f"HF_ENDPOINT={endpoint} HF_TOKEN={TOKEN}"
     if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
-        host = urlsplit(endpoint).hostname
-        variables += f" NO_PROXY={','.join(dict.fromkeys([host, '127.0.0.1', 'localhost']))}"
+        hosts = dict.fromkeys([urlsplit(endpoint).hostname or "", "127.0.0.1", "localhost"])
+        variables += f" NO_PROXY={','.join(hosts)}"
     place = f"{folder}, and are kept" if kept else f"{folder}, which is removed at the end; --folder DIR keeps them"
     return f"""\
 A Hub for models and data sets runs at {endpoint}

@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import time
-from typing import Any, cast
+from typing import Any
 
 from .faults import Fault
 from .handler import Reply, routes
@@ -90,7 +90,7 @@ class Api(Reading):
             raise Refusal(400, f"The local Hub has repositories of models and data sets, not of {kind}")
         namespace = asked.get("organization") or self.hub.user
         self._may_write(namespace)
-        return cast(Kind, kind), f"{namespace}/{asked.get('name', '')}"
+        return kind, f"{namespace}/{asked.get('name', '')}"
 
     def delete(self) -> dict:
         """Delete a repository."""

@@ -1,0 +1,130 @@
+"""A local Hub in a separate process, and child processes that use it with the real client.
+
+The client reads its endpoint from the environment when it is imported, and keeps a cache: so all that pushes or
+pulls runs in a child process with a fresh environment and home.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+PUSH = """
+    import dataclasses, json, sys
+    import os
+    from huggingface_hub import constants
+    assert constants.ENDPOINT == os.environ["HF_ENDPOINT"]
+    from hmm_datasets.errors import InputError
+    from hmm_datasets.hub import push_folder
+    folder, repo_id, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    try:
+        print(json.dumps(dataclasses.asdict(push_folder(folder, repo_id, **options))))
+    except InputError as error:
+        print(json.dumps({"error": str(error)}))
+"""
+
+
+def variables_to_paste(process: subprocess.Popen) -> dict[str, str]:
+    """The environment variables that the local Hub tells its users to set."""
+    line = next(line for line in process.stdout if line.strip().startswith("export "))
+    return dict(word.split("=", 1) for word in shlex.split(line)[1:])
+
+
+PULL = """
+    import json, sys
+    from huggingface_hub import snapshot_download
+    print(json.dumps(snapshot_download(sys.argv[1], repo_type=sys.argv[2])))
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by their relative paths."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class LocalHub:
+    """The server's address, and what tests ask of it."""
+
+    def __init__(self, root: Path, *options: str):
+        command = [sys.executable, "-m", "hmm_datasets.hub.local_server", "--testing", "--user", "tester"]
+        # The server ends with its standard input, so that it does not outlive a killed test run.
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--folder", str(root), "--stop-with-stdin", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        )
+        self._connect(process, root)
+
+    @classmethod
+    def of(cls, process: subprocess.Popen, root: Path) -> "LocalHub":
+        """A server that somebody else has started."""
+        hub = cls.__new__(cls)
+        hub._connect(process, root)
+        return hub
+
+    def _connect(self, process: subprocess.Popen, root: Path) -> None:
+        self.process, self.root, self.variables = process, root, variables_to_paste(process)
+        self.endpoint, self.token = self.variables["HF_ENDPOINT"], self.variables["HF_TOKEN"]
+
+    def stop(self) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=1)
+        except subprocess.TimeoutExpired:  # a forked child holds the other end of its standard input
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def environment(self, home: Path, **changes: str | None) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        environment = {
+            **kept,
+            **self.variables,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": PYTHONPATH,
+            **changes,
+        }
+        return {name: value for name, value in environment.items() if value is not None}
+
+    def child(self, code: str, home: Path, *arguments: object, **changes: str | None):
+        """Run `code` in a fresh process, its `arguments` in `sys.argv`; return the JSON it prints last."""
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            env=self.environment(home, **changes),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"child failed:\n{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def get(self, path: str):
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(self.endpoint + path, headers=headers)
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    def titles(self, repo: str, kind: str = "models") -> list[str]:
+        """Titles of the commits of main, newest first; the last is the one that a new repository has."""
+        return [row["title"] for row in self.get(f"/api/{kind}/{repo}/commits/main")]
+
+    def order_fault(self, **fault: object) -> None:
+        request = urllib.request.Request(self.endpoint + "/faults", json.dumps(fault).encode())
+        urllib.request.urlopen(request).close()
+
+    def requests(self) -> list[dict]:
+        return [json.loads(line) for line in (self.root / "requests.jsonl").read_text().splitlines()]
