@@ -17,6 +17,7 @@ grow with the size of large files. Repeating an interrupted push uploads only mi
 """
 
 import contextlib
+import logging
 import os
 import shlex
 import threading
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from ..compat.huggingface_hub import http_errors, sha256_of
+from ..compat.huggingface_hub import http_errors, lacks_xet, sha256_of, without_xet
 from ..errors import InputError
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .faults import (
@@ -43,6 +44,8 @@ __all__ = ["DEFAULT_IGNORE", "PushResult", "how_to_push", "push_folder", "reacha
 
 RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
+
+_logger = logging.getLogger(__name__)
 
 _TRIES = 6
 # Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
@@ -261,6 +264,7 @@ class _Push:
     message: str
     paths: dict[str, Path]
     revision: str | None = None
+    has_xet: bool = True  # until the Hub says otherwise
 
     def run(self) -> PushResult:
         url = self._retried("create the repository", self._create)
@@ -285,7 +289,9 @@ class _Push:
             )
         operations = [CommitOperationAdd(path, file) for path, file in self.paths.items()]
         for group in _groups(operations):
-            self._retried(f"upload {group[0].path_in_repo}", lambda group=group: self._upload(group), tries=3)
+            others = f" and {len(group) - 1:,} other files" if len(group) > 1 else ""
+            what = f"upload {group[0].path_in_repo}{others}"
+            self._retried(what, lambda group=group: self._upload(group), tries=3)
         info = self.api.create_commit(
             self.repo_id,
             operations,
@@ -297,9 +303,21 @@ class _Push:
         return info.oid, operations
 
     def _upload(self, group: list["CommitOperationAdd"]) -> None:
-        self.api.preupload_lfs_files(
-            self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
+        with contextlib.nullcontext() if self.has_xet else without_xet():
+            try:
+                self.api.preupload_lfs_files(
+                    self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
+                )
+                return
+            except ConnectionError as error:
+                if not (self.has_xet and lacks_xet(error)):
+                    raise
+        _logger.warning(
+            "%s has no Xet, so files are uploaded by Git LFS; HF_HUB_DISABLE_XET=1 tells other libraries to do so too",
+            self.api.endpoint,
         )
+        self.has_xet = False
+        self._upload(group)
 
     def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
         arrived = self._retried("list the files", lambda: self._listing(commit))
@@ -360,6 +378,7 @@ class _Push:
                 remedy = {
                     401: "; set HF_TOKEN to a token with write access, or run `hf auth login`",
                     403: f"; use a token that may write to {self.repo_id}, or another namespace",
+                    404: "; if it was deleted or renamed in the meantime, push again",
                 }.get(status, "")
                 return InputError(
                     f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{remedy}"

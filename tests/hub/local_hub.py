@@ -118,13 +118,21 @@ class LocalHub:
         with urllib.request.urlopen(request) as reply:
             return json.load(reply)
 
+    def post(self, path: str, *lines: dict) -> None:
+        """Send one JSON object, or lines of them."""
+        content = b"\n".join(json.dumps(line).encode() for line in lines)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        urllib.request.urlopen(urllib.request.Request(self.endpoint + path, content, headers)).close()
+
     def titles(self, repo: str, kind: str = "models") -> list[str]:
         """Titles of the commits of main, newest first; the last is the one that a new repository has."""
         return [row["title"] for row in self.get(f"/api/{kind}/{repo}/commits/main")]
 
     def order_fault(self, **fault: object) -> None:
-        request = urllib.request.Request(self.endpoint + "/faults", json.dumps(fault).encode())
-        urllib.request.urlopen(request).close()
+        self.post("/faults", fault)
+
+    def clear_faults(self) -> None:
+        urllib.request.urlopen(urllib.request.Request(self.endpoint + "/faults", method="DELETE")).close()
 
     def requests(self) -> list[dict]:
         return [json.loads(line) for line in (self.root / "requests.jsonl").read_text().splitlines()]

@@ -91,39 +91,6 @@ def test_more_files_than_a_page_of_the_listing_are_all_checked(local_hub, push, 
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("refused", {"path": "refused/commit", "status": 503}),
-        ("raced", {"path": "raced/commit", "status": 412}),
-        ("limited", {"path": "limited/commit", "status": 429}),
-        ("cut", {"path": "cut/commit", "action": "drop"}),
-        ("lost", {"path": "lost/commit", "action": "drop_reply"}),
-        ("gateway", {"path": "validate-yaml", "status": 502, "body": "<html>bad gateway</html>"}),
-        ("uncreated", {"path": "repos/create", "status": 500}),
-        ("unanswered", {"path": "repos/create", "action": "drop_reply"}),
-    ],
-)
-def test_a_fault_on_the_way_ends_in_exactly_one_commit(local_hub, push, folder, name, fault):
-    local_hub.order_fault(method="POST", **fault)
-    pushed = push(folder, f"tester/{name}")
-    assert [row["fault"] for row in local_hub.requests() if "fault" in row][-1] == fault.get("action", "status")
-    assert len(local_hub.titles(f"tester/{name}")) == 2
-    assert local_hub.get(f"/api/models/tester/{name}")["sha"] == pushed["commit"]
-
-
-@pytest.mark.launch
-def test_what_is_uploaded_is_not_sent_again_when_the_commit_is_tried_again(local_hub, push, folder):
-    (folder / "large.safetensors").write_bytes(b"once" * 400_000)
-    before = len(local_hub.requests())
-    local_hub.order_fault(method="POST", path="sparing/commit", times=2)
-    push(folder, "tester/sparing")
-    rows = local_hub.requests()[before:]
-    assert len([row for row in rows if "/sparing/commit/" in row["path"]]) == 3
-    assert len([row for row in rows if row["method"] == "PUT" and row["server"] == "storage"]) == 2
-
-
-@pytest.mark.launch
 def test_a_commit_names_the_head_it_was_made_for(local_hub, push, folder):
     """So that the Hub refuses it when another commit, or an earlier try that was slow, came in between."""
     first = push(folder, "tester/parents")["commit"]
@@ -211,15 +178,6 @@ def test_contents_that_changed_in_storage_are_an_error(local_hub, push, folder):
     row["lfs"] = {"oid": "a" * 64, "size": 1024, "pointerSize": 130}
     local_hub.order_fault(method="GET", path="tester/altered/tree", status=200, body=json.dumps([row]))
     assert "has SHA-256 aaaa" in push(folder, "tester/altered")["error"]
-
-
-@pytest.mark.launch
-def test_a_hub_that_keeps_failing_ends_in_one_line(local_hub, push, folder):
-    local_hub.order_fault(method="POST", path="endless/commit", times=99, headers={"Retry-After": "0"})
-    error = push(folder, "tester/endless")["error"]
-    assert "could not commit for tester/endless in 6 tries, last: 503 ordered fault" in error
-    assert "\n" not in error
-    assert len(local_hub.titles("tester/endless")) == 1
 
 
 @pytest.mark.launch

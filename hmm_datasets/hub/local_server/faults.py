@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,22 +24,22 @@ class Fault:
     Args:
         method (`str`): method of the requests, as a regular expression.
         path (`str`): a regular expression that is searched for in their paths.
+        client (`str`, *optional*): a text in their header `User-Agent`; by default requests of all clients.
         action (`str`, *optional*, defaults to `"status"`): `"status"` answers with `status`, `body` and `headers`;
             `"drop"` closes the connection; `"kill"` ends `process` with SIGKILL and closes the connection.
         moment (`str`, *optional*, defaults to `"before"`): when a connection is closed or a process killed:
             `"before"` anything is read, after `"half"` of the data, after all `"data"` but before anything is done,
             or after everything is done, before the `"reply"`.
         times (`int`, *optional*, defaults to 1): the number of requests.
-        skip (`int`, *optional*, defaults to 0): the number of requests that come through first.
     """
 
     method: str
     path: str
+    client: str = ""
     action: Literal["status", "drop", "kill"] = "status"
     moment: Moment = "before"
     status: int = 503
     times: int = 1
-    skip: int = 0
     body: str = '{"error": "ordered fault"}'
     headers: dict[str, str] = field(default_factory=dict)
     process: int = 0
@@ -66,19 +67,17 @@ class Testing:
         with self._lock:
             self._faults.clear()
 
-    def fault(self, method: str, path: str) -> Fault | None:
+    def fault(self, method: str, path: str, client: str) -> Fault | None:
         """The fault for a request, if there is one; it is then used up by one."""
         with self._lock:
             for fault in self._faults:
-                if fault.times > 0 and re.fullmatch(fault.method, method) and re.search(fault.path, path):
-                    if fault.skip > 0:
-                        fault.skip -= 1
-                        continue
+                is_meant = re.fullmatch(fault.method, method) and re.search(fault.path, path)
+                if is_meant and fault.client in client and fault.times > 0:
                     fault.times -= 1
                     return fault
         return None
 
     def log(self, **row: Any) -> None:
-        """Write one line."""
+        """Write one line, with the time."""
         with self._lock, self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**row, "time": time.time()}) + "\n")

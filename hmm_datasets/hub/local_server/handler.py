@@ -85,7 +85,8 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         self.noted: dict[str, Any] = {}  # what a route adds to the log
-        fault = self.hub.testing.fault(self.command, self.path) if self.hub.testing else None
+        client = self.headers.get("User-Agent", "")
+        fault = self.hub.testing.fault(self.command, self.path, client) if self.hub.testing else None
         if fault is None or fault.action == "status" or fault.moment != "before":
             self.body = self._read_body(half=fault is not None and fault.moment == "half")
         if fault is not None:
@@ -104,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
             status, content, headers = self._json({"error": refusal.message, **refusal.body}, refusal.status, headers)
         except Exception as error:
             if is_disk_full(error):
-                status, content, headers = self._json({"error": f"the disk of the server is full: {error}"}, 507)
+                # Not 507, after which clients would try again for minutes.
+                status, content, headers = self._json({"error": f"the disk of the server is full: {error}"}, 413)
             else:
                 traceback.print_exc()
                 status, content, headers = self._json({"error": f"{type(error).__name__}: {error}"}, 500)
@@ -231,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
     def _log(self, **row: Any) -> None:
         if self.hub.testing:
             request = {"server": self.server_name, "method": self.command, "path": self.path, "token": self.has_token}
-            self.hub.testing.log(**request, **row)
+            self.hub.testing.log(**request, client=self.headers.get("User-Agent", ""), **row)
 
     def handle(self) -> None:
         """Answer requests until the connection ends; a client that was killed is no error of the server."""
