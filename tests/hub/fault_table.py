@@ -10,15 +10,13 @@ import hashlib
 import json
 import random
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_hub import LocalHub
+from local_hub import ForkedPushes, LocalHub
 
 WHERE = {
     "creating the repository": ("POST", "/api/repos/create"),
@@ -117,7 +115,7 @@ def _kills() -> Iterator[Row]:
         for moment in found:
             done = where == "listing the result" or (where, moment) == ("committing", "reply")
             order = {"action": "kill", "moment": moment}
-            again = (where, moment) in (("uploading by Xet", "reply"), ("describing files to Xet", "reply"))
+            again = where == "describing files to Xet" or (where, moment) == ("uploading by Xet", "reply")
             yield Row(f"kill -9 {MOMENTS[moment]}", where, order, completed=done, may_send_again=again)
     yield Row(
         f"kill -9 {MOMENTS['reply']}", "creating the repository", {"action": "kill", "moment": "reply"}, is_new=True
@@ -224,7 +222,7 @@ class Case:
     def order(self, *faults: dict) -> dict:
         """A push of the second run."""
         xet = self.row.where in BY_XET
-        return {"folder": str(self.folder), "repo_id": self.repo, "xet": xet, "environment": {}, "faults": faults}
+        return {"folder": str(self.folder), "repo_id": self.repo, "xet": xet, "faults": faults}
 
     def fault(self) -> dict:
         """The fault, at this case's repository and files."""
@@ -320,28 +318,6 @@ def _uploads(requests: list[dict]) -> Iterator[tuple[str, str]]:
         is_file = re.search("^/upload/[0-9a-f]+$|^/complete/|/xorbs/", path)
         if is_file and row.get("status") == 200:
             yield path.rpartition("/")[2], row["client"]
-
-
-class ForkedPushes:
-    """The program `forked_pushes.py`: called with orders, it returns what came of them."""
-
-    def __init__(self, hub: LocalHub, home: Path):
-        program = str(Path(__file__).with_name("forked_pushes.py"))
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, program], env=hub.environment(home), **streams)
-
-    def __call__(self, orders: list[dict]) -> list[dict]:
-        self.process.stdin.write(json.dumps(orders) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def __enter__(self) -> "ForkedPushes":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def markdown(outcomes: list[Outcome]) -> str:

@@ -26,14 +26,13 @@ AT_ONCE = 8
 def run(order: dict) -> dict:
     """Order the faults, push, and return what came of it."""
     constants.HF_HUB_USER_AGENT_ORIGIN = order["repo_id"]
-    constants.HF_HUB_DISABLE_XET = not order["xet"]
-    os.environ |= order["environment"]
-    for fault in order["faults"]:
+    constants.HF_HUB_DISABLE_XET = not order.get("xet", False)
+    for fault in order.get("faults", ()):
         content = json.dumps({"client": f"origin/{order['repo_id']}", **fault, "process": os.getpid()}).encode()
         urllib.request.urlopen(urllib.request.Request(f"{constants.ENDPOINT}/faults", content)).close()
     started = time.monotonic()
     try:
-        result = asdict(push.push_folder(order["folder"], order["repo_id"]))
+        result = asdict(push.push_folder(order["folder"], order["repo_id"], **order.get("options", {})))
     except InputError as error:
         result = {"error": str(error)}
     return {**result, "seconds": time.monotonic() - started}

@@ -136,3 +136,25 @@ class LocalHub:
 
     def requests(self) -> list[dict]:
         return [json.loads(line) for line in (self.root / "requests.jsonl").read_text().splitlines()]
+
+
+class ForkedPushes:
+    """The program `forked_pushes.py`: called with orders, it returns what came of them."""
+
+    def __init__(self, hub: LocalHub, home: Path):
+        program = str(Path(__file__).with_name("forked_pushes.py"))
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, program], env=hub.environment(home), **streams)
+
+    def __call__(self, orders: list[dict]) -> list[dict]:
+        self.process.stdin.write(json.dumps(orders) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def __enter__(self) -> "ForkedPushes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()

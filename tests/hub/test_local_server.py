@@ -104,7 +104,7 @@ USUAL_CALLS = """
     print(json.dumps(found))
 """
 
-BY_XET = """
+OTHER_LIBRARIES = """
     import json, sys, torch
     import hf_xet
     from datasets import Dataset, load_dataset
@@ -112,20 +112,22 @@ BY_XET = """
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
     from hmm_datasets import push_folder
     assert not constants.HF_HUB_DISABLE_XET
-    found = [push_folder(sys.argv[1], "tester/xet-folder").files]
-    found.append(push_folder(sys.argv[1], "tester/xet-folder").files)
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-                         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=16)
-    model = LlamaForCausalLM(config).eval()
-    model.push_to_hub("tester/xet-llama")
-    back = AutoModelForCausalLM.from_pretrained("tester/xet-llama")
-    found.append(all(torch.equal(one, other) for one, other in zip(model.parameters(), back.parameters())))
-    rows = [{"input_ids": [i % 7, i % 11, i], "text": f"row {i} of many " * 5} for i in range(5000)]
-    Dataset.from_list(rows).push_to_hub("tester/xet-rows", num_shards=2)
-    found.append(list(load_dataset("tester/xet-rows", split="train")) == rows)
-    streamed = load_dataset("tester/xet-rows", split="train", streaming=True)
-    found.append(list(streamed.skip(4990)) == rows[4990:])
+    found = [push_folder(sys.argv[1], "tester/xet-folder").files, push_folder(sys.argv[1], "tester/xet-folder").files]
+    for way in ("xet", "lfs"):
+        constants.HF_HUB_DISABLE_XET = way == "lfs"
+        torch.manual_seed(len(found))
+        config = LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                             num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=16)
+        model, tokens = LlamaForCausalLM(config).eval(), torch.arange(12)[None]
+        model.push_to_hub(f"tester/{way}-llama")
+        back = AutoModelForCausalLM.from_pretrained(f"tester/{way}-llama").eval()
+        with torch.no_grad():
+            found.append(torch.equal(model(tokens).logits, back(tokens).logits))
+        rows = [{"input_ids": [i % 7, i % 11, i], "text": f"row {i} came by {way} " * 5} for i in range(3000)]
+        Dataset.from_list(rows).push_to_hub(f"tester/{way}-rows", num_shards=2)
+        found.append(list(load_dataset(f"tester/{way}-rows", split="train")) == rows)
+        streamed = load_dataset(f"tester/{way}-rows", split="train", streaming=True)
+        found.append(list(streamed) == rows and list(streamed.skip(2990)) == rows[2990:])
     print(json.dumps(found))
 """
 
@@ -185,18 +187,22 @@ def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(tmp_
 
 
 @pytest.mark.launch
-def test_clients_with_xet_need_no_variable_to_push_and_load(local_hub, folder, tmp_path):
+def test_models_and_data_sets_come_back_by_xet_without_a_variable_and_by_lfs(local_hub, folder, tmp_path):
     # What Xet compresses in each of its three ways: text, numbers of four bytes, and noise.
     (folder / "small.safetensors").write_bytes(b"".join(i.to_bytes(4, "little") for i in range(50_000)))
     (folder / "text.bin").write_bytes(b"".join(f"a line of text, number {i}\n".encode() for i in range(20_000)))
     (folder / "noise.bin").write_bytes(random.Random(0).randbytes(300_000))
     before = len(local_hub.requests())
-    found = local_hub.child(BY_XET, tmp_path / "home", folder, HF_HUB_DISABLE_XET=None)
-    assert found == [7, 7, True, True, True]
+    found = local_hub.child(OTHER_LIBRARIES, tmp_path / "home", folder, HF_HUB_DISABLE_XET=None)
+    assert found == [7, 7, *6 * [True]]
     rows = local_hub.requests()[before:]
     assert len([row for row in rows if "/v1/xorbs/" in row["path"]]) >= 3
-    assert not [row for row in rows if "info/lfs" in row["path"]]
+    assert {row["path"] for row in rows if row["path"].endswith("/objects/batch")} == {
+        "/tester/lfs-llama.git/info/lfs/objects/batch",
+        "/datasets/tester/lfs-rows.git/info/lfs/objects/batch",
+    }
     assert not [row for row in rows if row["server"] == "storage" and row["token"]]
+    assert [len(local_hub.titles(f"tester/{way}-llama")) for way in ("xet", "lfs")] == [2, 2]
     pulled = local_hub.child(PULL, tmp_path / "other home", "tester/xet-folder", "model")
     assert contents(folder).items() <= contents(Path(pulled)).items()
 

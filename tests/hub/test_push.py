@@ -134,7 +134,7 @@ def test_three_pushes_at_once_all_arrive(local_hub, tmp_path, folder):
 def test_the_token_never_reaches_storage(local_hub, push, folder, tmp_path):
     # Contents of their own: what another test uploaded would not be sent again.
     (folder / "small.safetensors").write_bytes(b"secret " * 100)
-    (folder / "large.safetensors").write_bytes(b"secret " * 500_000)
+    (folder / "large.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + b"secret " * 500_000)
     before = len(local_hub.requests())
     push(folder, "tester/secret", private=True)
     local_hub.child(PULL, tmp_path / "other home", "tester/secret", "model")
@@ -220,39 +220,6 @@ def test_a_private_push_to_a_public_repository_is_refused(local_hub, push, folde
     (folder / "empty.txt").write_text("a secret")
     assert "tester/open exists and is public" in push(folder, "tester/open", private=True)["error"]
     assert len(local_hub.titles("tester/open")) == 2
-
-
-@pytest.mark.launch
-def test_a_model_of_transformers_comes_back_with_the_same_logits(local_hub, tmp_path):
-    code = """
-        import json, sys, torch
-        from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-        tokens = torch.arange(12)[None]
-        torch.manual_seed(0)
-        config = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-                             num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=16)
-        model = LlamaForCausalLM(config).eval()
-        model.push_to_hub("tester/tiny-llama")
-        back = AutoModelForCausalLM.from_pretrained("tester/tiny-llama").eval()
-        with torch.no_grad():
-            print(json.dumps(torch.equal(model(tokens).logits, back(tokens).logits)))
-    """
-    assert local_hub.child(code, tmp_path / "home") is True
-    assert len(local_hub.titles("tester/tiny-llama")) == 2
-
-
-@pytest.mark.launch
-def test_a_data_set_pushed_by_datasets_comes_back_whole_and_streamed(local_hub, tmp_path):
-    code = """
-        import json
-        from datasets import Dataset, load_dataset
-        rows = [{"input_ids": [i, i + 1, i + 2]} for i in range(100)]
-        Dataset.from_list(rows).push_to_hub("tester/sequences", num_shards=2)
-        back = load_dataset("tester/sequences", split="train")
-        streamed = load_dataset("tester/sequences", split="train", streaming=True)
-        print(json.dumps([list(back) == rows, list(streamed) == rows, list(streamed.skip(97)) == rows[97:]]))
-    """
-    assert local_hub.child(code, tmp_path / "home") == [True, True, True]
 
 
 @pytest.mark.launch
