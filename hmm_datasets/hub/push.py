@@ -13,7 +13,8 @@ huggingface_hub retries the upload of a file, but neither the creation of a repo
 No access token, host name or absolute path of this machine is pushed: see [`.contents`].
 
 Each file is read twice (for hash and upload) if the Hub stores it with Git LFS, and once with Xet. Memory does not
-grow with the size of large files. Repeating an interrupted push uploads only missing files.
+grow with the size of large files. Repeating an interrupted push uploads only missing files; with Xet, also what
+arrived just before the interruption. A server without Xet gets all files by Git LFS.
 """
 
 import contextlib
@@ -30,12 +31,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from ..compat.huggingface_hub import http_errors, lacks_xet, sha256_of, without_xet
 from ..errors import InputError
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
-from .faults import (
-    causes_of,
-    is_temporary,
-    pause_before_retry,
-    reason_of,
-)
+from .faults import causes_of, is_temporary, pause_before_retry, reason_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

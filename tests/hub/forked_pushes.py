@@ -20,7 +20,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, constants  # noqa: F401 (
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub import push
 
-AT_ONCE = 8
+AT_ONCE = 16
 
 
 def run(order: dict) -> dict:

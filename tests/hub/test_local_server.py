@@ -47,6 +47,7 @@ USUAL_CALLS = """
     ]
     found["refused"] = [
         refused(RepositoryNotFoundError, api.repo_info, "tester/none"),
+        refused(RepositoryNotFoundError, api.hf_hub_download, "gpt2", "config.json"),
         refused(RevisionNotFoundError, api.repo_info, name, revision="none"),
         refused(EntryNotFoundError, api.hf_hub_download, name, "none.txt"),
         refused(HfHubHTTPError, api.create_repo, "tester/room", repo_type="space", space_sdk="static"),
@@ -164,7 +165,13 @@ def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(tmp_
         "files": [".gitattributes", "b.bin", "deep/a.txt"],
         "by its first letters": True,
         "exist": [True, False, False, True, False, True, False],
-        "refused": ["RepositoryNotFoundError", "RevisionNotFoundError", "RemoteEntryNotFoundError", "BadRequestError"],
+        "refused": [
+            "RepositoryNotFoundError",
+            "RepositoryNotFoundError",
+            "RevisionNotFoundError",
+            "RemoteEntryNotFoundError",
+            "BadRequestError",
+        ],
         "on the branch": [".gitattributes", "b.bin", "c.bin", "card.txt"],
         "on main": True,
         "refs": [["main", "try"], ["v1"], ["refs/pr/1"]],

@@ -166,7 +166,9 @@ class Handler(BaseHTTPRequestHandler):
                 # Quoted slashes are part of a name ("refs%2Fpr%2F1"): split first, unquote after.
                 reply = getattr(self, name)(*[unquote(group) if group else "" for group in match.groups()])
                 return reply if isinstance(reply, tuple) else self._json(reply)
-        code = "RepoNotFound" if re.match(r"/api/(models|datasets)/", path) and method == "GET" else None
+        # Such as the address of a repository without a namespace, which this server does not have.
+        is_reading = method == "GET" and re.search(r"^/api/(models|datasets)/|/resolve/", path)
+        code = "RepoNotFound" if is_reading else None
         raise Refusal(404, f"no route for {self.command} {path}", code)
 
     @staticmethod
