@@ -35,7 +35,8 @@ def main(settings: PushSettings) -> None:
     """Push every folder, or print how to do it later."""
     from huggingface_hub import HfApi, get_token
 
-    from hmm_datasets.hub.push import how_to_push, push_folder, reachable
+    from hmm_datasets.hub.access import how_to_push, reachable
+    from hmm_datasets.hub.push import push_folder
 
     if not reachable() or get_token() is None:
         repository = f"{settings.namespace or 'USER'}/{settings.names[0]}"

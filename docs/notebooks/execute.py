@@ -3,13 +3,12 @@
     python docs/notebooks/execute.py hmm_to_trainer beliefs
 
 Each notebook runs in a new kernel and an empty temporary folder, so that it needs only the installed package, and
-without a network: `push_and_load` pushes to the Hub of the tests (`tests/hub/local_hub.py`), the others are offline.
+without a network: `push_and_load` pushes to a local Hub (`hmm-datasets hub`), the others are offline.
 Progress bars and the kernel's version are not saved, so that executing a notebook again changes only what differs.
 """
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
@@ -20,9 +19,11 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from hmm_datasets.hub.local_server.handler import TOKEN
+from hmm_datasets.hub.local_server.serving import local_server
+
 FOLDER = Path(__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-_LOCAL_HUB = FOLDER.parents[1] / "tests" / "hub" / "local_hub.py"
 
 # Keeps messages of libraries about the machine and the network out of the outputs.
 _QUIET = {
@@ -70,20 +71,16 @@ def execute(name: str, folder: str | os.PathLike, *, offline: bool = False) -> N
 @contextmanager
 def _local_hub(root: Path) -> Generator[dict[str, str]]:
     """Start a Hub on this machine, and yield the environment variables by which a kernel finds it."""
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
-        command = [sys.executable, str(_LOCAL_HUB), "--port", "0", "--root", scratch, "--stop-with-stdin"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            address, token = (server.stdout.readline().strip().partition("=")[2] for _ in range(2))
-            yield {
-                "HF_ENDPOINT": address,
-                "HF_TOKEN": token,
-                "HF_USER": "tester",
-                "HF_HOME": scratch,
-                "HF_HUB_OFFLINE": "0",
-                "HF_HUB_DISABLE_XET": "1",
-                "NO_PROXY": "127.0.0.1,localhost",
-                "no_proxy": "127.0.0.1,localhost",
-            }
+    with tempfile.TemporaryDirectory(dir=root) as scratch, local_server(port=0, user="tester") as (endpoint, _):
+        yield {
+            "HF_ENDPOINT": endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_USER": "tester",
+            "HF_HOME": scratch,
+            "HF_HUB_OFFLINE": "0",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
 
 
 def _is_progress(output: NotebookNode) -> bool:

@@ -1,9 +1,12 @@
-"""huggingface_hub: errors of the HTTP client that it uses, and the digest of a file that it has hashed.
+"""huggingface_hub: errors of the HTTP client that it uses, the digest of a file that it has hashed, and Xet.
 
 Checked against 2.4. Within two major versions the HTTP client was requests, then httpx, then httpx2. Errors in a reply
 are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
 """
 
+import contextlib
+import re
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,3 +45,24 @@ def sha256_of(operation: "CommitOperationAdd") -> str | None:
     """
     info = operation.upload_info
     return info.sha256.hex() if info.is_hashed else None
+
+
+def lacks_xet(error: BaseException) -> bool:
+    """Whether an error of an upload by Xet means that the server has no Xet.
+
+    huggingface_hub uses Xet wherever hf_xet is installed, without asking the server, and hf_xet has no class for the
+    status of the reply. This and [`without_xet`] can be removed once it goes back to Git LFS by itself.
+    """
+    return re.search(r"\((?:400|404|405|410|501)\b.*/xet-write-token/", str(error)) is not None
+
+
+@contextlib.contextmanager
+def without_xet() -> Generator[None]:
+    """A context in which files are uploaded by Git LFS, as with `HF_HUB_DISABLE_XET=1`."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_DISABLE_XET = constants.HF_HUB_DISABLE_XET, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_XET = before

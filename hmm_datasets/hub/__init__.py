@@ -3,13 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .access import how_to_push, reachable
 from .cards import write_card
-from .push import (
-    PushResult,
-    how_to_push,
-    push_folder,
-    reachable,
-)
+from .push import PushResult, push_folder
 
 if TYPE_CHECKING:
     from .hmm_dataset import write_hmm_dataset

@@ -1,8 +1,10 @@
 """Errors of the Hub: whether to retry after them, how to report them, and how long to wait."""
 
+import email.utils
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 
 from ..compat.huggingface_hub import is_lost_connection, is_malformed
 
@@ -49,7 +51,21 @@ def pause_before_retry(number: int, error: Exception) -> float:
     user's seeded random numbers do not change.
     """
     for cause in causes_of(error):
-        asked = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
-        if asked.isdigit():
-            return min(float(asked), _MAX_PAUSE)
+        asked = _asked_pause(getattr(getattr(cause, "response", None), "headers", {}))
+        if asked is not None:
+            return min(max(asked, 0.0), _MAX_PAUSE)
     return min(2.0 ** (number - 1), _MAX_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)
+
+
+def _asked_pause(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a reply asks to wait, by `Retry-After` (a number or a date) or `ratelimit` (the next window)."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    asked = headers.get("Retry-After", "")
+    if asked.isdigit():
+        return float(asked)
+    try:
+        return email.utils.parsedate_to_datetime(asked).timestamp() - time.time()
+    except ValueError:
+        limit = parse_ratelimit_headers(headers)
+        return None if limit is None or limit.remaining > 0 else float(limit.reset_in_seconds)

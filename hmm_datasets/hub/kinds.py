@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import InputError
 from ..files import read_json
@@ -17,11 +17,11 @@ from ..hmm.storage import CONFIG_NAME
 from ..text.corpora.local_files import SUFFIXES
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers import words
+from .access import RepoType
 from .cards import CARD_NAME
 from .contents import DEFAULT_IGNORE, files_in
 from .hmm_dataset import SETTINGS_NAME
 
-RepoType = Literal["model", "dataset"]
 Make = Callable[..., None]
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")

@@ -13,36 +13,33 @@ huggingface_hub retries the upload of a file, but neither the creation of a repo
 No access token, host name or absolute path of this machine is pushed: see [`.contents`].
 
 Each file is read twice (for hash and upload) if the Hub stores it with Git LFS, and once with Xet. Memory does not
-grow with the size of large files. Repeating an interrupted push uploads only missing files.
+grow with the size of large files. Repeating an interrupted push uploads only missing files; with Xet, also what
+arrived just before the interruption. A server without Xet gets all files by Git LFS.
 """
 
 import contextlib
+import logging
 import os
-import shlex
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ..compat.huggingface_hub import http_errors, sha256_of
+from ..compat.huggingface_hub import lacks_xet, sha256_of, without_xet
 from ..errors import InputError
+from .access import RepoType, endpoint_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
-from .faults import (
-    causes_of,
-    is_temporary,
-    pause_before_retry,
-    reason_of,
-)
+from .faults import causes_of, is_temporary, pause_before_retry, reason_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-__all__ = ["DEFAULT_IGNORE", "PushResult", "how_to_push", "push_folder", "reachable"]
+__all__ = ["DEFAULT_IGNORE", "PushResult", "push_files", "push_folder"]
 
-RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
+
+_logger = logging.getLogger(__name__)
 
 _TRIES = 6
 # Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
@@ -70,81 +67,6 @@ class PushResult:
     files: int
     bytes: int
     private: bool = False
-
-
-def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
-    """Whether a server answers at the address of the Hub.
-
-    Args:
-        endpoint (`str`, *optional*, defaults to `HF_ENDPOINT` or `"https://huggingface.co"`):
-            Address of the Hub.
-        timeout (`float`, *optional*, defaults to `3.0`):
-            Total time to wait in seconds, including the name lookup.
-
-    Returns:
-        `bool`: True for any HTTP status below 500. False after an error or a timeout, and with `HF_HUB_OFFLINE=1`.
-
-    Raises:
-        [`InputError`]: `endpoint` is not an http address.
-
-    Example:
-
-    ```python
-    >>> reachable("http://127.0.0.1:9", timeout=2.0)
-    False
-
-    ```
-    """
-    from huggingface_hub.utils import get_session
-
-    url = _endpoint(endpoint)
-    statuses = []
-
-    def ask() -> None:
-        with contextlib.suppress(*http_errors(), OSError):
-            statuses.append(get_session().head(url, timeout=timeout).status_code)
-
-    # A thread, because no HTTP timeout covers the name lookup, which takes long if the resolver does not answer.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return bool(statuses) and statuses[0] < 500
-
-
-def how_to_push(
-    folder: str | os.PathLike,
-    repo_id: str = "USER/NAME",
-    *,
-    repo_type: RepoType = "model",
-    private: bool = False,
-    endpoint: str | None = None,
-) -> str:
-    """One line on how to push a folder later, for a machine that cannot reach the Hub.
-
-    Args:
-        folder (`str` or `os.PathLike`): The folder.
-        repo_id (`str`, *optional*, defaults to `"USER/NAME"`): The repository.
-        repo_type (`str`, *optional*, defaults to `"model"`): `"model"` or `"dataset"`.
-        private (`bool`, *optional*, defaults to `False`): Whether to ask for a private repository.
-        endpoint (`str`, *optional*): Address of the Hub that did not answer.
-
-    Returns:
-        `str`: One line.
-
-    Example:
-
-    ```python
-    >>> print(how_to_push("outputs/mess3", "me/mess3", repo_type="dataset", endpoint="https://huggingface.co"))
-    https://huggingface.co does not answer; where it does, and with HF_TOKEN set: hmm-datasets push outputs/mess3 me/mess3 --repo-type dataset
-
-    ```
-    """  # noqa: E501
-    words = ["hmm-datasets", "push", os.fspath(folder), repo_id]
-    if repo_type != "model":
-        words += ["--repo-type", repo_type]
-    if private:
-        words.append("--private")
-    return f"{_endpoint(endpoint)} does not answer; where it does, and with HF_TOKEN set: {shlex.join(words)}"
 
 
 def push_folder(
@@ -247,10 +169,10 @@ def push_files(
     if "README.md" in files:
         _check_front_matter(files["README.md"])
     _check_repo(repo_id, repo_type)
-    token = _token(token)
+    token = token_of(token)
     with pushable(files, folder, token) as paths:
         push = _Push(
-            api=HfApi(endpoint=_endpoint(endpoint), token=token, library_name="hmm-datasets"),
+            api=HfApi(endpoint=endpoint_of(endpoint), token=token, library_name="hmm-datasets"),
             repo_id=repo_id,
             repo_type=repo_type,
             private=private,
@@ -274,6 +196,7 @@ class _Push:
     paths: dict[str, Path]
     revision: str | None = None
     tag: str | None = None
+    has_xet: bool = True  # until the Hub says otherwise
     _is_private: bool = False
 
     def run(self) -> PushResult:
@@ -324,7 +247,9 @@ class _Push:
             )
         operations = [CommitOperationAdd(path, file) for path, file in self.paths.items()]
         for group in _groups(operations):
-            self._retried(f"upload {group[0].path_in_repo}", lambda group=group: self._upload(group), tries=3)
+            others = f" and {len(group) - 1:,} other files" if len(group) > 1 else ""
+            what = f"upload {group[0].path_in_repo}{others}"
+            self._retried(what, lambda group=group: self._upload(group), tries=3)
         info = self.api.create_commit(
             self.repo_id,
             operations,
@@ -336,9 +261,21 @@ class _Push:
         return info.oid, operations
 
     def _upload(self, group: list["CommitOperationAdd"]) -> None:
-        self.api.preupload_lfs_files(
-            self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
+        with contextlib.nullcontext() if self.has_xet else without_xet():
+            try:
+                self.api.preupload_lfs_files(
+                    self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
+                )
+                return
+            except ConnectionError as error:
+                if not (self.has_xet and lacks_xet(error)):
+                    raise
+        _logger.warning(
+            "%s has no Xet, so files are uploaded by Git LFS; HF_HUB_DISABLE_XET=1 tells other libraries to do so too",
+            self.api.endpoint,
         )
+        self.has_xet = False
+        self._upload(group)
 
     def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
         arrived = self._retried("list the files", lambda: self._listing(commit))
@@ -399,6 +336,7 @@ class _Push:
                 remedy = {
                     401: "; set HF_TOKEN to a token with write access, or run `hf auth login`",
                     403: f"; use a token that may write to {self.repo_id}, or another namespace",
+                    404: "; if it was deleted or renamed in the meantime, push again",
                 }.get(status, "")
                 return InputError(
                     f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{remedy}"
@@ -429,27 +367,6 @@ def _check_repo(repo_id: str, repo_type: str) -> None:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
         raise InputError(f"repo_id {repo_id!r} is not the name of a repository, expected USER/NAME: {error}") from None
-
-
-def _token(token: str | None) -> str:
-    from huggingface_hub import get_token
-
-    token = token or get_token()
-    if not token:
-        raise InputError(
-            "no token for the Hub: set HF_TOKEN to a token with write access, or run `hf auth login` "
-            "(tokens are made at https://huggingface.co/settings/tokens)"
-        )
-    return token
-
-
-def _endpoint(endpoint: str | None) -> str:
-    from huggingface_hub import constants
-
-    endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
-    if not endpoint.startswith(("http://", "https://")):
-        raise InputError(f"endpoint is {endpoint!r}, expected an address such as https://huggingface.co")
-    return endpoint
 
 
 def _size(operation: "CommitOperationAdd") -> int:

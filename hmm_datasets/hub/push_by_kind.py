@@ -14,9 +14,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..quantities import format_bytes
+from .access import RepoType
 from .cards import CARD_NAME, PLACEHOLDER, is_own_card
 from .contents import files_in
-from .kinds import Contents, RepoType, recognize
+from .kinds import Contents, recognize
 from .push import PushResult, push_files
 
 _MODEL_FILES = re.compile(

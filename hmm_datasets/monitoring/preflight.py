@@ -208,7 +208,7 @@ def check_hub(needed: bool = False) -> Check:
     Args:
         needed (`bool`, *optional*, defaults to `False`): whether the run pushes.
     """
-    from ..hub.push import reachable
+    from ..hub.access import reachable
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):

@@ -1,103 +1,9 @@
-"""A local Hub in a separate process, and child processes that use it with the real client.
-
-The client reads its endpoint from the environment when it is imported, and keeps a cache: so all that pushes or
-pulls runs in a child process with a fresh environment and home.
-"""
+"""The local Hub, and a folder to push to it."""
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
-import urllib.request
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-PUSH = """
-    import dataclasses, json, sys
-    import os
-    from huggingface_hub import constants
-    assert constants.ENDPOINT == os.environ["HF_ENDPOINT"]
-    from hmm_datasets.errors import InputError
-    from hmm_datasets.hub import push_folder
-    folder, repo_id, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    try:
-        print(json.dumps(dataclasses.asdict(push_folder(folder, repo_id, **options))))
-    except InputError as error:
-        print(json.dumps({"error": str(error)}))
-"""
-
-
-class LocalHub:
-    """The server's address, and what tests ask of it."""
-
-    def __init__(self, root: Path, *options: str):
-        self.root = root
-        command = [sys.executable, str(Path(__file__).with_name("local_hub.py")), "--port", "0", "--root", str(root)]
-        # The server ends with its standard input, so that it does not outlive a killed test run.
-        self.process = subprocess.Popen(
-            [*command, "--stop-with-stdin", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.endpoint = self.process.stdout.readline().strip().removeprefix("HF_ENDPOINT=")
-        self.token = self.process.stdout.readline().strip().removeprefix("HF_TOKEN=")
-
-    def stop(self) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:  # a forked child holds the other end of its standard input
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-    def environment(self, home: Path, **changes: str | None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-        environment = {
-            **kept,
-            "HF_ENDPOINT": self.endpoint,
-            "HF_TOKEN": self.token,
-            "HF_HOME": str(home),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            **changes,
-        }
-        return {name: value for name, value in environment.items() if value is not None}
-
-    def child(self, code: str, home: Path, *arguments: object, **changes: str | None):
-        """Run `code` in a fresh process, its `arguments` in `sys.argv`; return the JSON it prints last."""
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-            env=self.environment(home, **changes),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"child failed:\n{done.stdout}\n{done.stderr}"
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def get(self, path: str):
-        headers = {"Authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(self.endpoint + path, headers=headers)
-        with urllib.request.urlopen(request) as reply:
-            return json.load(reply)
-
-    def titles(self, repo: str, kind: str = "models") -> list[str]:
-        """Titles of the commits of main, newest first; the last is the one that a new repository has."""
-        return [row["title"] for row in self.get(f"/api/{kind}/{repo}/commits/main")]
-
-    def order_fault(self, **fault: object) -> None:
-        request = urllib.request.Request(self.endpoint + "/faults", json.dumps(fault).encode())
-        urllib.request.urlopen(request).close()
-
-    def requests(self) -> list[dict]:
-        return [json.loads(line) for line in (self.root / "requests.jsonl").read_text().splitlines()]
+from local_hub import PUSH, ForkedPushes, LocalHub
 
 
 @pytest.fixture(scope="session")
@@ -116,14 +22,26 @@ def folder(tmp_path):
     (folder / "deep" / "er" / "config.json").write_text('{"states": 3}\n')
     (folder / "empty.txt").touch()
     (folder / "small.safetensors").write_bytes(bytes(range(256)) * 4)
-    (folder / "large.safetensors").write_bytes(bytes(range(256)) * 10_000)
+    # Only the header of such a file is searched for tokens.
+    (folder / "large.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(range(256)) * 10_000)
     return folder
 
 
+@pytest.fixture(scope="session")
+def forked_pushes(local_hub, tmp_path_factory):
+    with ForkedPushes(local_hub, tmp_path_factory.mktemp("home")) as pushes:
+        yield pushes
+
+
 @pytest.fixture
-def push(local_hub, tmp_path):
+def push(local_hub, forked_pushes, tmp_path):
+    """Push a folder in a process of its own; return the result or `{"error": ...}`."""
+
     def run(folder, repo_id, *, environment=None, **options):
-        home = tmp_path / "home"
-        return local_hub.child(PUSH, home, folder, repo_id, json.dumps(options), **(environment or {}))
+        if environment is not None:  # read when huggingface_hub is imported
+            return local_hub.child(PUSH, tmp_path / "home", folder, repo_id, json.dumps(options), **environment)
+        (found,) = forked_pushes([{"folder": str(folder), "repo_id": repo_id, "options": options}])
+        assert found.pop("status") == 0, found["log"]
+        return {name: value for name, value in found.items() if name not in ("log", "seconds")}
 
     return run

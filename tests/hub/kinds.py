@@ -5,7 +5,6 @@ the table.
 """
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -222,8 +221,7 @@ def table(found: dict[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    from conftest import LocalHub
+    from local_hub import LocalHub
 
     with tempfile.TemporaryDirectory() as folder:
         hub = LocalHub(Path(folder) / "hub")

@@ -5,21 +5,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from local_hub import PULL, contents
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.push import push_folder
-
-PULL = """
-    import json, sys
-    from huggingface_hub import snapshot_download
-    print(json.dumps(snapshot_download(sys.argv[1], repo_type=sys.argv[2])))
-"""
-
-
-def contents(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.mark.launch

@@ -172,15 +172,15 @@ def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment)
 def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experiment, tmp_path):
     root, _ = experiment
     server = subprocess.Popen(
-        [sys.executable, "tests/hub/local_hub.py", "--port", "0", "--root", str(tmp_path / "hub")],
+        [sys.executable, "-m", "hmm_datasets.cli", "hub", "--port", "0"],
         cwd=program.root,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
+        line = next(line for line in server.stdout if line.strip().startswith("export "))
         environment = {
-            **dict(server.stdout.readline().strip().split("=", 1) for _ in range(2)),  # HF_ENDPOINT and HF_TOKEN
-            "HF_HUB_DISABLE_XET": "1",
+            **dict(word.split("=", 1) for word in line.split()[1:]),
             "HF_HUB_OFFLINE": "0",
             "NO_PROXY": "127.0.0.1,localhost",
             "HF_HOME": str(tmp_path / "home"),

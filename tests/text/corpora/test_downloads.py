@@ -1,12 +1,11 @@
 """An interrupted download of a corpus from the Hub continues where it stopped."""
 
-import importlib.util
 import json
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from cutting_proxy import CuttingProxy
+from local_hub import LocalHub
 
 pytestmark = pytest.mark.launch
 
@@ -35,11 +34,7 @@ READ = """
 
 @pytest.fixture
 def hub(tmp_path):
-    path = Path(__file__).parents[2] / "hub" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("hub_conftest", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    hub = module.LocalHub(tmp_path / "hub")
+    hub = LocalHub(tmp_path / "hub")
     yield hub
     hub.stop()
 
