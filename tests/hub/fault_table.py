@@ -269,13 +269,9 @@ class Case:
 
     def is_meant(self, request: dict) -> bool:
         """Whether a request is one at which the fault of this case is ordered."""
-        fault, is_ours = (
-            self.fault(),
-            self.row.where in IN_STORAGE or f"origin/{self.repo};" in f"{request['client']};",
-        )
-        return (
-            is_ours and request["method"] == fault["method"] and re.search(fault["path"], request["path"]) is not None
-        )
+        fault = self.fault()
+        is_ours = self.row.where in IN_STORAGE or f"origin/{self.repo}" in request["client"]
+        return is_ours and request["method"] == fault["method"] and bool(re.search(fault["path"], request["path"]))
 
     def pause(self, requests: list[dict]) -> float:
         """Seconds from the refused request to its repetition; 0 if there was none."""
