@@ -191,13 +191,16 @@ class Outcome:
     sent_at_first: list[str] = field(default_factory=list)
     sent_twice: list[str] = field(default_factory=list)
     pause: float = 0.0
+    struck: int = 0
 
     @property
     def summary(self) -> tuple[str, str, str]:
         """The first push, the repository after it, and the second push, in words."""
         first = f"error: {self.result['error']}" if "error" in self.result else "completes"
         first = "killed" if self.result["status"] == -9 else first
-        state = {"before": "as before", "after": "complete"}.get(self.visible.get("main", "before"), "half updated")
+        state = "complete" if self.visible.get("main") == "after" else "as before"
+        if not set(self.visible.values()) <= {"before", "after"}:
+            state = "half updated"
         again = "completes" if self.visible_again.get("main") == "after" and "error" not in self.again else "fails"
         return first, state, f"{again}, {len(self.sent_twice) or 'nothing'} sent twice"
 
@@ -206,7 +209,7 @@ class Case:
     """A row with its repository and the folders that are pushed to it."""
 
     def __init__(self, row: Row, number: int, folder: Path):
-        self.row, self.repo, self.folder = row, f"tester/fault-{number}", folder / f"run-{number}"
+        self.row, self.repo, self.folder = row, f"tester/fault-{number:03}", folder / f"run-{number}"
         self.folder.mkdir()
         chance = random.Random(number)
         self.new = {
@@ -262,12 +265,17 @@ class Case:
     def has(self, upload: tuple[str, str]) -> bool:
         """Whether something that arrived in storage is of this case."""
         name, client = upload
-        return name in map(_sha256, self.new.values()) or f"origin/{self.repo};" in f"{client};"
+        return name in map(_sha256, self.new.values()) or f"origin/{self.repo}" in client
+
+    def is_meant(self, request: dict) -> bool:
+        """Whether a request is one at which the fault of this case is ordered."""
+        fault = self.fault()
+        is_ours = self.row.where in IN_STORAGE or f"origin/{self.repo}" in request["client"]
+        return is_ours and request["method"] == fault["method"] and bool(re.search(fault["path"], request["path"]))
 
     def pause(self, requests: list[dict]) -> float:
         """Seconds from the refused request to its repetition; 0 if there was none."""
-        pattern = self.fault()["path"]
-        times = [row["time"] for row in requests if re.search(pattern, row["path"]) and self.repo in row["client"]]
+        times = [row["time"] for row in requests if self.is_meant(row)]
         return times[1] - times[0] if len(times) > 1 else 0.0
 
     @staticmethod
@@ -301,6 +309,7 @@ def run_table(hub: LocalHub, folder: Path, rows: tuple[Row, ...] = ROWS) -> list
         again = [upload[0] for upload in _uploads(requests[before:]) if case.has(upload)]
         outcome.sent_twice = [name for name in again if name in outcome.sent_at_first]
         outcome.pause = case.pause(requests[:before])
+        outcome.struck = len([row for row in requests[:before] if "fault" in row and case.is_meant(row)])
     return outcomes
 
 

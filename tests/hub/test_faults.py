@@ -52,6 +52,7 @@ def test_a_fault_ends_in_the_new_run_or_in_one_line_that_says_what_to_do(case):
     else:
         assert "error" not in found
     assert outcome.pause >= row.seconds
+    assert (outcome.struck > 0) is (row.order.get("times") != 0)
 
 
 def test_every_revision_that_a_reader_sees_is_one_of_the_two_runs(case):

@@ -13,7 +13,7 @@ import pytest
 from local_hub import PULL, PUSH, PYTHONPATH, LocalHub, contents, variables_to_paste
 
 from hmm_datasets.hub.local_server.lz4 import decompress
-from hmm_datasets.hub.local_server.repositories import Refusal
+from hmm_datasets.hub.local_server.repositories import Refusal, Repo, Repositories
 from hmm_datasets.hub.local_server.xet import _decompressed, files_of
 
 USUAL_CALLS = """
@@ -240,6 +240,23 @@ def test_what_was_pushed_is_there_after_the_server_was_killed(command, folder, t
     assert contents(folder).items() <= contents(Path(pulled)).items()
     assert hub.child(PUSH, tmp_path / "home", folder, "USER/run", "{}")["commit"] == commit
     assert not list((kept / "objects").glob(".*"))
+
+
+def test_a_commit_during_which_the_server_died_is_as_if_it_had_not_been(tmp_path, monkeypatch):
+    repositories = Repositories(tmp_path)
+    repo = repositories.create("models", "USER/run", False, {"a.txt": b"one"})
+    files = {"a.txt": repositories.store(b"two")}
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Repo, "change", die)  # the last step of a commit
+    with pytest.raises(KeyboardInterrupt):
+        repo.add_commit("refs/heads/main", "second", "", files)
+    (repo.folder / ".repository.json.half").write_text('{"refs": ')
+    again = Repositories(tmp_path).get("models", "USER/run")
+    assert [commit.title for commit in again.history("main")] == ["initial commit"]
+    assert again.commit("main") == repo.commit("main")
 
 
 def refusal(process: subprocess.Popen) -> str:

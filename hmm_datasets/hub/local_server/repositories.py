@@ -182,7 +182,7 @@ class Repo:
         if ref is not None:
             return self.commits[self.refs[ref]]
         if len(revision) >= 7:
-            found = [commit for oid, commit in self.commits.items() if oid.startswith(revision)]
+            found = [self.commits[oid] for oid in list(self.commits) if oid.startswith(revision)]
             if len(found) == 1:
                 return found[0]
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
