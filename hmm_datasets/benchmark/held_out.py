@@ -92,7 +92,7 @@ def open_benchmark(
 
     ```python
     >>> open_benchmark(processes=["even"]).processes[0].texts()[0][:9]
-    'B B A A A'
+    'B A B B A'
 
     ```
     """
