@@ -1,7 +1,7 @@
 """The benchmark as a task of inspect-ai, which reports nats per symbol above the optimum.
 
     inspect eval hmm_datasets/hmm_benchmark --model hf/USER/MODEL
-    inspect eval hmm_datasets/hmm_benchmark --model hmm_datasets/symbols/PATH
+    inspect eval hmm_datasets/hmm_benchmark --model symbols/PATH
 
 The scores are those of `hmm-datasets benchmark`, since the same functions compute them. Inspect's log-probabilities
 of a prompt (`GenerateConfig.prompt_logprobs`) come only from servers such as vLLM; its provider `hf` has none
@@ -77,7 +77,7 @@ def read_sequences(num_sequences: int, batch_size: int) -> Solver:
             if not hasattr(api, "model") or not hasattr(api, "tokenizer"):
                 raise InputError(
                     f"{state.model}: its provider does not give log-probabilities of a text; use --model hf/MODEL, or "
-                    "hmm_datasets/symbols/MODEL for a model without a tokenizer"
+                    "symbols/MODEL for a model without a tokenizer"
                 )
             held_out = HeldOut(name, chosen_processes([name])[name], num_sequences)
             accelerator = Accelerator(cpu=api.model.device.type == "cpu")
