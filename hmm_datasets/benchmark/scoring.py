@@ -16,6 +16,7 @@ independent.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..evaluation.scoring import Row, beginning_token, common_prefix, context_li
 from ..hmm.analysis.predictors import predictors_of, stream
 from ..progress_bars import progress_bar
 from .held_out import LENGTH, HeldOut
-from .processes import mixture
+from .processes import benchmark_processes, mixture
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -117,15 +118,21 @@ def model_nats(
 
 
 def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
-    """The loss of each of [`BASELINES`] on every symbol, in nats."""
+    """The loss of each of [`BASELINES`] on every symbol, in nats; computed once, however many models are scored."""
+    return _baseline_losses(held_out.name, held_out.num_sequences)
+
+
+@cache
+def _baseline_losses(name: str, num_sequences: int) -> dict[str, Float[np.ndarray, "N L"]]:
+    held_out = HeldOut(name, benchmark_processes()[name], num_sequences)
     predictors = predictors_of(held_out.hmm) | {"mixture": mixture().next_token_probs}
     found = {}
-    for name in BASELINES:
+    for baseline in BASELINES:
         losses = [
             -probs[:, :-1].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
-            for tokens, probs in stream(predictors[name], held_out.tokens, show_progress=False)
+            for tokens, probs in stream(predictors[baseline], held_out.tokens, show_progress=False)
         ]
-        found[name] = torch.cat(losses).numpy()
+        found[baseline] = torch.cat(losses).numpy()
     return found
 
 
