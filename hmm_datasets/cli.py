@@ -128,6 +128,22 @@ def _add_result_commands(commands) -> None:
         help="entry that the heat map shows, default optimum.bayes_gap.bayes_gap",
     )
 
+    command = _add(commands, "benchmark", benchmark, "score models on twelve processes whose optimum is known")
+    command.add_argument(
+        "models", nargs="*", metavar="MODEL", help="causal language model, or folder with one for each process"
+    )
+    command.add_argument("--data", metavar="DATA", help="folder or Hub name of the data set; computed by default")
+    command.add_argument(
+        "--process", action="append", default=[], metavar="NAME", help="one process, may be repeated; default all"
+    )
+    command.add_argument("--track", choices=("ids", "text"), help="default text if the model has a tokenizer")
+    command.add_argument("--num-sequences", type=int, default=256, metavar="N", help="of each process, default 256")
+    command.add_argument("--batch-size", type=int, default=32, metavar="B", help="sequences per pass, default 32")
+    command.add_argument("--output-dir", metavar="FOLDER", help="default benchmark/ in the model's folder")
+    command.add_argument("--dataset-id", metavar="USER/NAME", help="data set that .eval_results names; default DATA")
+    command.add_argument("--push", action="store_true", help="add .eval_results to the model's repository on the Hub")
+    command.add_argument("--write-data", metavar="FOLDER", help="write the data set's repository there, for the Hub")
+
     command = _add(commands, "push", push, "push a run, HMM, data set or anything else to the Hub, in one commit")
     command.add_argument("path", type=Path, metavar="PATH", help="folder, or file of documents")
     command.add_argument("repo_id", metavar="REPO_ID", help="USER/NAME")
@@ -258,6 +274,38 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.output_dir is not None:
         write_comparison(found, arguments.output_dir)
         print(f"\n{arguments.output_dir}/")
+    return 0
+
+
+def benchmark(arguments: argparse.Namespace) -> int:
+    """Score models on the benchmark, or write the benchmark's data set."""
+    from .benchmark.report import BenchmarkSettings, models_text, run_benchmark
+    from .benchmark.repository import write_benchmark
+
+    if not arguments.models and arguments.write_data is None:
+        raise InputError("benchmark: give a MODEL to score, or --write_data FOLDER to write the data set")
+    if len(arguments.models) > 1 and arguments.output_dir is not None:
+        raise InputError("--output_dir: is one folder for several models; leave it out, or give one MODEL")
+    if arguments.write_data is not None:
+        write_benchmark(arguments.write_data)
+        print(f"{arguments.write_data}/: `hmm-datasets push {arguments.write_data} USER/NAME --repo-type dataset`")
+    settings = [
+        BenchmarkSettings(
+            model=model,
+            data=arguments.data,
+            processes=tuple(arguments.process),
+            track=arguments.track,
+            num_sequences=arguments.num_sequences,
+            batch_size=arguments.batch_size,
+            output_dir=arguments.output_dir,
+            dataset_id=arguments.dataset_id,
+            push=arguments.push,
+        )
+        for model in arguments.models
+    ]
+    reports = [run_benchmark(one) for one in settings]
+    if len(reports) > 1:
+        print(f"\n{models_text(reports)}")
     return 0
 
 

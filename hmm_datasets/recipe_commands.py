@@ -64,6 +64,9 @@ RECIPE_COMMANDS = {
     "icl-transition": RecipeCommand(
         "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
     ),
+    "benchmark-models": RecipeCommand(
+        "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
+    ),
     "leaky-tokenizer": RecipeCommand(
         "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
     ),

@@ -206,7 +206,7 @@ class _Subject:
         from ..hmm import causal_lm  # noqa: F401, so that `settings.model` can be an HMM
         from ..hmm.families import Family
         from ..hmm.model import HMM
-        from ..training.models import load_pretrained
+        from ..training.models import load_pretrained, tokenizer_of
         from .targets import open_target
 
         self.settings = settings
@@ -220,7 +220,7 @@ class _Subject:
             )
         self.source: HMM | Family | None = processes[0] if processes else None
         self.held_out: TokenStream | Documents | None = texts[0] if texts else None
-        self.tokenizer: PreTrainedTokenizerBase | None = _tokenizer(settings.model)
+        self.tokenizer: PreTrainedTokenizerBase | None = tokenizer_of(settings.model)
 
     def tasks(self) -> list[str]:
         """The tasks in the settings, or all that apply, in the order of `TASKS`."""
@@ -359,20 +359,6 @@ class _Subject:
         measured = self._measure_optimum(model, self.settings.checkpoint_sequences, accelerator)
         progress = {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
         return progress | evaluation_of(measured) if measured else {}
-
-
-def _tokenizer(name: str) -> "PreTrainedTokenizerBase | None":
-    from transformers import AutoTokenizer
-
-    from ..training.models import load_pretrained
-
-    folder = Path(name)
-    if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
-        return None  # trained on symbols; transformers would make up a tokenizer or ask the Hub
-    try:
-        return load_pretrained(AutoTokenizer, name)
-    except InputError:
-        return None
 
 
 def _revisions(model: str, names: list[str]) -> list[str]:

@@ -232,6 +232,14 @@ def _dataset(path: Path, repo_type: RepoType | None) -> Contents:
     return Contents("data set of an HMM", "dataset", path, files_in(path, DEFAULT_IGNORE))
 
 
+def _is_benchmark(path: Path) -> bool:
+    return (path / "eval.yaml").is_file()
+
+
+def _benchmark(path: Path, repo_type: RepoType | None) -> Contents:
+    return Contents("benchmark", "dataset", path, files_in(path, DEFAULT_IGNORE))
+
+
 def _model_type(path: Path) -> str | None:
     config = path / CONFIG_NAME
     found = read_json(config) if config.is_file() else None
@@ -239,6 +247,7 @@ def _model_type(path: Path) -> str | None:
 
 
 _KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path, RepoType | None], Contents]], ...] = (
+    (_is_benchmark, _benchmark),
     (_is_dataset, _dataset),
     (_is_process, _process),
     (_is_fit, _fit),

@@ -30,7 +30,7 @@ from ..shipped_files import local_or_shipped
 
 if TYPE_CHECKING:
     import torch
-    from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
+    from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from .sources import TrainingData
 
@@ -312,3 +312,16 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({str(error).splitlines()[0]})"
         ) from None
+
+
+def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":
+    """The tokenizer of a model, or None for one that was trained on symbols."""
+    from transformers import AutoTokenizer
+
+    folder = Path(name_or_path)
+    if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
+        return None  # transformers would make up a tokenizer or ask the Hub
+    try:
+        return load_pretrained(AutoTokenizer, name_or_path)
+    except InputError:
+        return None

@@ -1,0 +1,98 @@
+"""Scores of models whose losses are known in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hmm_datasets.benchmark.held_out import LENGTH, open_benchmark
+from hmm_datasets.benchmark.scoring import BASELINES, baseline_losses, model_nats, optimal_nats, score_model
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.causal_lm import HMMForCausalLM
+
+ACCELERATOR = Accelerator(cpu=True)
+FEW = open_benchmark(num_sequences=6).processes
+
+
+def uniform_llama(vocab_size: int, bos: int | None) -> LlamaForCausalLM:
+    """A Llama that predicts every token with the same probability."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = LlamaConfig(vocab_size=vocab_size, bos_token_id=bos, max_position_embeddings=2 * LENGTH, **sizes)
+    model = LlamaForCausalLM(config).eval()
+    torch.nn.init.zeros_(model.lm_head.weight)
+    return model
+
+
+def word_tokenizer(words: list[str], *, split: bool) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per letter, or one for the letter and one for the space before it."""
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="?"))
+    behavior = "isolated" if split else "removed"
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="?")
+
+
+def test_the_exact_hmm_scores_zero_on_every_process():
+    exact = {one.name: HMMForCausalLM.from_hmm(one.hmm, bos_token_id=one.hmm.num_symbols).eval() for one in FEW}
+    found = score_model(exact, None, FEW, ACCELERATOR)
+    assert found["track"] == "ids"
+    assert len(found["processes"]) == 12
+    for row in [*found["processes"].values(), found["mean"]]:
+        assert abs(row["excess"]) < 1e-9
+        assert row["share"] == pytest.approx(1)
+
+
+def test_a_uniform_model_scores_the_logarithm_of_its_vocabulary_minus_the_optimum():
+    names = [one.name for one in FEW]
+    found = score_model(dict.fromkeys(names, uniform_llama(17, 16)), None, FEW, ACCELERATOR)
+    for one in FEW:
+        row = found["processes"][one.name]
+        optimum = -one.log_probs.mean()
+        assert row["excess"] == pytest.approx(math.log(17) - optimum, abs=1e-6)
+        assert row["baselines"]["uniform"] == pytest.approx(math.log(one.hmm.num_symbols) - optimum, abs=1e-12)
+    excess, error = (
+        np.array([row[key] for row in found["processes"].values()]) for key in ("excess", "standard_error")
+    )
+    assert found["mean"]["excess"] == pytest.approx(excess.mean())
+    assert found["mean"]["standard_error"] == pytest.approx(np.sqrt((error**2).sum()) / 12)
+
+
+def test_the_score_of_text_sums_over_the_tokens_of_each_symbol():
+    letters = [*"ABCDEFGHIJKLMNOP", "?", " "]
+    [held_out] = open_benchmark(processes=["mess3"], num_sequences=3).processes
+    model, log = uniform_llama(18, None), math.log(18)
+    for split, tokens in ((False, 1), (True, 2)):
+        nats = model_nats(held_out, model, word_tokenizer(letters, split=split), ACCELERATOR, batch_size=2)
+        np.testing.assert_allclose(nats, tokens * log, atol=1e-6)
+    np.testing.assert_allclose(optimal_nats(held_out, "text"), -held_out.log_probs[:, 1:].mean(axis=1))
+
+
+def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_most_their_logarithm():
+    for held_out in open_benchmark().processes[:6]:
+        optimum = -held_out.log_probs.mean()
+        losses = {name: values.mean() - optimum for name, values in baseline_losses(held_out).items()}
+        assert list(losses) == list(BASELINES)
+        assert min(losses.values()) > -0.002
+        assert losses["mixture"] <= math.log(12) / LENGTH + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (uniform_llama(3, 2), "the model has 3 tokens, but mess3 has 3 symbols and a beginning token.*--process"),
+        (uniform_llama(17, 1), "bos_token_id is 1; expected the id of its beginning token, 3 or more for mess3"),
+        (uniform_llama(17, None), "bos_token_id is None; expected"),
+    ],
+)
+def test_a_model_that_cannot_read_the_symbols_is_refused(model, message):
+    [held_out] = open_benchmark(processes=["mess3"], num_sequences=2).processes
+    with pytest.raises(InputError, match=message):
+        model_nats(held_out, model, None, ACCELERATOR, batch_size=2)
+
+
+def test_a_model_of_one_process_is_scored_on_that_one():
+    [held_out] = open_benchmark(processes=["even"], num_sequences=2).processes
+    assert model_nats(held_out, uniform_llama(3, 2), None, ACCELERATOR, batch_size=2) == pytest.approx(math.log(3))
