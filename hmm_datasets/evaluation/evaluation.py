@@ -113,6 +113,9 @@ class EvaluationSettings:
         default=None, metadata={"help": "Maximum number of questions per task of CORE."}
     )
     core_baselines: str = field(default="v1", metadata={"help": "Version of the random baselines of CORE: v1 or v2."})
+    push: bool = field(
+        default=False, metadata={"help": "Add the results to the model's repository on the Hub, in its card."}
+    )
     batch_size: int = field(default=32, metadata={"help": "Rows per rank in one forward pass."})
     seed: int = field(default=0, metadata={"help": "Seed of sampled text, of controls and of bootstraps."})
 
@@ -133,6 +136,11 @@ class EvaluationSettings:
         if self.revisions and folder.is_dir():
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
+            )
+        if self.push and folder.is_dir():
+            raise InputError(
+                f"push is set, but {self.model} is a folder; name its repository, or push the folder with "
+                "hmm-datasets push"
             )
         if not self.targets and trained_on["settings"].get("hmm"):
             self.targets = [trained_on["settings"]["hmm"]]

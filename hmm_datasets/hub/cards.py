@@ -17,7 +17,7 @@ from ..shipped_files import shipped
 from .card_facts import CardKind, checked_facts
 
 if TYPE_CHECKING:
-    from huggingface_hub import DatasetCardData, ModelCardData
+    from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
 
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 
@@ -154,21 +154,11 @@ def template_path(kind: CardKind) -> Path:
 
 
 def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
     hub_name = next(iter(facts["datasets"]), None)
-    results = [
-        EvalResult(
-            task_type="text-generation",
-            dataset_type=hub_name or "custom",
-            dataset_name=hub_name or facts["data"].strip().splitlines()[0][:80],
-            metric_type=re.sub(r"[^a-z0-9]+", "_", metric["name"].lower()).strip("_"),
-            metric_name=f"{metric['name']} ({metric['unit']})",
-            metric_value=float(metric["value"]),
-            metric_args=_error_of(metric),
-        )
-        for metric in facts.get("metrics", [])
-    ]
+    named = hub_name or facts.get("data", "").strip().partition("\n")[0][:80]
+    results = [eval_result(metric, named, hub_name or "custom") for metric in facts.get("metrics", [])]
     return ModelCardData(
         license=facts["license"] and facts["license"].lower(),
         library_name="transformers" if kind == "model" else "hmm-datasets",
@@ -181,9 +171,20 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
     )
 
 
-def _error_of(metric: dict[str, Any]) -> dict[str, float] | None:
+def eval_result(metric: dict[str, Any], dataset_name: str, dataset_type: str) -> "EvalResult":
+    """A metric in the form of the card's `model-index`."""
+    from huggingface_hub import EvalResult
+
     error = metric["standard_error"]
-    return None if error is None else {"standard_error": float(error)}
+    return EvalResult(
+        task_type="text-generation",
+        dataset_type=dataset_type,
+        dataset_name=dataset_name,
+        metric_type=re.sub(r"[^a-z0-9]+", "_", metric["name"].lower()).strip("_"),
+        metric_name=f"{metric['name']} ({metric['unit']})",
+        metric_value=float(metric["value"]),
+        metric_args=None if error is None else {"standard_error": float(error)},
+    )
 
 
 def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":

@@ -19,7 +19,7 @@ from ..quantities import format_duration
 from .cards import is_own_card, write_card
 from .redaction import Redaction
 
-__all__ = ["write_hmm_card", "write_process_card", "write_run_card"]
+__all__ = ["metrics_of", "write_hmm_card", "write_process_card", "write_run_card"]
 
 _NATS = "nats/token"
 
@@ -211,21 +211,30 @@ def _evaluated(
     for report in reports:
         if report.get("model", {}).get("sha256") != own:
             continue
-        found, floor = [], None
-        if "optimum" in report:
-            entropy, gap, best = (
-                report["optimum"]["cross_entropy"],
-                report["optimum"]["bayes_gap"],
-                report["optimum"]["floor"],
-            )
-            title = "Bayes" if best == "bayes" else "lower bound of the"
-            found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
-            found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))
-            name = "Bayes-optimal cross-entropy" if best == "bayes" else "Lower bound of the cross-entropy"
-            floor = metric(name, *_value(entropy[best], "cross_entropy"))
-        if "text" in report:
-            found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
-        yield found, floor
+        yield metrics_of(report)
+
+
+def metrics_of(report: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The metrics of an evaluation, and the best possible value if the distribution is known.
+
+    Args:
+        report (mapping): the content of `report.json`.
+    """
+    found, floor = [], None
+    if "optimum" in report:
+        entropy, gap, best = (
+            report["optimum"]["cross_entropy"],
+            report["optimum"]["bayes_gap"],
+            report["optimum"]["floor"],
+        )
+        title = "Bayes" if best == "bayes" else "lower bound of the"
+        found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
+        found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))
+        name = "Bayes-optimal cross-entropy" if best == "bayes" else "Lower bound of the cross-entropy"
+        floor = metric(name, *_value(entropy[best], "cross_entropy"))
+    if "text" in report:
+        found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
+    return found, floor
 
 
 def _value(measured: Mapping[str, Any], name: str) -> tuple[float, float | None]:
