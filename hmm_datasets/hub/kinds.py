@@ -172,6 +172,9 @@ def _tokens(path: Path, repo_type: RepoType | None) -> Contents:
             corpus: {split: TokenStream(place) for split, place in sorted(splits.items(), key=_train_first)}
             for corpus, splits in _indexes(path).items()
         }
+        # The largest corpus first, since that is what `load_dataset` gives without a config.
+        sizes = {corpus: sum(stream.num_tokens for stream in splits.values()) for corpus, splits in streams.items()}
+        streams = {corpus: streams[corpus] for corpus in sorted(streams, key=sizes.__getitem__, reverse=True)}
         write_token_dataset(streams, folder, tokenizer=None if tokenizer is None else "tokenizer", **settings)
 
     return Contents("token stream", "dataset", path, files, make, "Parquet files of the documents and a card")

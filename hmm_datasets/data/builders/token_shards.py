@@ -1,4 +1,4 @@
-"""`datasets.load_dataset("token_shards", ...)`: a token stream as a Hugging Face data set, and as Parquet for the Hub.
+"""`datasets.load_dataset("token_shards", ...)`: a token stream as a Hugging Face data set.
 
 ```python
 import hmm_datasets
@@ -28,16 +28,13 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import InputError
-from ...files import atomic_folder
 from ...hmm.sampling.sequences import smallest_unsigned
 from ...hub_download import is_address, parent_of
-from ...progress_bars import progress_bar
 from ...shuffle import indices_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
-from ..parquet import MAX_SHARD_BYTES, write_split
 from ..windows import TokenWindows
-from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
+from .indexed_builder import IndexedBuilder, IndexedExamples, files_named
 
 _TABLE_TOKENS = 1 << 22
 
@@ -168,56 +165,6 @@ def _opened(folders: Iterable[str]) -> dict[str, TokenStream]:
                 f"{parent_of(places[name])}: {names[0]} and {name} are of different tokenizers; tokenize one again"
             )
     return streams
-
-
-def export_parquet(
-    data_dir: str | os.PathLike,
-    folder: str | os.PathLike,
-    *,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-    show_progress: bool = True,
-) -> dict[str, list[str]]:
-    """Write token streams as Parquet for the Hub, one document per row. The folder is written atomically.
-
-    The column `input_ids` has lists of the smallest unsigned type that can store all ids. The files are named as on
-    the Hub (`data/train-00000-of-00002.parquet`), so that `load_dataset` reads the folder directly, locally or after
-    `huggingface_hub.upload_folder`. Memory is for 4 million tokens, or for one document if that is longer.
-
-    Args:
-        data_dir (`str` or `os.PathLike`): folder as for `load_dataset("token_shards", data_dir=...)`.
-        folder (`str` or `os.PathLike`): output folder; must be new or empty.
-        max_shard_bytes (`int`, *optional*, defaults to 500,000,000): maximum size of the tokens in a file, in bytes
-            before compression; a longer document has its own file.
-        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
-
-    Returns:
-        `dict[str, list[str]]`: the files of each split, as paths in the folder.
-
-    Raises:
-        `InputError`: the folder is not empty, or `data_dir` has no token stream.
-    """
-    folder = Path(folder)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder}: exists already; choose another folder, or delete it")
-    streams = token_streams(data_dir)
-    dtype = smallest_unsigned(next(iter(streams.values())).index.vocab_size)
-    features = features_of(dtype, ["input_ids"])
-    total = sum(stream.num_documents for stream in streams.values())
-    with (
-        atomic_folder(folder) as temporary,
-        progress_bar(total, " documents", shown=show_progress, desc="Parquet") as bar,
-    ):
-        return {
-            name: write_split(
-                temporary,
-                name,
-                document_tables(stream, max_shard_bytes // dtype.itemsize),
-                features,
-                max_shard_bytes=max_shard_bytes,
-                on_rows=bar.update,
-            )
-            for name, stream in streams.items()
-        }
 
 
 def document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:

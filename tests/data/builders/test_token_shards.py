@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import hmm_datasets  # noqa: F401 (makes "token_shards" known)
 from hmm_datasets.data.builders import token_shards
-from hmm_datasets.data.builders.token_shards import TokenExamples, export_parquet
+from hmm_datasets.data.builders.token_shards import TokenExamples
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, write_tokens
 
@@ -208,58 +208,6 @@ def test_shuffling_permutes_the_whole_and_ranks_still_share_it(load, stream):
     shares = [rows(split_dataset_by_node(shuffled(), rank, 2)) for rank in range(2)]
     assert sorted(chain(*shares)) == sorted(whole)
     assert rows(load(length=16).shuffle(seed=4, buffer_size=1)) != whole
-
-
-# Parquet
-
-
-def test_parquet_files_of_bounded_size_read_back_equal(tmp_path, monkeypatch):
-    monkeypatch.setattr(token_shards, "_TABLE_TOKENS", 300)
-    train, test = write(tmp_path / "both" / "train"), write(tmp_path / "both" / "test", count=9, seed=1)
-    files = export_parquet(tmp_path / "both", tmp_path / "out", max_shard_bytes=1000, show_progress=False)
-    assert len(files["train"]) >= train.num_tokens * 2 / 1000
-    assert files["test"] == ["data/test-00000-of-00001.parquet"]
-    found = load_dataset(
-        "parquet",
-        data_files={name: [str(tmp_path / "out" / file) for file in paths] for name, paths in files.items()},
-        cache_dir=str(tmp_path / "cache"),
-    )
-    assert rows(found["train"]) == documents(train)
-    assert rows(found["test"]) == documents(test)
-    assert found["train"].features == Features({"input_ids": List(Value("uint16"))})
-    for file in files["train"]:
-        alone = load_dataset("parquet", data_files=str(tmp_path / "out" / file), split="train", streaming=True)
-        assert sum(len(row) for row in rows(alone)) * 2 <= 1000
-    by_folder = load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
-    assert {name: split.num_rows for name, split in by_folder.items()} == {"train": 120, "test": 9}
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
-
-
-def test_a_document_larger_than_a_file_has_one_to_itself(tmp_path):
-    folder = tmp_path / "a"
-    sizes = [3, 500, 3, 3]
-    write_tokens([[7] * size for size in sizes], folder, vocab_size=9, eos_id=0, tokenizer_hash="", corpus="test")
-    files = export_parquet(folder, tmp_path / "out", max_shard_bytes=20, show_progress=False)["train"]
-    found = [
-        [len(row) - 1 for row in rows(load_dataset("parquet", data_files=str(tmp_path / "out" / f), split="train"))]
-        for f in files
-    ]
-    assert found == [[3], [500], [3, 3]]
-
-
-def test_an_export_that_fails_leaves_nothing(tmp_path, stream, monkeypatch):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("...")
-    assert "exists already" in error(export_parquet, stream.folder, tmp_path / "full")
-    assert "max_shard_bytes is 0" in error(export_parquet, stream.folder, tmp_path / "out", max_shard_bytes=0)
-
-    def broken(self, start, stop):
-        raise OSError("input/output error")
-
-    monkeypatch.setattr(TokenStream, "read", broken)
-    with pytest.raises(OSError, match="input/output error"):
-        export_parquet(stream.folder, tmp_path / "out", show_progress=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "tokens"]
 
 
 # Errors
