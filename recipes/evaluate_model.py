@@ -1,0 +1,27 @@
+"""Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
+
+    hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm
+
+Without `--launch` it runs in one process. It writes `report.json`, `report.html`, `plots/` and `items/` to
+`output_dir`, by default `evaluation/` in the model's folder. With `--push` the results go into the card of a model on
+the Hub too.
+"""
+
+from hmm_datasets.evaluation.evaluation import EvaluationSettings
+from hmm_datasets.launch import run
+
+
+def main(settings: EvaluationSettings) -> None:
+    """Evaluate the model."""
+    from hmm_datasets.evaluation.evaluation import evaluate_model
+
+    report = evaluate_model(settings)
+    if settings.push and report:
+        from hmm_datasets.hub.push_results import push_results
+
+        pushed = push_results(report, settings.model)
+        print(f"{pushed.url} at {pushed.commit}: results added")
+
+
+if __name__ == "__main__":
+    run(main, EvaluationSettings)

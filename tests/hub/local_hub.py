@@ -49,6 +49,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def _end(process: subprocess.Popen) -> None:
+    """End a program that ends with its standard input."""
+    process.stdin.close()
+    try:
+        process.wait(timeout=1)
+    except subprocess.TimeoutExpired:  # a forked child of the tests holds the other end of its standard input
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
 class LocalHub:
     """The server's address, and what tests ask of it."""
 
@@ -76,13 +87,7 @@ class LocalHub:
         self.endpoint, self.token = self.variables["HF_ENDPOINT"], self.variables["HF_TOKEN"]
 
     def stop(self) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:  # a forked child holds the other end of its standard input
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+        _end(self.process)
 
     def environment(self, home: Path, **changes: str | None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
@@ -155,6 +160,4 @@ class ForkedPushes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        _end(self.process)
