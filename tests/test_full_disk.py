@@ -89,6 +89,7 @@ def test_a_full_disk_is_reported_in_one_line_and_destroys_nothing(action, disk, 
     assert not [name for name in after if "/." in f"/{name}"], "nothing half-written is left"
 
 
+@pytest.mark.launch
 def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(small_disk, capsys):
     disk = small_disk("20m")
     evaluate(disk)

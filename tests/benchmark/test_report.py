@@ -22,6 +22,7 @@ def exact(tmp_path_factory):
     return folder
 
 
+@pytest.mark.launch
 def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exact, tmp_path, capsys):
     arguments = ["benchmark", str(exact), "--output_dir", str(tmp_path), "--dataset_id", "me/hmm-benchmark"]
     assert main(arguments) == 0

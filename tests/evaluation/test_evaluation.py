@@ -172,6 +172,7 @@ def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsy
     assert (tmp_path / "both" / "comparison.json").exists()
 
 
+@pytest.mark.launch
 def test_a_second_evaluation_replaces_the_first(run, tmp_path):
     command = ["evaluate", str(run), "--output_dir", str(tmp_path), "--num_sequences", "8"]
     assert main([*command, "--tasks", "optimum", "beliefs"]) == 0

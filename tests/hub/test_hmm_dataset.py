@@ -28,10 +28,10 @@ SOURCES = {
 SIZES = {"num_sequences": 300, "num_test_sequences": 20, "length": 12, "seed": 5}
 
 
-@pytest.fixture(params=SOURCES)
-def written(request, tmp_path):
-    source = SOURCES[request.param]
-    return source, write_hmm_dataset(source, tmp_path / "data", **SIZES, licence="cc0-1.0", show_progress=False)
+@pytest.fixture(scope="module", params=SOURCES)
+def written(request, tmp_path_factory):
+    source, folder = SOURCES[request.param], tmp_path_factory.mktemp("hmm") / "data"
+    return source, write_hmm_dataset(source, folder, **SIZES, licence="cc0-1.0", show_progress=False)
 
 
 def test_plain_datasets_reads_the_rows_that_the_builder_streams(written, tmp_path):
@@ -74,6 +74,7 @@ def test_the_card_loads_the_configs_and_tells_the_floor(written):
     assert (folder / "optimal_loss.png").stat().st_size > 10_000
 
 
+@pytest.mark.launch
 def test_parquet_is_written_for_the_viewer_and_twice_alike(tmp_path):
     folders = [
         write_hmm_dataset(processes.mess3(), tmp_path / name, **SIZES, name="x", show_progress=False) for name in "ab"

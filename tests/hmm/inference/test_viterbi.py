@@ -119,6 +119,7 @@ def score(hmm: HMM, states, word) -> float:
     return math.fsum([math.log(hmm.start[states[0]]), *steps, *np.log(hmm.emission[states, word])])
 
 
+@pytest.mark.launch
 def test_the_best_path_over_ten_thousand_tokens_is_the_same_in_float32():
     hmm = processes.random(4, 3, alpha=0.5, seed=4)
     tokens = hmm.sample(2, 10_000, seed=6)
