@@ -1,4 +1,3 @@
-import functools
 import os
 import shlex
 import signal
@@ -73,9 +72,7 @@ def test_an_interrupt_ends_both_lanes(tmp_path):
         run_stages([SideBySide([[("A", {waits!r})], [("B", {waits!r})]])], Path({str(tmp_path)!r}))
     """)
     root = Path(__file__).resolve().parents[1]
-    # A shell that starts the tests in the background ignores interrupts, and children inherit that.
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=root, stderr=subprocess.PIPE, preexec_fn=heeds)
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=root, stderr=subprocess.PIPE)
     while len(list(tmp_path.glob("*.pid"))) < 2:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
