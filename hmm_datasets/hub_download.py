@@ -167,16 +167,19 @@ def download_file(file: Repository, *, again: bool = False) -> Path:
     return Path(_explained(str(file), "cannot be read from the Hub", action))
 
 
-def download_optional(model: str, name: str) -> Path | None:
-    """Download a file of a model's repository; None if it has none, or if the Hub cannot be reached.
+def model_file(model: str, name: str) -> Path | None:
+    """A file of a model, which is downloaded from the Hub; None if there is none or the Hub cannot be reached.
 
     Args:
-        model (`str`): `"USER/NAME"` or `"USER/NAME@REVISION"`.
+        model (`str`): a folder, `"USER/NAME"` or `"USER/NAME@REVISION"`.
         name (`str`): name of the file.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    if Path(model).is_dir():
+        path = Path(model, name)
+        return path if path.is_file() else None
     repo_id, revision = split_revision(model)
     try:
         return Path(hf_hub_download(repo_id, name, revision=revision))
@@ -186,7 +189,7 @@ def download_optional(model: str, name: str) -> Path | None:
 
 def commit_of(model: str) -> str | None:
     """The commit that a model's name on the Hub means now; None for a folder, or if it cannot be found out."""
-    path = None if Path(model).is_dir() else download_optional(model, "config.json")
+    path = None if Path(model).is_dir() else model_file(model, "config.json")
     return None if path is None else Repository.commit_of(path)
 
 

@@ -118,7 +118,8 @@ def _write_dataset(root: Path, licence: str) -> None:
     data = read_json(root / "pretrain_hmm" / "run.json")["data"]
     written = root / "dataset" / SETTINGS_NAME
     if written.exists():
-        if read_json(written)["fingerprint"] == hmm.fingerprint():
+        expected = {"fingerprint": hmm.fingerprint(), "length": data["length"], "seed": data["seed"]}
+        if expected.items() <= read_json(written).items():
             return
         shutil.rmtree(root / "dataset")
     write_hmm_dataset(

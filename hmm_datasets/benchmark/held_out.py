@@ -16,6 +16,7 @@ from jaxtyping import Float, UInt
 from ..data.hmm_sequences import TEST_FIRST
 from ..errors import InputError
 from ..hmm.model import HMM
+from ..hub_download import Repository, download
 from .processes import KINDS, LETTERS, chosen_processes
 
 FIRST_SEED = 12_000
@@ -114,19 +115,14 @@ def parquet_path(name: str) -> str:
 
 def _folder_of(data: str) -> tuple[Path, str | None]:
     """The folder, and the commit if it was downloaded."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     if Path(data).is_dir():
         return Path(data), None
     patterns = [f"{DATA_NAME}/*", f"{PROCESSES_NAME}/*"]
     try:
-        folder = Path(snapshot_download(data, repo_type="dataset", allow_patterns=patterns))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise InputError(
-            f"--data {data}: neither a folder nor a data set on the Hub ({str(error).splitlines()[0]})"
-        ) from None
-    return folder, folder.name
+        folder = download(data, patterns, repo_type="dataset", expected="a data set")
+    except InputError as error:
+        raise InputError(f"--data {error}") from None
+    return folder, Repository.commit_of(folder)
 
 
 def _compare(held_out: HeldOut, folder: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..digests import write_digests
 from ..files import atomic_folder
+from ..hmm.analysis.stationary import entropy
 from ..hmm.format import FORMAT_VERSION
 from ..shipped_files import shipped
 from .held_out import (
@@ -57,7 +58,7 @@ def write_benchmark(folder: str | os.PathLike) -> None:
     benchmark = open_benchmark()
     with atomic_folder(folder) as temporary:
         for held_out in benchmark.processes:
-            _write_parquet(held_out, temporary / parquet_path(held_out.name))
+            _write_parquet(held_out, temporary)
             held_out.hmm.save_pretrained(temporary / PROCESSES_NAME / held_out.name)
         mixture().save_pretrained(temporary / MIXTURE_NAME)
         (temporary / EVAL_NAME).write_text(eval_yaml(), encoding="utf-8")
@@ -98,14 +99,15 @@ def eval_yaml() -> str:
     return comment + yaml.safe_dump({**head, "tasks": tasks}, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _write_parquet(held_out: HeldOut, path: Path) -> None:
-    """Write the sequences with their optimal predictions; the features are stored for `datasets` and the viewer."""
+def _write_parquet(held_out: HeldOut, folder: Path) -> None:
+    """Write the sequences with their optimal predictions."""
+    import datasets
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from ..data.parquet import write_split
 
     lists = pa.list_(pa.float32())
-    probs = held_out.hmm.next_token_probs(held_out.tokens)[:, :-1]
-    entropies = -np.sum(np.where(probs > 0, probs * np.log(np.where(probs > 0, probs, 1)), 0), axis=-1)
+    entropies = entropy(held_out.hmm.next_token_probs(held_out.tokens)[:, :-1])
     texts = held_out.texts()
     columns = {
         "process": pa.array([held_out.name] * held_out.num_sequences),
@@ -116,10 +118,9 @@ def _write_parquet(held_out: HeldOut, path: Path) -> None:
         "context": pa.array([text[:-2] for text in texts]),
         "next": pa.array([text[-1] for text in texts]),
     }
-    path.parent.mkdir(parents=True)
-    pq.write_table(
-        pa.table(columns), path, compression="zstd", write_page_index=True, use_content_defined_chunking=True
-    )
+    table = pa.table(columns)
+    features = datasets.Features.from_arrow_schema(table.schema)
+    write_split(folder, "test", [table], features, prefix=f"{DATA_NAME}/{held_out.name}")
 
 
 def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:

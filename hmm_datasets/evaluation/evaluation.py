@@ -24,7 +24,7 @@ from ..files import (
     write_jsonl,
     written_together,
 )
-from ..hub_download import branches_of, download_optional, split_revision
+from ..hub_download import branches_of, model_file, split_revision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -131,8 +131,8 @@ class EvaluationSettings:
         folder = Path(self.model)
         if self.output_dir is None:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
-        record = folder / "run.json" if folder.is_dir() else download_optional(self.model, "run.json")
-        trained_on = read_json(record) if record is not None and record.exists() else {"data": {}, "settings": {}}
+        record = model_file(self.model, "run.json")
+        trained_on = {"data": {}, "settings": {}} if record is None else read_json(record)
         if self.revisions and folder.is_dir():
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
@@ -359,8 +359,8 @@ class _Subject:
         from ..training.models import load_pretrained
         from .learning_phases import evaluation_of
 
-        path = Path(name, _STATE_NAME) if Path(name).is_dir() else download_optional(name, _STATE_NAME)
-        if path is None or not path.exists():
+        path = model_file(name, _STATE_NAME)
+        if path is None:
             raise InputError(f"{name}: has no {_STATE_NAME} with the step and the tokens; push it with the checkpoint")
         state = read_json(path)
         model = load_pretrained(AutoModelForCausalLM, name).to(accelerator.device).eval()

@@ -4,12 +4,10 @@ import contextlib
 import os
 import shlex
 import threading
-from typing import Literal
 
 from ..compat.huggingface_hub import http_errors
 from ..errors import InputError
-
-RepoType = Literal["model", "dataset"]
+from ..hub_download import RepoType
 
 
 def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:

@@ -114,7 +114,7 @@ def write_hmm_dataset(
     if not 0 <= seed < 1 << 64:
         raise InputError(f"seed is {seed}; expected an integer in [0, 2**64)")
     folder = Path(folder)
-    check_new(folder)
+    _check_new(folder)
     named = ["text"] if vocabulary_of(source) is not None else []
     columns = {"data": ["input_ids", *named], "oracle": ["input_ids", *named, *oracle_columns(source)]}
     splits = {"train": (0, num_sequences), "test": (TEST_FIRST, num_test_sequences)}
@@ -150,7 +150,7 @@ def write_hmm_dataset(
     return folder
 
 
-def check_new(folder: Path) -> None:
+def _check_new(folder: Path) -> None:
     """Raise an error unless a folder is missing or empty.
 
     Raises:

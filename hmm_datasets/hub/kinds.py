@@ -6,7 +6,7 @@ for the Hub: Parquet, by which `load_dataset` reads a data set without this pack
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from ..errors import InputError
 from ..files import read_json
 from ..hmm.families.family import FAMILY_NAME
 from ..hmm.storage import CONFIG_NAME
+from ..hub_download import RepoType
 from ..text.corpora.local_files import SUFFIXES
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers import words
-from .access import RepoType
 from .cards import CARD_NAME
 from .contents import DEFAULT_IGNORE, files_in
 from .hmm_dataset import SETTINGS_NAME
@@ -49,7 +49,7 @@ class Contents:
     files: Mapping[str, Path]
     make: Make | None = None
     made: str = ""
-    checkpoints: tuple[Path, ...] = field(default=())
+    checkpoints: tuple[Path, ...] = ()
 
 
 def recognize(path: str | os.PathLike, repo_type: RepoType | None = None) -> Contents:

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..compat.huggingface_hub import lacks_xet, sha256_of, without_xet
 from ..errors import InputError
-from .access import RepoType, endpoint_of, token_of
+from ..hub_download import RepoType
+from .access import endpoint_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .faults import causes_of, is_temporary, pause_before_retry, reason_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..hub_download import RepoType
 from ..quantities import format_bytes
-from .access import RepoType
 from .cards import CARD_NAME, PLACEHOLDER, is_own_card
 from .contents import files_in
 from .kinds import Contents, recognize

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..hub_download import download_optional, split_revision
+from ..hub_download import model_file, split_revision
 from .cards import CARD_NAME, eval_result
 from .eval_results import write_eval_results
 from .push import PushResult, push_files
@@ -40,7 +40,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
     target = on_hub[0] if len(on_hub) == 1 else None
     with tempfile.TemporaryDirectory() as folder:
         files = {}
-        path = download_optional(repo_id, CARD_NAME)
+        path = model_file(repo_id, CARD_NAME)
         if path is not None:
             card = ModelCard.load(path)
             data_name = (

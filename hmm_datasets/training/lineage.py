@@ -12,7 +12,7 @@ from typing import Any
 from ..digests import DIGESTS_NAME
 from ..errors import InputError
 from ..files import read_json
-from ..hub_download import download_optional
+from ..hub_download import model_file
 
 
 def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def stages_of(model: str) -> list[dict[str, Any]]:
 
 
 def _read(model: str, name: str) -> Mapping[str, Any] | None:
-    path = Path(model, name) if Path(model).is_dir() else download_optional(model, name)
-    if path is None or not path.is_file():
+    path = model_file(model, name)
+    if path is None:
         return None
     try:
         found = read_json(path)

@@ -6,11 +6,11 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import InputError
 from ...files import read_json
-from ...hub_download import download
+from ...hub_download import RepoType, download
 from ..format import FORMAT_VERSION
 from ..model import HMM
 from ..storage import CONFIG_NAME, WEIGHTS_NAME
@@ -23,7 +23,7 @@ _KINDS = {kind.stored_name: kind for kind in (HMMMixture, PermutedEmissions, Per
 
 
 def load_source(
-    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: Literal["model", "dataset"] = "model"
+    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: RepoType = "model"
 ) -> HMM | Family:
     """Read an HMM or a family of them from a folder, or from the Hub by its name.
 
@@ -67,9 +67,7 @@ def load_source(
     return family
 
 
-def download_source(
-    name: str, *, revision: str | None = None, repo_type: Literal["model", "dataset"] = "model"
-) -> Path:
+def download_source(name: str, *, revision: str | None = None, repo_type: RepoType = "model") -> Path:
     """Download the files of an HMM or a family from the Hub and return their folder; see [`load_source`]."""
     patterns = [FAMILY_NAME, CONFIG_NAME, WEIGHTS_NAME, f"hmm-*/{CONFIG_NAME}", f"hmm-*/{WEIGHTS_NAME}"]
     return download(name, patterns, revision=revision, repo_type=repo_type, expected="an HMM or family")

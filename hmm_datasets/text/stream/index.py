@@ -99,6 +99,12 @@ class TokenIndex:
         return hashlib.sha256("".join(s.sha256 + s.ends_sha256 for s in self.shards).encode()).hexdigest()
 
     @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file of the stream by its name, in the order of the shards."""
+        pairs = [((s.name, s.sha256), (s.ends_name, s.ends_sha256)) for s in self.shards]
+        return {name: digest for pair in pairs for name, digest in pair}
+
+    @property
     def token_dtype(self) -> np.dtype:
         """The type of the tokens in the files."""
         return np.dtype(self.dtype).newbyteorder("<")

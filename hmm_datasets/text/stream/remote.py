@@ -6,7 +6,6 @@ where it stopped.
 """
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from ...digests import file_digest
@@ -34,23 +33,12 @@ class RemoteFiles:
     """
 
     def __init__(self, address: str):
-        repository = Repository.parse(address)
-        names = {INDEX_NAME, f"{_DEFAULT_SPLIT}/{INDEX_NAME}"} if not repository.path else {INDEX_NAME}
-        path, problem = None, None
-        for name in sorted(names, key=len):
-            try:
-                path = download_file(repository / name)
-                break
-            except InputError as error:
-                problem = problem or error
-        if path is None:
-            raise problem or InputError(f"{address}: no token stream")
+        repository, path = _find_index(Repository.parse(address))
         self.folder = path.parent
-        split = "" if path.parent.name != _DEFAULT_SPLIT or repository.path else _DEFAULT_SPLIT
-        self._repository = (repository / split if split else repository).at(repository.commit_of(path))
+        self._repository = repository.at(repository.commit_of(path))
         self.address = str(self._repository)
         self.index: TokenIndex = read_index(self.folder, check_files=False)
-        self._digests = digests_of(self.index)
+        self._digests = self.index.digests
         self._verified: set[str] = set()
         self._lock = threading.Lock()
 
@@ -76,7 +64,12 @@ class RemoteFiles:
             return path
 
 
-def digests_of(index: TokenIndex) -> Mapping[str, str]:
-    """The SHA-256 of each file of a stream, by name."""
-    tokens = {shard.name: shard.sha256 for shard in index.shards}
-    return tokens | {shard.ends_name: shard.ends_sha256 for shard in index.shards}
+def _find_index(repository: Repository) -> tuple[Repository, Path]:
+    """The folder of a stream and its index: the given folder, or at the top of a repository also `train`."""
+    try:
+        return repository, download_file(repository / INDEX_NAME)
+    except InputError:
+        if repository.path:
+            raise
+    repository = repository / _DEFAULT_SPLIT
+    return repository, download_file(repository / INDEX_NAME)

@@ -80,9 +80,7 @@ class Verification:
         print(self.error, file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[Path, str]]:
-        for shard in self.index.shards:
-            yield self.folder / shard.name, shard.sha256
-            yield self.folder / shard.ends_name, shard.ends_sha256
+        return ((self.folder / name, digest) for name, digest in self.index.digests.items())
 
 
 def begin_verification(folder: Path, index: TokenIndex) -> Verification | None:
