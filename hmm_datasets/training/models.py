@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import launch_environment
 from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
 from ..errors import InputError
-from ..hub_download import split_revision
+from ..hub_download import check_downloaded, model_file, split_revision
 from ..shipped_files import local_or_shipped
 
 if TYPE_CHECKING:
@@ -286,14 +287,16 @@ def parameter_size(parameter: "torch.nn.Parameter") -> int:
 def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """`auto_class.from_pretrained(name_or_path)`, with an error of one line if there is nothing to load.
 
-    From the Hub weights are read only as safetensors, and code in the repository is never executed.
+    From the Hub weights are read only as safetensors, code in the repository is never executed, and files are compared
+    with the hashes that the Hub gave for them (on the first rank of a machine).
 
     Args:
         auto_class: a class such as `AutoModelForCausalLM` or `AutoTokenizer`.
         name_or_path (`str`): a folder, or a name on the Hub with an optional revision, as `"USER/NAME@step-1000"`.
 
     Raises:
-        `InputError`: neither a folder with such files nor a repository on the Hub, or the weights are truncated.
+        `InputError`: neither a folder with such files nor a repository on the Hub; the weights are truncated; or a
+            downloaded file has changed.
     """
     from safetensors import SafetensorError
 
@@ -302,8 +305,10 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     if how and auto_class.__name__.startswith("AutoModel"):
         how["use_safetensors"] = True
     try:
-        return _with_causal_loss(auto_class.from_pretrained(name, **how))
+        loaded = _with_causal_loss(auto_class.from_pretrained(name, **how))
     except SafetensorError as error:
+        if how:
+            _check_downloaded(name_or_path)
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
@@ -312,6 +317,17 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({str(error).splitlines()[0]})"
         ) from None
+    if how and launch_environment.local_rank() == 0:
+        _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
+    return loaded
+
+
+def _check_downloaded(model: str, *, with_weights: bool = True) -> None:
+    """Compare the files of a model in the cache with the Hub's hashes."""
+    config = model_file(model, "config.json")
+    if config is not None:
+        files = [path for path in config.parent.iterdir() if path.is_file()]
+        check_downloaded(config.parent, [one.name for one in files if with_weights or one.suffix != ".safetensors"])
 
 
 def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":

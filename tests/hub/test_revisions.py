@@ -77,6 +77,19 @@ CODE = """
     pinned = f"tester/curve@{pushed[0].commit}"
     found["resumed"] = train("tuned", load_pretrained(AutoModelForCausalLM, pinned), 6, pinned)["resumed_from"]
 
+    content = Path(hf_hub_download("tester/curve", "model.safetensors")).resolve()
+    whole = content.read_bytes()
+    for kind, changed in (("changed", whole[:-1] + bytes([whole[-1] ^ 1])), ("truncated", whole[:-1])):
+        content.chmod(0o600)
+        content.write_bytes(changed)
+        try:
+            load_pretrained(AutoModelForCausalLM, "tester/curve")
+        except InputError as error:
+            found[kind] = str(error)
+    content.unlink()
+    load_pretrained(AutoModelForCausalLM, "tester/curve")
+    found["content"], found["again"] = str(content), content.read_bytes() == whole
+
     for kind, name in (("missing", "tester/curve@step-9"), ("pickle", "tester/pickled")):
         if kind == "pickle":
             HfApi().create_repo(name)
@@ -98,6 +111,13 @@ def found(local_hub, tmp_path_factory):
 
 
 pytestmark = pytest.mark.launch
+
+
+@pytest.mark.parametrize("kind", ["changed", "truncated"])
+def test_a_downloaded_file_that_has_changed_is_not_loaded(found, kind):
+    assert "model.safetensors: the Hub's file has the hash " in found[kind]
+    assert f"delete {found['content']}, and it is downloaded again" in found[kind]
+    assert found["again"]
 
 
 def test_the_learning_curve_comes_from_the_hub_alone(found):
