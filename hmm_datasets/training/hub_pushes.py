@@ -4,8 +4,8 @@ What is pushed and when follows the Trainer's settings (`hub_strategy`, `hub_alw
 things differ from the Trainer. A checkpoint is pushed only once it has its final name. An upload works from a snapshot
 made of hard links and of copies of records, so a checkpoint may be deleted and a history may grow during the upload;
 the snapshot takes no space except for the records. The upload goes through [`~hmm_datasets.hub.push.push_files`],
-which retries, makes one commit, and keeps tokens, host names and absolute paths out of it. A failed push is reported
-in one line and training continues; the next push sends what is missing.
+which retries, makes one commit, and keeps tokens, host names and absolute paths out of it. A failed push, of files or
+of a tracker's logs, is reported in one line and training continues; the next push sends what is missing.
 """
 
 import os
@@ -75,7 +75,7 @@ class HubPushes:
             return
         if self._is_under_way() and not args.hub_always_push:
             return
-        trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
+        self.push_trackers()
         self._forget_snapshots()
         by_step = args.save_strategy == SaveStrategy.STEPS
         moment = f"step {trainer.state.global_step}" if by_step else f"epoch {int(trainer.state.epoch)}"
@@ -92,6 +92,14 @@ class HubPushes:
             trainer.push_in_progress.jobs.extend(jobs)
         else:
             trainer.push_in_progress = PushInProgress(jobs)
+
+    def push_trackers(self) -> None:
+        """Let trackers push what they have logged; training continues if they cannot."""
+        trainer = self._trainer
+        try:
+            trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
+        except Exception as error:  # trackers raise errors of many kinds when the Hub refuses or cannot be reached
+            trainer.say(f"step {trainer.state.global_step:,}: logs of a tracker were not pushed ({reason_of(error)})")
 
     def push_run(
         self, message: str | None, blocking: bool, token: str | None, revision: str | None

@@ -282,7 +282,7 @@ class StepTrainer(ShardedTrainer):
         Raises:
             `InputError`: the Hub refuses, or a file contains a token.
         """
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        self.hub_pushes.push_trackers()
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_finished()

@@ -13,9 +13,11 @@ RUN = """
     import json, logging, os, shutil, sys
     from pathlib import Path
     import torch
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
     from safetensors.torch import load_file
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, default_data_collator
+    from transformers import (
+        LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, default_data_collator
+    )
     from hmm_datasets.errors import InputError
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.settings import PretrainSettings
@@ -32,9 +34,14 @@ RUN = """
         return LlamaForCausalLM(LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
                                             num_attention_heads=2, max_position_embeddings=8))
 
-    def ours(folder, **settings):
+    class Tracker(TrainerCallback):
+        # Asks the Hub for a Space when a push begins, as the callback of trackio does; there is none.
+        def on_push_begin(self, args, state, control, **kwargs):
+            HfApi().space_info("tester/logs")
+
+    def ours(folder, callbacks=(), **settings):
         args = PretrainSettings(folder, global_batch_size=4, **how | settings)
-        trainer = Pretrainer(model=model(), args=args, train_dataset=rows)
+        trainer = Pretrainer(model=model(), args=args, train_dataset=rows, callbacks=list(callbacks))
         return train_and_save(trainer, settings={"data": str(Path.cwd() / "data")}, data={"rows": 1})
 
     for strategy in ("end", "every_save", "checkpoint", "all_checkpoints"):
@@ -59,7 +66,7 @@ RUN = """
 
     Path("failing/.push.of-a-killed-run").mkdir(parents=True)
     try:
-        summary = ours("failing", push_to_hub=True, hub_model_id="tester/failing")
+        summary = ours("failing", [Tracker()], push_to_hub=True, hub_model_id="tester/failing")
     except Exception as error:
         summary = {"steps": repr(error)}
     try:
@@ -140,7 +147,7 @@ def test_weights_alone_are_pushed_where_weights_alone_are_saved(runs):
     assert "last-checkpoint/optimizer.pt" not in names
 
 
-def test_a_run_whose_pushes_fail_ends_well_and_leaves_nothing_behind(runs):
+def test_a_run_whose_pushes_and_trackers_fail_ends_well_and_leaves_nothing_behind(runs):
     found, folder, files = runs
     assert found["steps"] == 4
     assert (folder / "failing" / "model.safetensors").exists()
