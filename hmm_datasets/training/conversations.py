@@ -1,4 +1,4 @@
-"""Conversations to fine-tune on and to evaluate on."""
+"""Conversations and preferences to train on and to evaluate on."""
 
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,36 @@ def conversation_splits(
         return train, None
     test = _answered(name, "test", test_fraction)
     return train, test.select(range(min(len(test), num_test_sequences))) if len(test) else None
+
+
+def preference_splits(
+    name: str,
+    *,
+    max_preferences: int | None = None,
+    num_test_sequences: int = 256,
+    test_fraction: float | None = None,
+) -> tuple["Dataset", "Dataset | None"]:
+    """Read the preferences to train on and to evaluate on.
+
+    Args:
+        name (`str`): a corpus, as [`~hmm_datasets.text.corpora.loading.load_corpus`] takes it.
+        max_preferences (`int`, *optional*): maximum number of pairs to train on.
+        num_test_sequences (`int`, *optional*, defaults to 256): maximum number of pairs to evaluate on.
+        test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
+
+    Returns:
+        `tuple`: rows with `prompt`, `chosen` and `rejected` to train on, and to evaluate on; the latter is None if
+        `test_fraction` is 0.
+
+    Raises:
+        `InputError`: the corpus cannot be read, or contains something else.
+    """
+
+    def split(part: str, count: int | None) -> "Dataset":
+        rows = load_corpus(name, split=part, kind="preferences", streaming=False, test_fraction=test_fraction)
+        return rows if count is None else rows.select(range(min(len(rows), count)))
+
+    return split("train", max_preferences), None if test_fraction == 0 else split("test", num_test_sequences)
 
 
 def never_evaluate(settings: TrainingArguments) -> None:

@@ -31,10 +31,14 @@ def lineage(base: str | None, *, stage: str, data: str | None, commit: str | Non
     """
     if base is None:
         return {"stage": stage, "data": data, "base": None, "before": []}
-    digests = (_read(base, DIGESTS_NAME) or {}).get("sha256", {})
-    weights = {name: digest for name, digest in digests.items() if name.endswith(".safetensors")}
-    found = {"model": base, "commit": commit, "weights": weights}
+    found = {"model": base, "commit": commit, "weights": weights_of(base)}
     return {"stage": stage, "data": data, "base": found, "before": stages_of(base)}
+
+
+def weights_of(model: str) -> dict[str, str]:
+    """The SHA-256 of the files of a model's weights by name, as far as its folder records them."""
+    digests = (_read(model, DIGESTS_NAME) or {}).get("sha256", {})
+    return {name: digest for name, digest in digests.items() if name.endswith(".safetensors")}
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:

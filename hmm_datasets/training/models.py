@@ -330,6 +330,17 @@ def _check_downloaded(model: str, *, with_weights: bool = True) -> None:
         check_downloaded(config.parent, [one.name for one in files if with_weights or one.suffix != ".safetensors"])
 
 
+def limit_length(model: "PreTrainedModel", length: int | None) -> int | None:
+    """The given length of rows in tokens, or the number of positions of the model if that is smaller.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): any model; one without a maximum limits nothing.
+        length (`int`, *optional*): tokens per row; None for no limit.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return min((one for one in (length, positions) if one is not None), default=None)
+
+
 def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":
     """The tokenizer of a model, or None for one that was trained on symbols."""
     from transformers import AutoTokenizer

@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
-from trl import SFTTrainer
 
 from ..errors import InputError
 from ..exclusive_lock import exclusive_lock
@@ -91,7 +90,8 @@ def _train_and_save(
     trainer.begin(data, start)
     if plan is not None and start is not None:
         _check_tokens(plan, start, args.accept_changes)
-    origin = lineage(base, stage=_stage(trainer, base), data=_description(settings, plan), commit=commit)
+    stage = trainer.stage or ("pretraining" if base is None else "midtraining")
+    origin = lineage(base, stage=stage, data=_description(settings, plan), commit=commit)
     write_record(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin)
     interruptions = _add_callbacks(trainer)
     if plan is not None:
@@ -194,20 +194,14 @@ def _push(trainer: StepTrainer) -> None:
         trainer.say(f"{folder}: not pushed: {error}; all is saved; push with: hmm-datasets push {folder} {name}")
 
 
-def _stage(trainer: StepTrainer, base: str | None) -> str:
-    """Name of this stage of training."""
-    if isinstance(trainer, SFTTrainer):
-        return "fine-tuning"
-    return "pretraining" if base is None else "midtraining"
-
-
 def _description(settings: dict[str, Any], plan: Plan | None) -> str | None:
     """The training data, in words."""
+    named = next((settings[name] for name in ("conversations", "preferences", "prompts") if name in settings), None)
     if plan is None:
-        return settings.get("conversations")
+        return named
     if plan.data.source is not None:
         return f"sequences of {plan.data.source}"
-    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or settings.get("conversations")
+    return " and ".join(corpus["corpus"] for corpus in plan.data.corpora(plan.rows)) or named
 
 
 def _budget(args) -> dict[str, float]:

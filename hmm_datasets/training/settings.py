@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
-from trl import SFTConfig, TrlParser
+from trl import DPOConfig, SFTConfig, TrlParser
 
 from .. import launch_environment
 from ..compat.accelerate import shard_on_cpu
@@ -245,6 +245,23 @@ class SFTSettings(OptimizerSettings, RunSettings, SFTConfig):
     bf16: bool | None = None
 
     default_budget = Budget(num_train_epochs=3.0)
+
+
+@dataclass
+class DPOSettings(OptimizerSettings, RunSettings, DPOConfig):
+    """TRL's `DPOConfig` with this project's defaults: the reference is computed once, before training, and cached."""
+
+    precompute_ref_log_probs: bool = True
+    bf16: bool | None = None
+
+    default_budget = Budget(num_train_epochs=1.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.z_loss:
+            raise InputError("z_loss is set, but preferences have no labels to add it to; leave it out")
+        if self.sync_ref_model:
+            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
 
 
 def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tuple:

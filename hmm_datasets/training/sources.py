@@ -252,26 +252,21 @@ class MixedData(TrainingData):
         ]
 
 
-class ConversationData(TrainingData):
-    """Tokenized conversations, in another random order in every epoch.
+class _ShuffledData(TrainingData):
+    """Rows of a data set, in another random order in every epoch.
 
     Args:
-        rows (`datasets.Dataset`): rows with `input_ids`, as TRL prepares them.
+        rows (`datasets.Dataset`): the rows.
+        lengths (`np.ndarray` of shape `(N,)`): number of tokens that each row is trained on.
+        row_length (`int`): maximum number of tokens per sequence.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer that made the tokens.
-        max_length (`int`, *optional*): maximum number of tokens per row; None for the length of the longest row.
         seed (`int`): seed of the orders.
         test_rows (`datasets.Dataset`, *optional*): the held-out rows.
     """
 
-    def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
-        import numpy as np
-        import pyarrow.compute as pc
-
-        self._rows, self._seed = rows, seed
-        tables = rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=1000)
-        lengths = [pc.list_value_length(table["input_ids"]).to_numpy() for table in tables]
-        self._lengths = np.concatenate(lengths).astype(np.int64)
-        self.row_length = int(self._lengths.max()) if max_length is None else max_length
+    def __init__(self, rows, lengths, row_length: int, tokenizer, *, seed: int, test_rows=None):
+        self._rows, self._lengths, self._seed = rows, lengths, seed
+        self.row_length = row_length
         self.rows_per_epoch = len(rows)
         self.test_rows = test_rows
         self.vocab_size = len(tokenizer)
@@ -292,6 +287,50 @@ class ConversationData(TrainingData):
         epochs, rest = divmod(num_rows, self.rows_per_epoch)
         indices = epoch_order(range(rest), self.rows_per_epoch, self._seed, epochs)
         return epochs * int(self._lengths.sum()) + int(self._lengths[indices].sum())
+
+
+class ConversationData(_ShuffledData):
+    """Tokenized conversations, in another random order in every epoch.
+
+    Args:
+        rows (`datasets.Dataset`): rows with `input_ids`, as TRL prepares them.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer that made the tokens.
+        max_length (`int`, *optional*): maximum number of tokens per row; None for the length of the longest row.
+        seed (`int`): seed of the orders.
+        test_rows (`datasets.Dataset`, *optional*): the held-out rows.
+    """
+
+    def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
+        lengths = _lengths_of(rows, "input_ids")
+        longest = int(lengths.max()) if max_length is None else max_length
+        super().__init__(rows, lengths, longest, tokenizer, seed=seed, test_rows=test_rows)
+
+
+class PreferenceData(_ShuffledData):
+    """Tokenized preference pairs, in another random order in every epoch. A row is two sequences.
+
+    Args:
+        rows (`datasets.Dataset`): rows with `prompt_ids`, `chosen_ids` and `rejected_ids`, as TRL prepares them.
+        tokenizer, max_length, seed, test_rows: see [`ConversationData`]. Longer sequences are cut to `max_length`.
+    """
+
+    def __init__(self, rows, tokenizer, *, max_length: int | None, seed: int, test_rows=None):
+        import numpy as np
+
+        prompts = _lengths_of(rows, "prompt_ids")
+        pairs = np.stack([prompts + _lengths_of(rows, name) for name in ("chosen_ids", "rejected_ids")])
+        pairs = pairs if max_length is None else np.minimum(pairs, max_length)
+        super().__init__(rows, pairs.sum(0), int(pairs.max()), tokenizer, seed=seed, test_rows=test_rows)
+
+
+def _lengths_of(rows, column: str):
+    """The number of tokens in a column of every row."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    tables = rows.select_columns([column]).with_format("arrow").iter(batch_size=1000)
+    lengths = [pc.list_value_length(table[column]).to_numpy() for table in tables]
+    return np.concatenate(lengths).astype(np.int64)
 
 
 def stream_names(folders: Sequence[str]) -> list[str]:

@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import Subset
 from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
-from trl import SFTTrainer
+from trl import DPOTrainer, SFTTrainer
 
 from ..compat.transformers import TrainingLength
+from ..compat.trl import PreparedPairs
 from ..data.hmm_sequences import EndlessSequences
 from ..errors import InputError
 from ..hub.run_cards import write_run_card
@@ -36,7 +37,7 @@ from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
 from .optimizers import named_optimizer, resolved_schedule
 from .plan.plan import Plan
-from .sources import ConversationData
+from .sources import ConversationData, PreferenceData
 from .vocabulary import pad_output, vocabulary_multiple
 
 
@@ -56,6 +57,10 @@ class StepTrainer(ShardedTrainer):
     extra_columns = (ROW_INDEX,)
     loss_has_logits = True
     """Whether computing the loss also gives the logits; if not, they take one more forward pass."""
+    stage: str | None = None
+    """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
+    curve_settings: tuple[str, ...] = ()
+    """Settings that determine the loss curve, in addition to those of every trainer."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
@@ -337,18 +342,45 @@ class FineTuner(StepTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
+    stage = "fine-tuning"
 
     def _plan(self) -> Plan | None:
-        """The plan for the conversations as TRL prepared them; the plan's rows replace the training data."""
-        if not self.reads_in_order:
-            return None
-        data = ConversationData(
-            self.train_dataset,
-            self.processing_class,
-            max_length=self.args.max_length,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-            test_rows=self.eval_dataset,
-        )
-        plan = self.args.plan(data, self.model)
-        self.train_dataset = plan.train_rows()
-        return plan
+        return plan_prepared(self, ConversationData)
+
+
+class PreferenceTuner(StepTrainer, PreparedPairs, DPOTrainer):
+    """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
+
+    In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
+    ids), and `ref_chosen_logps` and `ref_rejected_logps` (log-probabilities of both completions under the reference,
+    in nats), which are then used as they are.
+    """
+
+    stage = "preference optimization"
+    curve_settings = (
+        *("beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef"),
+        *("ld_alpha", "discopop_tau", "use_weighting", "max_length", "truncation_mode", "disable_dropout"),
+    )
+
+    def _plan(self) -> Plan | None:
+        return plan_prepared(self, PreferenceData)
+
+
+def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:
+    """The plan for rows as TRL prepared them, unless they are not read in order; its rows replace the training data.
+
+    Args:
+        trainer ([`StepTrainer`]): a trainer with its rows.
+        data (`type`): what the rows are.
+    """
+    args = trainer.args
+    if not trainer.reads_in_order:
+        return None
+    seed = args.seed if args.data_seed is None else args.data_seed
+    tokenizer, test_rows = trainer.processing_class, trainer.eval_dataset
+    plan = args.plan(
+        data(trainer.train_dataset, tokenizer, max_length=args.max_length, seed=seed, test_rows=test_rows),
+        trainer.model,
+    )
+    trainer.train_dataset = plan.train_rows()
+    return plan

@@ -45,7 +45,8 @@ def curve_identity(trainer: "StepTrainer", data: dict[str, Any]) -> dict[str, An
     # These change with the version of transformers and with the way of loading, and do not affect training.
     ignored = ("_name_or_path", "transformers_version", "use_cache", "dtype")
     model = {name: value for name, value in trainer.model.config.to_diff_dict().items() if name not in ignored}
-    return {"data": data, "model": model, "settings": {name: settings.get(name) for name in _SETTINGS}}
+    names = (*_SETTINGS, *trainer.curve_settings)
+    return {"data": data, "model": model, "settings": {name: settings.get(name) for name in names}}
 
 
 def writer_of(trainer: "StepTrainer") -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""Preference optimization (DPO) with TRL: raise the chosen answers above the rejected ones, close to the model before.
+
+    hmm-datasets dpo --launch cpu2 --model outputs/demo/sft --preferences pairs.jsonl --output_dir outputs/dpo \
+        --learning_rate 1e-5
+
+Rows of preferences have `prompt`, `chosen` and `rejected`, or one of the other forms that `load_corpus` recognizes. The
+reference is the model that training starts from; its log-probabilities are computed once and cached. Order, resuming
+and accounting are those of pretraining; the budget is one epoch unless another one is set.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from hmm_datasets.launch import run
+
+
+@dataclass
+class PreferenceSettings:
+    """The model to train, and the preferences."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    preferences: str = field(metadata={"help": "A corpus of preferences: file, folder or Hub data set."})
+    max_preferences: int | None = field(default=None, metadata={"help": "Maximum number of pairs to train on."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out pairs."})
+    test_fraction: float | None = field(
+        default=None,
+        metadata={"help": "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."},
+    )
+
+
+def main(chosen: PreferenceSettings, settings) -> None:
+    """Load the model and the pairs, train, save."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+    from hmm_datasets.text.tokenizers.chat_template import stop_tokens
+    from hmm_datasets.training.conversations import never_evaluate, preference_splits
+    from hmm_datasets.training.lineage import weights_of
+    from hmm_datasets.training.models import limit_length, load_pretrained
+    from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.trainer import PreferenceTuner
+
+    set_seed(settings.seed)
+    tokenizer = load_pretrained(AutoTokenizer, chosen.model)
+    model = load_pretrained(AutoModelForCausalLM, chosen.model)
+    model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
+    settings.max_length = limit_length(model, settings.max_length)
+    train, test = preference_splits(
+        chosen.preferences,
+        max_preferences=chosen.max_preferences,
+        num_test_sequences=chosen.num_test_sequences,
+        test_fraction=chosen.test_fraction,
+    )
+    if test is None:
+        never_evaluate(settings)
+    trainer = PreferenceTuner(
+        model=model, args=settings, train_dataset=train, eval_dataset=test, processing_class=tokenizer
+    )
+    data = {"preferences": chosen.preferences, "count": len(train), "seed": settings.seed}
+    if chosen.test_fraction is not None:
+        data["test_fraction"] = chosen.test_fraction
+    data["reference"] = weights_of(chosen.model)
+    train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
+
+
+if __name__ == "__main__":
+    run(main, PreferenceSettings, "DPOSettings")

@@ -1,0 +1,196 @@
+"""DPO reads pairs in the order of pretraining's rows, counts their tokens, resumes, and its loss is that of the paper."""
+
+import os
+import signal
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.settings import DPOSettings
+from hmm_datasets.training.trainer import PreferenceTuner
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+PAIRS = 22
+STEPS = 8  # an epoch has five and a half steps
+
+
+def message(role, content):
+    return [{"role": role, "content": content}]
+
+
+def pairs() -> Dataset:
+    return Dataset.from_list([
+        {
+            "prompt": message("user", f"Say {WORDS[number % 10]} and {WORDS[number // 10]}."),
+            "chosen": message("assistant", " ".join(WORDS[: 1 + number % 7])),
+            "rejected": message("assistant", " ".join(WORDS[3 : 5 + number % 5])),
+        }
+        for number in range(PAIRS)
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_bpe([f"Say {' '.join(WORDS)}."] * 8, 290, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def base(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+class Stopped(PreferenceTuner):
+    """Is stopped in a step, and keeps its inputs."""
+
+    stop_in = None
+
+    def training_step(self, model, inputs, *rest):
+        self.seen = {name: value.clone() for name, value in inputs.items()}
+        if self.state.global_step == self.stop_in:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(model, inputs, *rest)
+
+
+def settings(folder, **given) -> DPOSettings:
+    defaults = {
+        "max_steps": STEPS,
+        "global_batch_size": 4,
+        "per_device_train_batch_size": 2,
+        "max_length": 48,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_steps": 1000,
+        "report_to": "none",
+        "log_indices": True,
+    }
+    return DPOSettings(str(folder), **defaults | given)
+
+
+def tune(folder, base, tokenizer, *, stop_in=None, rows=None, data=None, **given):
+    trainer = Stopped(
+        model=AutoModelForCausalLM.from_pretrained(base),
+        args=settings(folder, **given),
+        train_dataset=pairs() if rows is None else rows,
+        processing_class=tokenizer,
+    )
+    trainer.stop_in = stop_in
+    summary = train_and_save(trainer, settings={"preferences": "pairs"}, data=data or {}, base=base)
+    return trainer, summary
+
+
+def losses(folder):
+    return {row["step"]: row["loss"] for row in read_jsonl(folder / "history.jsonl") if "loss" in row}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(base, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, *tune(folder, base, tokenizer)
+
+
+def test_both_completions_of_every_pair_are_counted_to_the_token(undisturbed):
+    folder, trainer, summary = undisturbed
+    rows = trainer.plan.train_rows()
+    tokens = sum(
+        2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"])
+        for row in (rows[index] for index in range(4 * STEPS))
+    )
+    assert summary["tokens"] == summary["planned_tokens"] == tokens
+    logged = read_jsonl(folder / "indices-0.jsonl")
+    assert [row["indices"] for row in logged] == [[2 * n, 2 * n + 1] for n in range(2 * STEPS)]
+    assert summary["flops"] > 0
+
+
+def test_the_first_loss_is_log_two_and_the_reference_is_the_model_before(undisturbed, base, tokenizer):
+    folder, trainer, _ = undisturbed
+    assert losses(folder)[1] == pytest.approx(0.6931472, abs=1e-6)
+    assert losses(folder)[STEPS] < 0.5
+    model = AutoModelForCausalLM.from_pretrained(base).eval()
+    for index in (0, 5):
+        row = trainer.plan.train_rows()[index]
+        for part in ("chosen", "rejected"):
+            ids = torch.tensor([row["prompt_ids"] + row[f"{part}_ids"]])
+            with torch.no_grad():
+                log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None]).squeeze(1)
+            expected = log_probs[len(row["prompt_ids"]) - 1 :].sum().item()
+            assert float(row[f"ref_{part}_logps"]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_stopped_run_continues_with_the_pairs_and_losses_of_an_undisturbed_one(
+    undisturbed, base, tokenizer, tmp_path
+):
+    folder, _, summary = undisturbed
+    _, stopped = tune(tmp_path, base, tokenizer, stop_in=5)
+    assert stopped == {"steps": 6, "interrupted": "SIGTERM"}
+    _, resumed = tune(tmp_path, base, tokenizer)
+    assert resumed["resumed_from"] == "checkpoint-6"
+    assert resumed["tokens"] == summary["tokens"]
+    assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-6)
+    assert read_jsonl(tmp_path / "indices-0.jsonl") == read_jsonl(folder / "indices-0.jsonl")
+    assert read_json(tmp_path / "run.json")["lineage"]["stage"] == "preference optimization"
+
+
+def test_a_changed_beta_or_reference_is_refused_when_a_run_continues(base, tokenizer, tmp_path):
+    tune(tmp_path, base, tokenizer, stop_in=1, data={"reference": "a"})
+    with pytest.raises(InputError, match=r"settings\.beta"):
+        tune(tmp_path, base, tokenizer, beta=0.5, data={"reference": "a"})
+    with pytest.raises(InputError, match=r"data\.reference"):
+        tune(tmp_path, base, tokenizer, data={"reference": "b"})
+
+
+def test_token_ids_with_log_probs_of_another_reference_are_used_as_they_are(base, tokenizer, tmp_path):
+    """The loss is `-log sigmoid(beta (log ratio of chosen - log ratio of rejected))` (Rafailov et al., eq. 7)."""
+    generator = torch.Generator().manual_seed(1)
+    rows = [
+        {
+            "prompt_ids": torch.randint(5, 90, (3,), generator=generator).tolist(),
+            "chosen_ids": torch.randint(5, 90, (6,), generator=generator).tolist(),
+            "rejected_ids": torch.randint(5, 90, (6,), generator=generator).tolist(),
+            "ref_chosen_logps": -20.0 - number,
+            "ref_rejected_logps": -22.0,
+        }
+        for number in range(4)
+    ]
+    trainer, _ = tune(
+        *(tmp_path, base, tokenizer),
+        rows=Dataset.from_list(rows),
+        **{"max_steps": 1, "per_device_train_batch_size": 4, "beta": 0.3},
+    )
+    assert trainer.seen["input_ids"].shape == (8, 9), "no end of sequence was appended"
+    model = AutoModelForCausalLM.from_pretrained(base).eval()
+    expected = []
+    for row in rows:
+        scores = []
+        for part in ("chosen", "rejected"):
+            ids = torch.tensor([row["prompt_ids"] + row[f"{part}_ids"]])
+            log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None]).squeeze(1)
+            scores.append(log_probs[2:].sum() - row[f"ref_{part}_logps"])
+        expected.append(-torch.nn.functional.logsigmoid(0.3 * (scores[0] - scores[1])))
+    assert losses(tmp_path)[1] == pytest.approx(torch.stack(expected).mean().item(), abs=1e-5)
+
+
+def test_settings_that_preferences_cannot_have_are_refused(tmp_path):
+    with pytest.raises(InputError, match="z_loss is set, but preferences have no labels"):
+        settings(tmp_path, z_loss=1e-4)
+    with pytest.raises(InputError, match="sync_ref_model"):
+        settings(tmp_path, sync_ref_model=True, precompute_ref_log_probs=False)
