@@ -51,6 +51,7 @@ RECIPE_COMMANDS = {
     "pretrain": RecipeCommand("pretrain.py", "pretrain a model, on an HMM, a family or text"),
     "midtrain": RecipeCommand("midtrain.py", "train a model further, on a mixture of token streams"),
     "sft": RecipeCommand("sft.py", "fine-tune a model on conversations"),
+    "grpo": RecipeCommand("grpo.py", "train a model on rewards of its own answers, by GRPO"),
     "dpo": RecipeCommand("dpo.py", "train a model on preferences, by DPO"),
     "evaluate": RecipeCommand(
         "evaluate_model.py", "report in a folder how far a model is from the optimum", "--model"

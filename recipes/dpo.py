@@ -1,11 +1,11 @@
-"""Preference optimization (DPO) with TRL: raise the chosen answers above the rejected ones, close to the model before.
+"""Preference optimization (DPO) with TRL: chosen answers become more likely than rejected ones.
 
     hmm-datasets dpo --launch cpu2 --model outputs/demo/sft --preferences pairs.jsonl --output_dir outputs/dpo \
         --learning_rate 1e-5
 
-Rows of preferences have `prompt`, `chosen` and `rejected`, or one of the other forms that `load_corpus` recognizes. The
-reference is the model that training starts from; its log-probabilities are computed once and cached. Order, resuming
-and accounting are those of pretraining; the budget is one epoch unless another one is set.
+Rows of preferences have `prompt`, `chosen` and `rejected`, or one of the other forms that `load_corpus` recognizes.
+The reference is the model that training starts from; its log-probabilities are computed once and kept in the run's
+folder. Order, resuming and accounting are those of pretraining; the budget is one epoch unless another one is set.
 """
 
 from dataclasses import asdict, dataclass, field

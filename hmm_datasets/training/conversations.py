@@ -1,6 +1,6 @@
 """Conversations and preferences to train on and to evaluate on."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainingArguments
 
@@ -50,6 +50,36 @@ def conversation_splits(
         return train, None
     test = _answered(name, "test", test_fraction)
     return train, test.select(range(min(len(test), num_test_sequences))) if len(test) else None
+
+
+def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
+    """The prompts of conversations: what precedes the assistant's first turn, and that turn as the answer.
+
+    Args:
+        rows (`datasets.Dataset`): rows with `messages` in which the assistant has a turn.
+        system (`str`, *optional*): content of a system message to put first, in place of one that is there.
+
+    Returns:
+        `datasets.Dataset`: rows with `prompt` (messages) and `answer` (`str`).
+
+    ```python
+    >>> from datasets import Dataset
+    >>> ask, say = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    >>> prompts_of(Dataset.from_list([{"messages": [ask, say]}]))[0]
+    {'prompt': [{'role': 'user', 'content': '2 + 2?'}], 'answer': '4'}
+
+    ```
+    """
+
+    def prompt(row: dict[str, Any]) -> dict[str, Any]:
+        messages = row["messages"]
+        turn = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        asked = messages[:turn]
+        if system is not None:
+            asked = [{"role": "system", "content": system}, *(one for one in asked if one["role"] != "system")]
+        return {"prompt": asked, "answer": messages[turn]["content"]}
+
+    return rows.map(prompt, remove_columns=rows.column_names)
 
 
 def preference_splits(

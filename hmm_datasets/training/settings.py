@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
-from trl import DPOConfig, SFTConfig, TrlParser
+from trl import DPOConfig, GRPOConfig, SFTConfig, TrlParser
 
 from .. import launch_environment
 from ..compat.accelerate import shard_on_cpu
@@ -262,6 +262,71 @@ class DPOSettings(OptimizerSettings, RunSettings, DPOConfig):
             raise InputError("z_loss is set, but preferences have no labels to add it to; leave it out")
         if self.sync_ref_model:
             raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
+
+
+@dataclass
+class GRPOSettings(OptimizerSettings, RunSettings, GRPOConfig):
+    """TRL's `GRPOConfig` with this project's defaults.
+
+    A row of the global batch is a completion, so one of 64 with 8 completions per prompt has 8 prompts.
+    """
+
+    shuffle_dataset: bool | None = False  # the order is that of the rows, shuffled anew in every epoch
+    num_generations_eval: int | None = 1
+    log_completions: bool = True
+    num_completions_to_print: int | None = 0
+    include_num_input_tokens_seen: str = "no"  # TRL counts prompts and completions when they are generated
+    bf16: bool | None = None
+
+    default_budget = Budget(num_train_epochs=1.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.budget.name not in ("max_steps", "num_train_epochs"):
+            raise InputError(
+                f"{self.budget.name} is set, but the lengths of rollouts are not known before; set max_steps or "
+                "num_train_epochs"
+            )
+        if self.batch_ramp or self.z_loss or self.log_indices:
+            name = next(name for name in ("batch_ramp", "z_loss", "log_indices") if getattr(self, name))
+            raise InputError(f"{name} is set, but it is not possible with rollouts; leave it out")
+        if self.sync_ref_model:
+            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
+        if self.rollout_steps * self.gradient_accumulation_steps != self.steps_per_generation * self.num_iterations:
+            raise InputError(
+                f"generation_batch_size {self.generation_batch_size} with num_iterations {self.num_iterations} does "
+                f"not make whole steps of global_batch_size {self.global_batch_size}; make it a multiple"
+            )
+
+    @property
+    def rollout_steps(self) -> int:
+        """Optimizer steps that use the same rollouts."""
+        return max(1, self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps)
+
+    @property
+    def rollout_prompts(self) -> int:
+        """Prompts that are completed at a time."""
+        return self.generation_batch_size // self.num_generations
+
+    def prompts_before(self, step: int) -> int:
+        """Number of prompts before those of an optimizer step, counted from 0."""
+        return step // self.rollout_steps * self.rollout_prompts
+
+    def set_steps(self, num_prompts: int) -> None:
+        """Set `max_steps` to the budget, for this number of prompts per epoch.
+
+        Raises:
+            `InputError`: the budget is less than one step.
+        """
+        if self.budget.name == "max_steps":
+            return
+        rollouts = int(self.budget.amount * num_prompts + 1e-9) // self.rollout_prompts
+        if rollouts == 0:
+            raise InputError(
+                f"num_train_epochs {self.budget.amount:g} of {num_prompts:,} prompts are less than the first step "
+                f"takes, {self.rollout_prompts:,}; raise it, or lower global_batch_size"
+            )
+        self.max_steps = rollouts * self.rollout_steps
 
 
 def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tuple:

@@ -13,11 +13,12 @@ import torch
 from torch.utils.data import Subset
 from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
-from trl import DPOTrainer, SFTTrainer
+from trl import GRPOTrainer, SFTTrainer
 
 from ..compat.transformers import TrainingLength
-from ..compat.trl import PreparedPairs
+from ..compat.trl import OpenDPOTrainer
 from ..data.hmm_sequences import EndlessSequences
+from ..data.shuffled_epochs import ShuffledEpochs
 from ..errors import InputError
 from ..hub.run_cards import write_run_card
 from .callbacks.run_totals import RunTotals
@@ -96,6 +97,10 @@ class StepTrainer(ShardedTrainer):
         """Whether step `t` trains on the rows that follow those of step `t - 1`."""
         return self.args.train_sampling_strategy == "sequential"
 
+    def rows_before(self, step: int) -> int:
+        """Number of rows of the data set before those of an optimizer step, counted from 0."""
+        return self.schedule.rows_before(step)
+
     def begin(self, data: dict[str, Any], start: Start | None = None) -> None:
         """Check that the run can continue from `start`, and skip the rows before it. Called once, before `train`.
 
@@ -116,7 +121,7 @@ class StepTrainer(ShardedTrainer):
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
         if self.reads_in_order:
             rows = self.train_dataset
-            self.train_dataset = Subset(rows, range(self.schedule.rows_before(start.step), len(rows)))
+            self.train_dataset = Subset(rows, range(self.rows_before(start.step), len(rows)))
             args.ignore_data_skip = True
 
     def training_length(self, args, dataloader) -> TrainingLength:
@@ -348,7 +353,7 @@ class FineTuner(StepTrainer, SFTTrainer):
         return plan_prepared(self, ConversationData)
 
 
-class PreferenceTuner(StepTrainer, PreparedPairs, DPOTrainer):
+class PreferenceTuner(StepTrainer, OpenDPOTrainer):
     """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
 
     In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
@@ -364,6 +369,60 @@ class PreferenceTuner(StepTrainer, PreparedPairs, DPOTrainer):
 
     def _plan(self) -> Plan | None:
         return plan_prepared(self, PreferenceData)
+
+
+class PolicyTuner(StepTrainer, GRPOTrainer):
+    """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
+
+    Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
+    processes; rollouts are drawn by torch's generators, whose states are saved, so a run that continues on the same
+    number of processes draws those of an undisturbed one. Tokens are those of prompts and completions, counted when
+    they are generated. FLOPs are those of the updates, without the generation.
+    """
+
+    stage = "reinforcement learning"
+    curve_settings = (
+        *("beta", "loss_type", "scale_rewards", "reward_weights", "multi_objective_aggregation", "epsilon"),
+        *("epsilon_high", "delta", "importance_sampling_level", "mask_truncated_completions", "num_generations"),
+        *(
+            "num_iterations",
+            "generation_batch_size",
+            "max_completion_length",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+        ),
+        *("repetition_penalty", "entropy_coef", "top_entropy_quantile"),
+    )
+
+    def __init__(self, *args, **kwargs):
+        self._flops = 0
+        super().__init__(*args, **kwargs)
+
+    def _plan(self) -> Plan | None:
+        """No plan, because the lengths of completions are not known; the prompts are put in order."""
+        args = self.args
+        args.set_steps(len(self.train_dataset))
+        epochs = -(-args.prompts_before(args.max_steps + args.rollout_steps) // len(self.train_dataset))
+        seed = args.seed if args.data_seed is None else args.data_seed
+        self.train_dataset = ShuffledEpochs(self.train_dataset, seed, epochs=epochs)
+        return None
+
+    def rows_before(self, step: int) -> int:
+        """Number of prompts before those of an optimizer step, counted from 0."""
+        return self.args.prompts_before(step)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The loss of a micro-batch of completions."""
+        if self.model.training:
+            masks = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            self._flops = self.throughput.flops_of({"attention_mask": masks})
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def floating_point_ops(self, inputs) -> int:
+        """FLOPs of the last micro-batch on this rank; `inputs` are its prompts."""
+        return self._flops
 
 
 def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:

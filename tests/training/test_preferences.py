@@ -1,4 +1,4 @@
-"""DPO reads pairs in the order of pretraining's rows, counts their tokens, resumes, and its loss is that of the paper."""
+"""DPO reads pairs in the order of pretraining's rows, counts tokens, resumes, and has the loss of the paper."""
 
 import os
 import signal
@@ -6,22 +6,17 @@ import signal
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from tiny_chat import WORDS, losses, message
+from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings
 from hmm_datasets.training.trainer import PreferenceTuner
 
-WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 PAIRS = 22
 STEPS = 8  # an epoch has five and a half steps
-
-
-def message(role, content):
-    return [{"role": role, "content": content}]
 
 
 def pairs() -> Dataset:
@@ -33,30 +28,6 @@ def pairs() -> Dataset:
         }
         for number in range(PAIRS)
     ])  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_bpe([f"Say {' '.join(WORDS)}."] * 8, 290, show_progress=False)
-
-
-@pytest.fixture(scope="module")
-def base(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 class Stopped(PreferenceTuner):
@@ -96,10 +67,6 @@ def tune(folder, base, tokenizer, *, stop_in=None, rows=None, data=None, **given
     trainer.stop_in = stop_in
     summary = train_and_save(trainer, settings={"preferences": "pairs"}, data=data or {}, base=base)
     return trainer, summary
-
-
-def losses(folder):
-    return {row["step"]: row["loss"] for row in read_jsonl(folder / "history.jsonl") if "loss" in row}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
-from trl import DPOConfig, SFTConfig
+from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ...errors import InputError
 from ...files import append_jsonl
@@ -90,7 +90,7 @@ class Samples(TrainerCallback):
 
     def _continue(self, model, prompt: str, args) -> str:
         tokenizer = self.trainer.processing_class
-        if isinstance(args, SFTConfig | DPOConfig) and tokenizer.chat_template is not None:
+        if isinstance(args, SFTConfig | DPOConfig | GRPOConfig) and tokenizer.chat_template is not None:
             message = [{"role": "user", "content": prompt}]
             inputs = tokenizer.apply_chat_template(
                 message, add_generation_prompt=True, return_tensors="pt", return_dict=True

@@ -1,0 +1,136 @@
+r"""Rewards that can be computed from a completion: for GRPO, in the form that TRL calls them.
+
+A reward is named by a word, with an argument after a colon:
+
+| name | the reward of a completion |
+|---|---|
+| `gsm8k` | 1 if its final number is that of the answer, else 0 (see [`final_number`]) |
+| `exact` | 1 if it is the answer, apart from white space around both, else 0 |
+| `format:REGEX` | 1 if the whole of it matches the regular expression, else 0 |
+| `length:N` | 1 up to `N` characters, then falling linearly to 0 at `2 N` |
+| `MODULE:FUNCTION` | what the function returns |
+
+A function takes `prompts`, `completions` and `completion_ids` by keyword, and every other column of the rows, such as
+`answer`; it returns one number for each completion, or None for one that it does not judge. Completions are lists of
+messages. Its name is that of its columns in the history.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+Reward = Callable[..., list[float | None]]
+
+_MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
+_NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
+
+
+def final_number(text: str) -> Decimal | None:
+    """The final number of an answer: after the last `####`, or without such a mark the last number in it.
+
+    Currency signs, separators of thousands and a full stop after the number are left out, as in GSM8K (Cobbe et al.,
+    "Training verifiers to solve math word problems", 2021), whose answers end in `#### NUMBER`.
+
+    Args:
+        text (`str`): an answer.
+
+    Returns:
+        `Decimal`, *optional*: the number; None if there is none.
+
+    ```python
+    >>> final_number("He pays 3 * 400 = 1,200 dollars. #### 1,200"), final_number("It is $7.50.")
+    (Decimal('1200'), Decimal('7.50'))
+
+    ```
+    """
+    _, marked, after = text.rpartition("####")
+    found = _MARKED.findall(marked + after) if marked else _NUMBER.findall(text)
+    if not found:
+        return None
+    digits = re.sub(r"[$€£\s,]", "", found[-1]).rstrip(".")
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        return None
+
+
+def gsm8k(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
+    """1 for each completion whose final number is that of the answer, else 0; both are compared as numbers."""
+    found = [final_number(text_of(completion)) for completion in completions]
+    return [float(one is not None and one == final_number(right)) for one, right in zip(found, answer, strict=True)]
+
+
+def exact(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
+    """1 for each completion that is the answer, else 0; white space around both is left out."""
+    return [float(text_of(one).strip() == right.strip()) for one, right in zip(completions, answer, strict=True)]
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion, which is a string or a list of messages."""
+    return completion if isinstance(completion, str) else "".join(one.get("content") or "" for one in completion)
+
+
+def reward(name: str) -> Reward:
+    """The reward that a name stands for.
+
+    Args:
+        name (`str`): see the table above.
+
+    Raises:
+        `InputError`: the name is unknown, its argument is wrong, or the function cannot be imported.
+
+    ```python
+    >>> reward("length:4")(completions=["abcd", "abcdef", "abcdefgh"])
+    [1.0, 0.5, 0.0]
+
+    ```
+    """
+    word, colon, argument = name.partition(":")
+    if name in ("gsm8k", "exact"):
+        return {"gsm8k": gsm8k, "exact": exact}[name]
+    if word == "format" and colon:
+        try:
+            pattern = re.compile(argument, re.DOTALL)
+        except re.error as error:
+            raise InputError(f"rewards: {name}: not a regular expression ({error})") from None
+        return _format(pattern)
+    if word == "length" and colon:
+        if not argument.isdecimal() or int(argument) == 0:
+            raise InputError(f"rewards: {name}: expected a number of characters, as in length:400")
+        return _length(int(argument))
+    if not colon:
+        raise InputError(f"rewards: {name}: expected gsm8k, exact, format:REGEX, length:N or MODULE:FUNCTION")
+    return _imported(word, argument)
+
+
+def _format(pattern: re.Pattern) -> Reward:
+    def format(completions: Sequence, **_: Any) -> list[float]:
+        return [float(pattern.fullmatch(text_of(one).strip()) is not None) for one in completions]
+
+    return format
+
+
+def _length(limit: int) -> Reward:
+    def length(completions: Sequence, **_: Any) -> list[float]:
+        return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
+
+    return length
+
+
+def _imported(module: str, name: str) -> Reward:
+    """A function of the user; modules are also looked for in the current folder."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"rewards: {module}:{name}: cannot be imported ({error})") from None
+    if not callable(found):
+        raise InputError(f"rewards: {module}:{name}: is {type(found).__name__}, expected a function")
+    return found

@@ -1,0 +1,74 @@
+"""Reinforcement learning (GRPO) with TRL and rewards that are computed: answers to prompts, scored and reinforced.
+
+    hmm-datasets grpo --launch cpu2 --model outputs/demo/sft --prompts story-questions --rewards exact \
+        --max_completion_length 16 --output_dir outputs/grpo
+
+Prompts are the first turns of conversations, and what the assistant said to them is the column `answer`, which rewards
+such as `gsm8k` and `exact` compare completions with. `hmm_datasets/training/rewards.py` lists the rewards. Completions
+with their rewards are written to `completions/`, one Parquet file for each log step.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from hmm_datasets.launch import run
+
+
+@dataclass
+class PromptSettings:
+    """The model to train, the prompts, and the rewards."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    prompts: str = field(metadata={"help": "A corpus of conversations with answers: name, file or Hub data set."})
+    rewards: list[str] = field(
+        metadata={"help": "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION."}
+    )
+    system: str | None = field(default=None, metadata={"help": "A system message before every prompt."})
+    max_prompts: int | None = field(default=None, metadata={"help": "Maximum number of prompts to train on."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out prompts."})
+    test_fraction: float | None = field(
+        default=None,
+        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
+    )
+
+
+def main(chosen: PromptSettings, settings) -> None:
+    """Load the model, the prompts and the rewards, train, save."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+    from hmm_datasets.text.tokenizers.chat_template import stop_tokens
+    from hmm_datasets.training.conversations import conversation_splits, never_evaluate, prompts_of
+    from hmm_datasets.training.lineage import weights_of
+    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.rewards import reward
+    from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.trainer import PolicyTuner
+
+    set_seed(settings.seed)
+    rewards = [reward(name) for name in chosen.rewards]
+    tokenizer = load_pretrained(AutoTokenizer, chosen.model)
+    model = load_pretrained(AutoModelForCausalLM, chosen.model)
+    model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
+    train, test = conversation_splits(
+        chosen.prompts,
+        max_conversations=chosen.max_prompts,
+        num_test_sequences=chosen.num_test_sequences,
+        test_fraction=chosen.test_fraction,
+    )
+    if test is None:
+        never_evaluate(settings)
+    trainer = PolicyTuner(
+        model=model,
+        reward_funcs=rewards,
+        args=settings,
+        train_dataset=prompts_of(train, chosen.system),
+        eval_dataset=None if test is None else prompts_of(test, chosen.system),
+        processing_class=tokenizer,
+    )
+    data = {"prompts": chosen.prompts, "count": len(train), "seed": settings.seed, "rewards": chosen.rewards}
+    data |= {name: asdict(chosen)[name] for name in ("system", "test_fraction") if asdict(chosen)[name] is not None}
+    data["reference"] = weights_of(chosen.model)
+    train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
+
+
+if __name__ == "__main__":
+    run(main, PromptSettings, "GRPOSettings")
