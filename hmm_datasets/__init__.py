@@ -35,16 +35,18 @@ if TYPE_CHECKING:
     from .text.tokenizers.bpe import train_bpe
     from .text.tokenizers.words import build_word_corpus
     from .training.run import train_and_save
-    from .training.settings import PretrainSettings, SFTSettings
-    from .training.trainer import FineTuner, Pretrainer
+    from .training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
+    from .training.trainer import FineTuner, PolicyTuner, PreferenceTuner, Pretrainer
 
 __version__ = "0.1.0"
 __all__ = [
     "HMM",
+    "DPOSettings",
     "EvaluationSettings",
     "FineTuner",
     "FitResult",
     "FitSettings",
+    "GRPOSettings",
     "HMMMixture",
     "HMMSequences",
     "InputError",
@@ -52,6 +54,8 @@ __all__ = [
     "PackedWindows",
     "PermutedEmissions",
     "PermutedSymbols",
+    "PolicyTuner",
+    "PreferenceTuner",
     "PretrainSettings",
     "Pretrainer",
     "RandomChains",
@@ -73,10 +77,12 @@ __all__ = [
 
 _MODULE_OF = {
     "HMM": "hmm.model",
+    "DPOSettings": "training.settings",
     "EvaluationSettings": "evaluation.evaluation",
     "FineTuner": "training.trainer",
     "FitResult": "hmm.fitting.state",
     "FitSettings": "hmm.fitting.settings",
+    "GRPOSettings": "training.settings",
     "HMMMixture": "hmm.families.mixture",
     "HMMSequences": "data.hmm_sequences",
     "InputError": "errors",
@@ -84,6 +90,8 @@ _MODULE_OF = {
     "PackedWindows": "data.packing",
     "PermutedEmissions": "hmm.families.permuted",
     "PermutedSymbols": "hmm.families.permuted",
+    "PolicyTuner": "training.trainer",
+    "PreferenceTuner": "training.trainer",
     "PretrainSettings": "training.settings",
     "Pretrainer": "training.trainer",
     "RandomChains": "hmm.families.chains",

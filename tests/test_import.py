@@ -52,7 +52,8 @@ def test_the_public_names_are_these():
     families = ["HMMMixture", "PermutedEmissions", "PermutedSymbols", "RandomChains"]
     text = ["load_corpus", "train_bpe", "build_word_corpus", "tokenize_corpus", "TokenStream"]
     data = ["HMMSequences", "TokenWindows", "PackedWindows", "InterleavedRows"]
-    training = ["Pretrainer", "FineTuner", "PretrainSettings", "SFTSettings", "train_and_save"]
+    training = ["Pretrainer", "FineTuner", "PreferenceTuner", "PolicyTuner", "PretrainSettings", "SFTSettings"]
+    training += ["DPOSettings", "GRPOSettings", "train_and_save"]
     measuring = ["EvaluationSettings", "evaluate_model", "load_metric", "push_folder", "InputError"]
     assert sorted(hmm_datasets.__all__) == sorted(processes + families + text + data + training + measuring)
 

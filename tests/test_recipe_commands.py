@@ -67,12 +67,12 @@ def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
     from hmm_datasets.evaluation.evaluation import EvaluationSettings
     from hmm_datasets.hmm.fitting.settings import FitSettings
     from hmm_datasets.training.models import ModelSettings
-    from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+    from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
     from hmm_datasets.training.sources import DataSettings, MixtureSettings
 
     launcher = launch_command_parser()
     kinds = (PretrainSettings, SFTSettings, ModelSettings, DataSettings, MixtureSettings, EvaluationSettings)
-    for kind in (*kinds, FitSettings):
+    for kind in (*kinds, FitSettings, DPOSettings, GRPOSettings):
         for setting in fields(kind):
             for flag in (f"--{setting.name}", f"--{setting.name.replace('_', '-')}"):
                 assert split_flags([flag, "1"], launcher) == ([], [flag, "1"])

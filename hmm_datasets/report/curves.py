@@ -48,10 +48,11 @@ class Panel:
 
 
 def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Panels of loss, learning rate, gradient norm and throughput, as far as a run has values.
+    """Panels of loss, rewards, learning rate, gradient norm and throughput, as far as a run has values.
 
     The panel of the loss also has the held-out loss and, if the distribution of the data is known, the cross-entropy
-    of the best predictor.
+    of the best predictor. Runs on preferences have the margins and accuracies of TRL, runs on rewards have the mean
+    reward, the divergence from the reference and the length of completions.
 
     ```python
     >>> [panel.name for panel in panels([{"tokens": 64, "loss": 2.0, "learning_rate": 0.1}])]
@@ -59,15 +60,30 @@ def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
     ```
     """
-    losses = [_curve(history, "training", "loss"), _curve(history, "held out", "eval_loss")]
-    losses = [curve for curve in losses if curve.values]
     found = [
-        Panel("loss", "loss (nats per token)", losses, _floor(history), falls=True),
+        Panel("loss", _title_of_loss(history), _both(history, "loss"), _floor(history), falls=True),
+        Panel("margin", "margin of implicit rewards (nats)", _both(history, "rewards/margins")),
+        Panel("accuracy", "share of pairs ranked as labelled", _both(history, "rewards/accuracies")),
+        Panel("reward", "reward", _both(history, "reward")),
+        Panel("kl", "divergence from the reference (nats per token)", _both(history, "kl")),
+        Panel("length", "tokens per completion", _both(history, "completions/mean_length")),
         Panel("learning_rate", "learning rate", [_curve(history, "", "learning_rate")]),
         Panel("grad_norm", "gradient norm", [_curve(history, "", "grad_norm")]),
         Panel("tokens_per_second", "tokens per second", [_curve(history, "", "tokens_per_second")]),
     ]
     return [panel for panel in found if any(curve.values for curve in panel.curves)]
+
+
+def _title_of_loss(history: Sequence[Mapping[str, Any]]) -> str:
+    if any("reward" in row for row in history):
+        return "loss"
+    return f"loss (nats per {'pair' if any('rewards/margins' in row for row in history) else 'token'})"
+
+
+def _both(history: Sequence[Mapping[str, Any]], name: str) -> list[Curve]:
+    """The curves of a value in training and on held-out rows, as far as there are any."""
+    curves = [_curve(history, "training", name), _curve(history, "held out", f"eval_{name}")]
+    return [curve for curve in curves if curve.values]
 
 
 def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve:

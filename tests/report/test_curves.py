@@ -38,6 +38,17 @@ def test_a_run_has_panels_for_its_values():
     assert panels([]) == []
 
 
+def test_runs_on_preferences_and_rewards_have_panels_of_their_own():
+    pairs = panels([{"tokens": 1, "loss": 0.7, "rewards/margins": 0.1, "rewards/accuracies": 0.5, "eval_loss": 0.6}])
+    assert [panel.name for panel in pairs] == ["loss", "margin", "accuracy"]
+    assert pairs[0].title == "loss (nats per pair)"
+    row = {"tokens": 1, "loss": 0.1, "reward": 0.2, "kl": 0.01, "completions/mean_length": 7.0}
+    rewarded = panels([row, {"tokens": 1, "eval_reward": 0.3}])
+    assert [panel.name for panel in rewarded] == ["loss", "reward", "kl", "length"]
+    assert rewarded[0].title == "loss"
+    assert rewarded[1].curves == [Curve("training", [1], [0.2]), Curve("held out", [1], [0.3])]
+
+
 def test_values_that_are_not_finite_are_left_out_and_the_last_of_equal_tokens_is_taken():
     rows = [{"tokens": 1, "grad_norm": math.inf}, {"tokens": 2, "grad_norm": 3.0}, {"tokens": 2, "grad_norm": 4.0}]
     (panel,) = panels(rows)

@@ -13,10 +13,12 @@ import torch
 
 from hmm_datasets import (
     HMM,
+    DPOSettings,
     EvaluationSettings,
     FineTuner,
     FitResult,
     FitSettings,
+    GRPOSettings,
     HMMMixture,
     HMMSequences,
     InputError,
@@ -24,6 +26,8 @@ from hmm_datasets import (
     PackedWindows,
     PermutedEmissions,
     PermutedSymbols,
+    PolicyTuner,
+    PreferenceTuner,
     Pretrainer,
     PretrainSettings,
     RandomChains,
@@ -98,6 +102,8 @@ def training(model: Any, data: Any) -> None:
     record = train_and_save(trainer, settings={}, data={})
     assert_type(record, dict[str, Any])
     FineTuner(model=model, args=SFTSettings(output_dir="folder"), train_dataset=data)
+    PreferenceTuner(model=model, args=DPOSettings(output_dir="folder"), train_dataset=data)
+    PolicyTuner(model=model, reward_funcs=[len], args=GRPOSettings(output_dir="folder"), train_dataset=data)
 
 
 def measuring() -> None:
