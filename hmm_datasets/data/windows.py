@@ -122,6 +122,10 @@ class TokenWindows(Windows):
         """Tokens per row that are not padding."""
         return float(self.length)
 
+    def tokens_between(self, first: int, last: int) -> int:
+        """The number of tokens in items `first` to `last - 1`."""
+        return (last - first) * self.length
+
     def tokens(self, indices: Sequence[int]) -> Int[np.ndarray, "B L"]:
         """The tokens of the items at `indices`, int64."""
         return self.stream.gather(self.window_indices(indices) * self.length, self.length)

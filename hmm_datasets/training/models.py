@@ -85,13 +85,23 @@ class ModelSettings:
             tie_embeddings=self.tie_embeddings,
             **data.special_tokens,
         )
-        if data.packed and is_recurrent(config):
-            raise InputError(
-                f"packed is set, but {_model_class(config).__name__} carries its state from one document of a row to "
-                "the next; leave packed out"
-            )
+        if data.packed:
+            check_packed(config)
         set_attention(config, self.attention)
         return config
+
+
+def check_packed(config: "PreTrainedConfig") -> None:
+    """Refuse a model that cannot keep packed documents apart.
+
+    Raises:
+        `InputError`: it is recurrent.
+    """
+    if is_recurrent(config):
+        raise InputError(
+            f"packed is set, but {_model_class(config).__name__} carries its state from one document of a row to "
+            "the next; leave packed out"
+        )
 
 
 _DEPTH = re.compile(r"d([1-9]\d?\d?)")

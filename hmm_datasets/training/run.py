@@ -25,9 +25,10 @@ from .callbacks.evaluation_schedule import LogSpacedEvaluation
 from .callbacks.interruptions import Interruptions, parse_time
 from .callbacks.progress import ProgressLine
 from .callbacks.samples import Samples
+from .checkpoints.inspection import optimizer_checkpoint
 from .checkpoints.resuming import Start, find_start
 from .checkpoints.saving import UNFINISHED_NAME
-from .lineage import lineage
+from .lineage import lineage, weights_of
 from .models import count_parameters
 from .plan.plan import Plan
 from .record import History, write_record
@@ -78,6 +79,8 @@ def _train_and_save(
     commit = None if base is None else commit_of(base)
     if base is not None and commit is not None:  # a repository on the Hub may change while a run is interrupted
         data = data | {"base": f"{split_revision(base)[0]}@{commit}"}
+    if args.optimizer_from is not None:
+        data = data | {"optimizer": _optimizer_weights(args.optimizer_from, base)}
     check_folder_identity(Path(args.output_dir), {"data": data}, args.accept_changes)
     finished = _finished(args)
     if finished is not None:
@@ -126,6 +129,22 @@ def _train_and_save(
             f"tokens, and the plan says {summary['planned_tokens']:,}; do not rely on its token counts"
         )
     return summary
+
+
+def _optimizer_weights(optimizer: str, base: str | None) -> dict[str, str]:
+    """The SHA-256 of the weights that an optimizer state belongs to.
+
+    Raises:
+        `InputError`: there is no such state, or it belongs to another model than the run starts from.
+    """
+    checkpoint = optimizer_checkpoint(optimizer)
+    of_optimizer, of_base = weights_of(str(checkpoint)), {} if base is None else weights_of(base)
+    if base is None or (of_optimizer and of_base and of_optimizer != of_base):
+        raise InputError(
+            f"optimizer_from: {checkpoint}: has other weights than the model that training starts from, "
+            f"{base or 'a new one'}; name the model's own run, or leave optimizer_from out"
+        )
+    return of_optimizer
 
 
 def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:

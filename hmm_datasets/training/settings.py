@@ -54,6 +54,13 @@ class RunSettings:
     keep_every: int | None = field(
         default=None, metadata={"help": "Keep checkpoints of steps divisible by this, whatever save_total_limit says."}
     )
+    optimizer_from: str | None = field(
+        default=None,
+        metadata={
+            "help": "Run or checkpoint of the model, whose optimizer state the run starts with; the learning rate "
+            "schedule starts anew."
+        },
+    )
     price_per_hour: float | None = field(
         default=None, metadata={"help": "Price per device and hour, in any currency, for the cost in logs and plans."}
     )

@@ -56,12 +56,21 @@ class MixtureSettings:
     weights: list[float] = field(metadata={"help": "Share of each stream in the mixture."})
     weigh_by: str = field(default="examples", metadata={"help": "Unit of the weights: examples (rows) or tokens."})
     length: int = field(default=256, metadata={"help": "Tokens per window."})
+    packed_streams: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Those of the streams whose whole documents are packed, without attention across documents."
+        },
+    )
     stream_seed: int = field(default=0, metadata={"help": "Seed of the order in which windows are visited."})
     num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out windows per stream."})
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):
             raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected one per stream")
+        for folder in self.packed_streams:
+            if folder not in self.streams:
+                raise InputError(f"packed_streams: {folder} is none of the streams {', '.join(self.streams)}")
         if self.num_test_sequences < 1:
             raise InputError(f"num_test_sequences is {self.num_test_sequences}; expected 1 or more")
 
@@ -195,9 +204,7 @@ class TokenData(TrainingData):
         return self.rows(1).tokens_per_row
 
     def tokens_of(self, num_rows):
-        if self._settings.packed:
-            return self.rows(num_rows).tokens_between(0, num_rows)
-        return super().tokens_of(num_rows)
+        return self.rows(num_rows).tokens_between(0, num_rows)
 
     def corpora(self, num_rows):
         return [_corpus(self._settings.tokens, self.stream, num_rows / self.rows_per_epoch)]
@@ -208,16 +215,19 @@ class MixedData(TrainingData):
 
     def __init__(self, settings: MixtureSettings):
         from torch.utils.data import Subset
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         from ..data.windows import TokenWindows
         from ..text.stream import TokenStream, tokenizer_hash
         from .components.held_out_loss import HeldOutParts
-        from .models import load_pretrained
+        from .models import check_packed, load_pretrained
 
         self._settings = settings
         self.row_length = settings.length
         self.rows_per_epoch = None
+        self.packed = bool(settings.packed_streams)
+        if self.packed:
+            check_packed(load_pretrained(AutoConfig, settings.model))
         self.tokenizer = load_pretrained(AutoTokenizer, settings.model)
         self.streams = [TokenStream(f"{folder}/train") for folder in settings.streams]
         for folder, stream in zip(settings.streams, self.streams, strict=True):
@@ -232,7 +242,7 @@ class MixedData(TrainingData):
             "counts": self.rows(1).counts,
             "length": settings.length,
             "seed": settings.stream_seed,
-        }
+        } | ({"packed": [folder in settings.packed_streams for folder in settings.streams]} if self.packed else {})
 
     def rows(self, num_rows):
         from ..data.interleaving import InterleavedRows
@@ -240,9 +250,25 @@ class MixedData(TrainingData):
 
         settings = self._settings
         sources = [
-            repeated_windows(stream, settings.length, num_rows, seed=settings.stream_seed) for stream in self.streams
+            repeated_windows(
+                *(stream, settings.length, num_rows),
+                seed=settings.stream_seed,
+                packed=folder in settings.packed_streams,
+            )
+            for folder, stream in zip(settings.streams, self.streams, strict=True)
         ]
         return InterleavedRows(sources, settings.weights, by=settings.weigh_by, exhausted="error", num_rows=num_rows)
+
+    @property
+    def tokens_per_row(self):
+        return self.rows(1).tokens_per_row
+
+    def tokens_of(self, num_rows):
+        if num_rows == 0:
+            return 0
+        mixture = self.rows(num_rows)
+        parts = zip(mixture.sources, mixture.realized(num_rows), strict=True)
+        return sum(source.tokens_between(0, part["rows"]) for source, part in parts)
 
     def corpora(self, num_rows):
         parts = self.rows(num_rows).realized(num_rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
@@ -97,6 +97,63 @@ def test_the_held_out_loss_is_reported_for_each_stream_and_for_all_tokens(midtra
     assert state["best_metric"] == min(row["eval_chat_loss"] for row in history[1:]), "a stream can choose the best"
 
 
+@pytest.fixture
+def conversations(streams, tmp_path):
+    """A stream of documents of 3 to 15 tokens, as conversations are."""
+    tokenizer = AutoTokenizer.from_pretrained(streams / "model")
+    draw = np.random.default_rng(1)
+    identity = {"vocab_size": len(tokenizer), "eos_id": tokenizer.eos_token_id}
+    identity["tokenizer_hash"] = tokenizer_hash(tokenizer)
+    for split, count in (("train", 60), ("test", 9)):
+        documents = [draw.integers(20, 260, draw.integers(3, 15)) for _ in range(count)]
+        write_tokens(documents, tmp_path / "conversations" / split, corpus="conversations", **identity)
+    return str(tmp_path / "conversations")
+
+
+def test_packed_conversations_and_windows_of_text_are_mixed_by_tokens_and_counted(
+    streams, conversations, tmp_path, monkeypatch
+):
+    from hmm_datasets.training import trainer as trainers
+
+    monkeypatch.syspath_prepend(RECIPES)
+    seen, step = [], trainers.Pretrainer.training_step
+
+    def noted(self, model, inputs, *rest):
+        seen.append({name: value.clone() for name, value in inputs.items()})
+        return step(self, model, inputs, *rest)
+
+    monkeypatch.setattr(trainers.Pretrainer, "training_step", noted)
+    mixture = MixtureSettings(
+        *(str(streams / "model"), [str(streams / "text"), conversations], [0.7, 0.3]),
+        weigh_by="tokens",
+        length=LENGTH,
+        packed_streams=[conversations],
+    )
+    settings = PretrainSettings(
+        str(tmp_path / "run"),
+        max_steps=10,
+        global_batch_size=8,
+        per_device_train_batch_size=4,
+        save_strategy="no",
+        report_to="none",
+    )
+    importlib.import_module("midtrain").main(mixture, settings)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    tokens = {True: 0, False: 0}
+    for batch in seen:
+        assert "attention_mask" not in batch, "positions alone keep documents apart"
+        for labels, positions in zip(batch["labels"], batch["position_ids"], strict=True):
+            padding = int(((labels == -100) & (positions == LENGTH - 1)).sum())
+            tokens[int((positions == 0).sum()) + padding > 1] += LENGTH - padding
+    assert summary["tokens"] == summary["planned_tokens"] == sum(tokens.values())
+    assert tokens[False] / summary["tokens"] == pytest.approx(0.7, abs=0.03)
+
+
+def test_an_unknown_packed_stream_is_refused():
+    with pytest.raises(InputError, match="packed_streams: c is none of the streams a, b"):
+        MixtureSettings("model", ["a", "b"], [1.0, 1.0], packed_streams=["c"])
+
+
 @pytest.mark.launch
 def test_two_processes_report_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
     arguments = (
@@ -111,6 +168,38 @@ def test_two_processes_report_the_same_losses_of_the_streams(program, succeeded,
     found = summary["evaluation"]
     assert [found["text_loss"], found["chat_loss"]] == pytest.approx(expected, rel=1e-5)
     assert found["loss"] == pytest.approx(np.average(expected, weights=list(WINDOWS.values())), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def two_stages(program, succeeded, streams, tmp_path_factory):
+    """Pretrain and midtrain under a launch configuration, the optimizer carried over; return the losses of both."""
+    root = tmp_path_factory.mktemp("stages")
+    shared = (
+        *("--length", LENGTH, "--max_steps", 4, "--save_steps", 4, "--logging_steps", 1, "--learning_rate", 3e-3),
+        *("--lr_scheduler_type", "constant", "--warmup_steps", 0, "--global_batch_size", 4),
+        *("--per_device_train_batch_size", 2),
+    )
+
+    def two_stages(config):
+        base, run = root / config / "base", root / config / "run"
+        text = ("--tokens", streams / "text", "--tokenizer", streams / "model", "--model", "1m")
+        succeeded(program.launch(config, "recipes/pretrain.py", *text, *shared, "--output_dir", base))
+        mixture = ("--streams", streams / "text", streams / "chat", "--weights", 0.7, 0.3, "--optimizer_from", base)
+        mixture += ("--packed_streams", streams / "chat", "--model", base)
+        succeeded(program.launch(config, "recipes/midtrain.py", *mixture, *shared, "--output_dir", run))
+        rows = [json.loads(line) for folder in (base, run) for line in (folder / "history.jsonl").open()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    return two_stages
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["zero2", "zero3", "fsdp2"])
+def test_sharded_processes_carry_the_optimizer_over_like_one(config, two_stages):
+    found, expected = two_stages(config), two_stages("cpu1")
+    assert len(found) == 8
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_streams_of_the_same_name_are_distinguished_by_their_folders(streams, tmp_path):

@@ -164,6 +164,24 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
     return sizes
 
 
+def optimizer_checkpoint(path: str | os.PathLike) -> Path:
+    """A checkpoint with an optimizer state: the folder itself, or the newest whole checkpoint of a run.
+
+    Raises:
+        `InputError`: there is none.
+    """
+
+    def has_optimizer(folder: Path) -> bool:
+        return zero_shards(folder) is not None or any(folder.glob("optimizer*"))
+
+    folder = Path(path)
+    if folder.is_dir():
+        found = next(filter(has_optimizer, [folder, *good_checkpoints(folder)]), None)
+        if found is not None:
+            return found
+    raise InputError(f"{path}: has no checkpoint with an optimizer state; name a run with checkpoints, or one of them")
+
+
 def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
     """How a DeepSpeed checkpoint is divided, from the names of its files; `None` for any other checkpoint."""
     latest = Path(folder) / "latest"

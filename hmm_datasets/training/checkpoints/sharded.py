@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from ...compat.deepspeed import correct_stage_3, universal_checkpoints, without_module_weights, write_universal
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
 from ...errors import InputError
-from .inspection import zero_shards
+from .inspection import optimizer_checkpoint, zero_shards
 
 
 class ShardedTrainer(OpenTrainer):
@@ -43,12 +43,37 @@ class ShardedTrainer(OpenTrainer):
 
     def prepare_training(self, steps, dataloader, checkpoint):
         """Under DeepSpeed, wrap the model first and load the checkpoint into the wrapper."""
-        if checkpoint is None or not self.is_deepspeed_enabled:
+        if checkpoint is None:
+            prepared = super().prepare_training(steps, dataloader, None)
+            if self.args.optimizer_from is not None:
+                self._load_optimizer_alone(str(optimizer_checkpoint(self.args.optimizer_from)))
+            return prepared
+        if not self.is_deepspeed_enabled:
             return super().prepare_training(steps, dataloader, checkpoint)
         prepared = super().prepare_training(steps, dataloader, None)
         self._load_deepspeed(checkpoint)
         self.load_optimizer(checkpoint)
         return prepared
+
+    def _load_optimizer_alone(self, checkpoint: str) -> None:
+        """Load the state of the optimizer's parameters, but neither its settings nor the schedule.
+
+        Under DeepSpeed the weights are loaded too; they are those of the model already.
+        """
+        settings = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
+        schedule = self.lr_scheduler.state_dict()
+        try:
+            if self.is_deepspeed_enabled:
+                self._load_deepspeed(checkpoint)
+            self.load_optimizer(checkpoint)
+        except (ValueError, RuntimeError, KeyError) as error:
+            raise InputError(
+                f"optimizer_from: {checkpoint}: its optimizer has other parameters or another type "
+                f"({str(error).splitlines()[0]}); choose the settings of its run, or leave optimizer_from out"
+            ) from None
+        for group, kept in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(kept)
+        self.lr_scheduler.load_state_dict(schedule)
 
     def load_weights(self, checkpoint: str, model=None) -> None:
         """Load the weights; under FSDP2 rank 0 reads them and sends each rank its part."""
