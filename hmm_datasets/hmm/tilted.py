@@ -23,7 +23,6 @@ Preferences between samples under the Bradley-Terry model with reward `r / beta`
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -245,14 +244,6 @@ class TiltedHMM:
             `InputError`: there is no such folder, its format is another, or its tables do not match `config.json`.
         """
         return load_tilted(cls, name_or_path, revision)
-
-    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None):
-        """Save and push to the Hub as one commit; returns the [`~hmm_datasets.hub.push.PushResult`]."""
-        from ..hub.push import push_folder
-
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return push_folder(folder, repo_id, private=private, token=token)
 
     def filter(self, device: Any = None) -> "TiltedFilter":
         """The tables as tensors on a device, for step-by-step inference."""

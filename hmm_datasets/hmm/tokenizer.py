@@ -7,10 +7,12 @@ Decoding puts a space before every name, so that the texts of two runs of tokens
 how pipelines and streamers put a prompt and its continuation together.
 
 A word that names no symbol is an error of the tokenizers library ("WordLevel error: Missing [UNK] token from the
-vocabulary"), unless a symbol is called `<unk>`, which then stands for all of them. For a model with a
-beginning-of-sequence token the tokenizer has it too, with id `E`, as `<bos>` (with underscores, where that occurs in a
-name). It is put before every text, as the model expects, and it also pads, on the left. There is no end-of-sequence
-token, because an HMM has none.
+vocabulary"), unless a symbol is called `<unk>`, which then stands for all of them.
+
+For a model with a beginning-of-sequence token the tokenizer has it too, with id `E`, as `<bos>` (with underscores,
+where that occurs in a name); it also pads, on the left. The tokenizer of a model that was trained on sequences after
+that token puts it before every text. The one in the folder of an HMM does not, because the HMM starts without it, and
+evaluation harnesses put it there themselves. There is no end-of-sequence token, because an HMM has none.
 """
 
 import os
@@ -22,7 +24,7 @@ from ..files import atomic_file, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_SETTINGS_NAME = "tokenizer_config.json"
@@ -60,18 +62,20 @@ def write_tokenizer(
         bos (`bool`): whether the model has a beginning-of-sequence token.
     """
     folder = Path(folder)
-    tokenizer, special = _build(vocabulary, num_symbols, bos)
+    tokenizer, special = _build(vocabulary, num_symbols, bos=bos, prepend_bos=False)
     with atomic_file(folder / TOKENIZER_NAME) as temporary:
         temporary.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **_SETTINGS}
     write_json(folder / TOKENIZER_SETTINGS_NAME, settings)
 
 
-def hmm_tokenizer(vocabulary: Sequence[str] | None, num_symbols: int, *, bos: bool) -> "PreTrainedTokenizerFast":
-    """The tokenizer that [`write_tokenizer`] writes.
+def hmm_tokenizer(
+    vocabulary: Sequence[str] | None, num_symbols: int, *, bos: bool, prepend_bos: bool = False
+) -> "PreTrainedTokenizerFast":
+    """The tokenizer that [`write_tokenizer`] writes; with `prepend_bos` that of a model trained after that token.
 
     ```python
-    >>> tokenizer = hmm_tokenizer(["sun", "rain"], 2, bos=True)
+    >>> tokenizer = hmm_tokenizer(["sun", "rain"], 2, bos=True, prepend_bos=True)
     >>> tokenizer("rain sun")["input_ids"], tokenizer.decode([1, 0])
     ([2, 1, 0], ' rain sun')
 
@@ -79,18 +83,27 @@ def hmm_tokenizer(vocabulary: Sequence[str] | None, num_symbols: int, *, bos: bo
     """
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer, special = _build(vocabulary, num_symbols, bos)
+    tokenizer, special = _build(vocabulary, num_symbols, bos=bos, prepend_bos=prepend_bos)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **_SETTINGS)
 
 
+def reads_symbols(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Whether a tokenizer is that of an HMM, which reads the names of symbols and no other text."""
+    return bool(tokenizer.init_kwargs.get(_MARK))
+
+
+_MARK = "symbols_of_an_hmm"  # in `tokenizer_config.json`, which keeps settings that transformers does not know
 _SETTINGS = {
+    _MARK: True,
     "padding_side": "left",
     "clean_up_tokenization_spaces": False,
     "model_input_names": ["input_ids", "attention_mask"],
 }
 
 
-def _build(vocabulary: Sequence[str] | None, num_symbols: int, bos: bool) -> "tuple[Tokenizer, dict[str, str]]":
+def _build(
+    vocabulary: Sequence[str] | None, num_symbols: int, *, bos: bool, prepend_bos: bool
+) -> "tuple[Tokenizer, dict[str, str]]":
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
     names = written_names(vocabulary, num_symbols)
@@ -103,9 +116,10 @@ def _build(vocabulary: Sequence[str] | None, num_symbols: int, bos: bool) -> "tu
     while any(token in name for name in names):
         token = f"<{token[1:-1]}_>"
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, num_symbols)]
-    )
+    if prepend_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, num_symbols)]
+        )
     return tokenizer, {"bos_token": token, "pad_token": token}
 
 

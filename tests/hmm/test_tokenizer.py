@@ -10,7 +10,9 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
-from hmm_datasets.hmm.tokenizer import hmm_tokenizer
+from hmm_datasets.hmm.tokenizer import hmm_tokenizer, reads_symbols
+from hmm_datasets.text.tokenizers.words import word_tokenizer
+from hmm_datasets.training.models import tokenizer_of
 
 
 def uniform(names) -> HMM:
@@ -51,7 +53,10 @@ def test_symbols_are_written_by_name_and_read_back(names, written, bos, tmp_path
     assert tokenizer("\n".join(text.split(" ")), add_special_tokens=False)["input_ids"] == symbols
     assert tokenizer.decode(symbols) == f" {text}" == tokenizer.decode(symbols[:3]) + tokenizer.decode(symbols[3:])
     assert tokenizer(f" {text}", add_special_tokens=False)["input_ids"] == symbols
-    assert tokenizer(text)["input_ids"] == ([len(names)] if bos else []) + symbols
+    assert tokenizer(text)["input_ids"] == symbols
+    assert (
+        hmm_tokenizer(names, len(names), bos=bos, prepend_bos=bos)(text)["input_ids"] == [len(names)] * bos + symbols
+    )
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (len(names) if bos else None, None)
     assert hmm_tokenizer(names, len(names), bos=bos)(text)["input_ids"] == tokenizer(text)["input_ids"]
 
@@ -80,8 +85,8 @@ def test_a_batch_is_padded_on_the_left_with_the_beginning_token_hidden(tmp_path)
     HMMForCausalLM.from_hmm(hmm, bos_token_id=3).save_pretrained(tmp_path)
     tokenizer, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     batch = tokenizer(["0 1 2 0", "1"], padding=True, return_tensors="pt")
-    assert batch["input_ids"].tolist() == [[3, 0, 1, 2, 0], [3, 3, 3, 3, 1]]
-    assert batch["attention_mask"].tolist() == [[1] * 5, [0, 0, 0, 1, 1]]
+    assert batch["input_ids"].tolist() == [[0, 1, 2, 0], [3, 3, 3, 1]]
+    assert batch["attention_mask"].tolist() == [[1] * 4, [0, 0, 0, 1]]
     last = model(**batch).logits[:, -1, :3].exp()
     for row, symbols in zip(last, ([0, 1, 2, 0], [1]), strict=True):
         assert row.tolist() == pytest.approx(hmm.next_token_probs([symbols])[0, -1].tolist(), abs=1e-12)
@@ -95,6 +100,17 @@ def test_a_pipeline_takes_the_folder_as_it_is(tmp_path):
     generate = pipeline("text-generation", model=str(tmp_path))
     (drawn,) = generate("New%20York", max_new_tokens=3, do_sample=True)
     assert drawn["generated_text"] == "New%20York rain New%20York rain"
+
+
+def test_it_is_told_apart_from_tokenizers_of_text_when_saved_again_too(tmp_path):
+    hmm_tokenizer(None, 3, bos=True, prepend_bos=True).save_pretrained(tmp_path / "again")
+    again = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again("1 0")["input_ids"] == [3, 1, 0]
+    assert again("")["input_ids"] == [3]
+    assert reads_symbols(again)
+    assert tokenizer_of(str(tmp_path / "again")) is None
+    word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
+    assert tokenizer_of(str(tmp_path / "words")) is not None
 
 
 def test_the_tokenizer_is_one_of_the_files_that_are_verified(tmp_path):
