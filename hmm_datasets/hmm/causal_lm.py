@@ -18,6 +18,7 @@ silently be another HMM. Casts leave the tables as they are, and loading refuses
 fingerprint in `config.json`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -34,7 +35,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
 from ..compat.torch import KeepsTypes
 from ..digests import write_digests
@@ -292,6 +293,25 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
         """Do nothing: a saved folder names the code of this package and contains no copy of it."""
+
+    @property
+    def base_model(self) -> Callable[..., BaseModelOutput]:
+        """The model without its output layer, as libraries take it apart that score tokens in pieces (TRL).
+
+        The hidden states are the logits, and [`get_output_embeddings`] has the identity matrix.
+        """
+
+        def logits(*args: Any, **kwargs: Any) -> BaseModelOutput:
+            return BaseModelOutput(HMMForCausalLM.forward(self, *args, **kwargs).logits)
+
+        return logits
+
+    def get_output_embeddings(self) -> nn.Module:
+        """An output layer that changes nothing; see [`base_model`]."""
+        size = self.config.vocab_size
+        layer = nn.Linear(size, size, bias=False, device=self.start.device, dtype=torch.float64)
+        layer.weight = nn.Parameter(torch.eye(size).to(layer.weight), requires_grad=False)
+        return layer
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, but sampling considers all tokens unless `top_k` is given, not the 50 most likely."""
