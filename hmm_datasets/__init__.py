@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .hmm.fitting.settings import FitSettings
     from .hmm.fitting.state import FitResult
     from .hmm.model import HMM
+    from .hmm.tilted import TiltedHMM
     from .hub.push import push_folder
     from .metrics import load_metric
     from .text.corpora.loading import load_corpus
@@ -60,6 +61,7 @@ __all__ = [
     "Pretrainer",
     "RandomChains",
     "SFTSettings",
+    "TiltedHMM",
     "TokenStream",
     "TokenWindows",
     "build_word_corpus",
@@ -96,6 +98,7 @@ _MODULE_OF = {
     "Pretrainer": "training.trainer",
     "RandomChains": "hmm.families.chains",
     "SFTSettings": "training.settings",
+    "TiltedHMM": "hmm.tilted",
     "TokenStream": "text.stream.reader",
     "TokenWindows": "data.windows",
     "build_word_corpus": "text.tokenizers.words",

@@ -18,11 +18,13 @@ silently be another HMM. Casts leave the tables as they are, and loading refuses
 fingerprint in `config.json`.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -33,16 +35,17 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
 from ..compat.torch import KeepsTypes
 from ..digests import write_digests
 from ..errors import InputError
 from .checks import as_tokens
-from .format import AUTO_MAP, FORMAT_VERSION, write_loader
+from .format import FORMAT_VERSION, ModelType, auto_map, write_loader
 from .inference.forward_backward import Parameters, forward_filter, next_token_probs
 from .model import HMM
-from .storage import FILES
+from .storage import TABLES, files
+from .tokenizer import write_tokenizer
 
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min
 """The logit of a token of probability zero.
@@ -109,12 +112,54 @@ class HMMConfig(PreTrainedConfig):
         """`V`: the symbols, and the beginning-of-sequence token where there is one."""
         return self.num_symbols + (self.bos_token_id is not None)
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers per sequence in the cache."""
+        return self.num_states
+
+
+class Filter(Protocol):
+    """What the forward pass of the model needs of a process: how it reads symbols, and what it then predicts."""
+
+    @property
+    def start(self) -> Float[Tensor, "M"]:
+        """What is remembered of a sequence before its first token."""
+        ...
+
+    def read(
+        self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]
+    ) -> Float[Tensor, "B M"]:
+        """What is remembered after one more symbol, where `moves`."""
+        ...
+
+    def log_probs(self, memories: Float[Tensor, "B T M"]) -> Float[Tensor, "B T E"]:
+        """Log-probabilities of the next token."""
+        ...
+
+
+@dataclass(frozen=True)
+class BeliefFilter:
+    """The filter of an HMM, which remembers the belief."""
+
+    parameters: Parameters
+
+    @property
+    def start(self) -> Float[Tensor, "H"]:
+        return self.parameters.start
+
+    def read(self, memory: Tensor, symbol: Tensor, moves: Tensor) -> Tensor:
+        return forward_filter(self.parameters, symbol.unsqueeze(1), moves.long(), memory).beliefs[:, 1]
+
+    def log_probs(self, memories: Tensor) -> Tensor:
+        return next_token_probs(self.parameters, memories).log()
+
 
 class BeliefCache(Cache):
     """The belief after the tokens read so far, which is the whole memory of an HMM.
 
     Args:
-        belief (`torch.Tensor` of shape `(B, H)`): `P(state before the next token | tokens so far)`.
+        belief (`torch.Tensor` of shape `(B, H)`): `P(state before the next token | tokens so far)`. For a tilted HMM
+            of shape `(B, H+2)`: the logarithms, the number of tokens, and the context of the reward.
         length (`int`): positions read so far, including padding.
     """
 
@@ -163,6 +208,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
 
     config_class = HMMConfig
     main_input_name = "input_ids"
+    model_type: ClassVar[ModelType] = "hmm"
     # A belief cannot be rolled back, so assisted generation must refuse this model, as it does recurrent ones.
     _is_stateful = True
     _no_split_modules = []  # noqa: RUF012
@@ -203,7 +249,11 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
     def to_hmm(self) -> HMM:
         """The HMM whose filter this is; raises `InputError` if a table is not a distribution."""
         tables = {name: table.detach().cpu().numpy() for name, table in self.named_parameters()}
-        return HMM(**tables, vocabulary=self.config.vocabulary)
+        return HMM(**{name: tables[name] for name in TABLES & tables.keys()}, vocabulary=self.config.vocabulary)
+
+    def to_process(self) -> Any:
+        """What [`HMM.from_pretrained`] would read from the folder of this model: the HMM."""
+        return self.to_hmm()
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any):
@@ -219,7 +269,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         # transformers does not copy a bos_token_id given by keyword into the generation config.
         if model.generation_config.bos_token_id is None:
             model.generation_config.bos_token_id = model.config.bos_token_id
-        found, expected = model.to_hmm().fingerprint(), model.config.fingerprint
+        found, expected = model.to_process().fingerprint(), model.config.fingerprint
         if expected is not None and found != expected:
             raise InputError(
                 f"{model.config.name_or_path}: tables have fingerprint {found}, config.json expects {expected}; "
@@ -228,16 +278,40 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         return result
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too."""
-        self.config.fingerprint = self.to_hmm().fingerprint()
-        self.config.auto_map = dict(AUTO_MAP)
+        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too.
+
+        The tokenizer is written as well; it has a beginning-of-sequence token if the model has one.
+        """
+        config = self.config
+        config.fingerprint = self.to_process().fingerprint()
+        config.auto_map = auto_map(self.model_type)
         super().save_pretrained(save_directory, **kwargs)
-        write_loader(Path(save_directory))
-        write_digests(save_directory, FILES)
+        write_loader(Path(save_directory), self.model_type)
+        write_tokenizer(save_directory, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
+        write_digests(save_directory, files(self.model_type))
 
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
         """Do nothing: a saved folder names the code of this package and contains no copy of it."""
+
+    @property
+    def base_model(self) -> Callable[..., BaseModelOutput]:
+        """The model without its output layer, as libraries take it apart that score tokens in pieces (TRL).
+
+        The hidden states are the logits, and [`get_output_embeddings`] has the identity matrix.
+        """
+
+        def logits(*args: Any, **kwargs: Any) -> BaseModelOutput:
+            return BaseModelOutput(HMMForCausalLM.forward(self, *args, **kwargs).logits)
+
+        return logits
+
+    def get_output_embeddings(self) -> nn.Module:
+        """An output layer that changes nothing; see [`base_model`]."""
+        size = self.config.vocab_size
+        layer = nn.Linear(size, size, bias=False, device=self.start.device, dtype=torch.float64)
+        layer.weight = nn.Parameter(torch.eye(size).to(layer.weight), requires_grad=False)
+        return layer
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, but sampling considers all tokens unless `top_k` is given, not the 50 most likely."""
@@ -303,43 +377,47 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
             is_bos = torch.zeros_like(reads)
         begins, moves = begins & reads, reads & ~is_bos
         symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
-        parameters = self._parameters_of_hmm()
-        belief, past = self._belief(past_key_values, batch)
+        process = self._filter()
+        start = process.start
+        memory, past = self._memory(past_key_values, batch, start)
 
-        beliefs = belief.new_empty(batch, length, config.num_states)
+        memories = memory.new_empty(batch, length, config.memory_size)
         for t in range(length):
-            belief = torch.where(begins[:, t, None], parameters.start, belief)
-            belief = forward_filter(parameters, symbols[:, t : t + 1], moves[:, t].long(), belief).beliefs[:, 1]
-            beliefs[:, t] = belief
+            memory = torch.where(begins[:, t, None], start, memory)
+            memory = process.read(memory, symbols[:, t], moves[:, t])
+            memories[:, t] = memory
 
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         loss = None
         if labels is not None:
-            loss = _loss(next_token_probs(parameters, beliefs[:, :-1]), labels[:, 1:], num_items_in_batch)
-        log_probs = next_token_probs(parameters, beliefs[:, keep]).log()
+            loss = _loss(process.log_probs(memories[:, :-1]), labels[:, 1:], num_items_in_batch)
+        log_probs = process.log_probs(memories[:, keep])
         # The added column is the beginning-of-sequence token, which is never predicted.
         logits = nn.functional.pad(log_probs, (0, config.vocab_size - config.num_symbols), value=-torch.inf)
         wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits.clamp(min=LOGIT_OF_ZERO),
-            past_key_values=BeliefCache(belief, past + length) if use_cache or use_cache is None else None,
-            hidden_states=(beliefs,) if wanted else None,
+            past_key_values=BeliefCache(memory, past + length) if use_cache or use_cache is None else None,
+            hidden_states=(self._beliefs_in(memories),) if wanted else None,
         )
         return output.to_tuple() if return_dict is False else output
 
-    def _parameters_of_hmm(self) -> Parameters:
+    def _filter(self) -> Filter:
         if not self.config.edge_emitting:
-            return Parameters(self.start, self.transition, self.emission)
-        return Parameters(self.start, self.edges.sum(0), self.edges.sum(2).T, self.edges)
+            return BeliefFilter(Parameters(self.start, self.transition, self.emission))
+        return BeliefFilter(Parameters(self.start, self.edges.sum(0), self.edges.sum(2).T, self.edges))
 
-    def _belief(self, cache: Cache | None, batch: int) -> tuple[Tensor, int]:
+    def _beliefs_in(self, memories: Tensor) -> Tensor:
+        return memories
+
+    def _memory(self, cache: Cache | None, batch: int, start: Tensor) -> tuple[Tensor, int]:
         if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
-            return self.start.expand(batch, -1), 0
-        if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.num_states):
+            return start.expand(batch, -1), 0
+        if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.memory_size):
             found = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
             raise InputError(
-                f"past_key_values holds {found}; expected a BeliefCache of shape {(batch, self.config.num_states)}"
+                f"past_key_values holds {found}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
             )
         return cache.belief, cache.length
 
@@ -364,15 +442,15 @@ def _reads(attention_mask: Tensor | None, input_ids: Tensor) -> Tensor:
 
 
 def _loss(
-    distribution: Float[Tensor, "B T E"], labels: Int[Tensor, "B T"], count: int | Tensor | None
+    log_probs: Float[Tensor, "B T E"], labels: Int[Tensor, "B T"], count: int | Tensor | None
 ) -> Float[Tensor, ""]:
     counts = labels != -100
-    wrong = counts & ((labels < 0) | (labels > distribution.shape[-1]))
+    wrong = counts & ((labels < 0) | (labels > log_probs.shape[-1]))
     if bool(wrong.any()):
         raise InputError(f"labels contain {labels[wrong][0].item()}; expected tokens in the vocabulary, or -100")
     # The added column of probability zero is the beginning-of-sequence token.
-    probability = nn.functional.pad(distribution, (0, 1)).gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    nats = -torch.where(counts, probability, 1.0).log().sum()
+    padded = nn.functional.pad(log_probs, (0, 1), value=-torch.inf)
+    nats = -torch.where(counts, padded.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1), 0.0).sum()
     return nats / (counts.sum() if count is None else count)
 
 

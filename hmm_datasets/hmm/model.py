@@ -394,7 +394,7 @@ class HMM:
         return mixed_states(self, depth, max_states=max_states)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write `model.safetensors` and `config.json`, each of them atomically.
+        """Write `model.safetensors`, `config.json` and a tokenizer (see [`.tokenizer`]), each of them atomically.
 
         `transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
         `hmm_datasets.hmm.causal_lm` is imported.

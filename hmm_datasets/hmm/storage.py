@@ -1,7 +1,7 @@
 """Saving and loading the folder of an HMM: `model.safetensors` has the tables, `config.json` describes them.
 
 `transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
-`hmm_datasets.hmm.causal_lm` is imported.
+`hmm_datasets.hmm.causal_lm` is imported, and `AutoTokenizer` the tokenizer in it; see [`.tokenizer`].
 """
 
 import os
@@ -14,84 +14,121 @@ from ..digests import write_digests
 from ..errors import InputError
 from ..files import atomic_file, read_json, write_json
 from ..hub_download import download
-from .format import (
-    AUTO_MAP,
-    FORMAT_VERSION,
-    LOADER_NAME,
-    write_loader,
-)
+from .format import FORMAT_VERSION, ModelType, architecture, auto_map, loader_name, write_loader
+from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
 
 if TYPE_CHECKING:
     from .model import HMM
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
-FILES = (WEIGHTS_NAME, LOADER_NAME, CONFIG_NAME)
-"""The files in the folder of an HMM, whose digests are written beside them."""
+TABLES = frozenset({"start", "transition", "emission", "edges"})
+
+
+def files(model_type: ModelType) -> tuple[str, ...]:
+    """The files in a folder, whose digests are written beside them."""
+    return WEIGHTS_NAME, loader_name(model_type), TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, CONFIG_NAME
 
 
 def save(hmm: "HMM", folder: str | os.PathLike) -> None:
     """Write the folder, each file atomically."""
+    settings = {"edge_emitting": hmm.edges is not None, "fingerprint": hmm.fingerprint()}
+    write_folder(folder, "hmm", hmm, hmm.tables(), settings)
+
+
+def write_folder(
+    folder: str | os.PathLike,
+    model_type: ModelType,
+    hmm: "HMM",
+    tables: dict[str, np.ndarray],
+    settings: dict[str, Any],
+) -> None:
+    """Write tables, loader, tokenizer, `config.json` with `settings`, and digests."""
     from safetensors.numpy import save_file
 
     folder = Path(folder)
     with atomic_file(folder / WEIGHTS_NAME) as temporary:
-        save_file({k: np.ascontiguousarray(v) for k, v in hmm.tables().items()}, temporary, {"format": "pt"})
-    write_loader(folder)
+        save_file({k: np.ascontiguousarray(v) for k, v in tables.items()}, temporary, {"format": "pt"})
+    write_loader(folder, model_type)
+    write_tokenizer(folder, hmm.vocabulary, hmm.num_symbols, bos=False)
     write_json(
         folder / CONFIG_NAME,
         {
-            "model_type": "hmm",
-            "architectures": ["HMMForCausalLM"],
-            "auto_map": AUTO_MAP,
+            "model_type": model_type,
+            "architectures": [architecture(model_type)],
+            "auto_map": auto_map(model_type),
             "format_version": FORMAT_VERSION,
             "num_states": hmm.num_states,
             "num_symbols": hmm.num_symbols,
-            "edge_emitting": hmm.edges is not None,
-            "fingerprint": hmm.fingerprint(),
+            **settings,
             "vocabulary": None if hmm.vocabulary is None else list(hmm.vocabulary),
         },
     )
-    write_digests(folder, FILES)
+    write_digests(folder, files(model_type))
 
 
 def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
+    folder, config = read_settings(name_or_path, "hmm", revision, "an HMM")
+    hmm = load_tables(kind, folder / WEIGHTS_NAME, config.get("vocabulary"))
+    check_fingerprint(folder, hmm.fingerprint(), config)
+    return hmm
+
+
+def read_settings(
+    name_or_path: str | os.PathLike, model_type: ModelType, revision: str | None, expected: str
+) -> tuple[Path, dict[str, Any]]:
+    """The folder, downloaded if need be, and its `config.json`, whose type and version are checked."""
     folder = Path(name_or_path)
     if not folder.is_dir():
-        folder = download(str(name_or_path), [CONFIG_NAME, WEIGHTS_NAME], revision=revision, expected="an HMM")
+        folder = download(str(name_or_path), [CONFIG_NAME, WEIGHTS_NAME], revision=revision, expected=expected)
     path = folder / CONFIG_NAME
     config = read_json(path)
     if not isinstance(config, dict):
-        raise InputError(f"{path}: contains a {type(config).__name__}; expected the settings of an HMM")
-    if config.get("model_type") != "hmm" or config.get("format_version") != FORMAT_VERSION:
+        raise InputError(f"{path}: contains a {type(config).__name__}; expected the settings of {expected}")
+    if config.get("model_type") != model_type or config.get("format_version") != FORMAT_VERSION:
         raise InputError(
             f"{path}: model_type {config.get('model_type')!r}, format_version "
-            f"{config.get('format_version')!r}; expected 'hmm' and {FORMAT_VERSION}"
+            f"{config.get('format_version')!r}; expected {model_type!r} and {FORMAT_VERSION}"
         )
-    hmm = load_tables(kind, folder / WEIGHTS_NAME, config.get("vocabulary"))
-    if hmm.fingerprint() != config.get("fingerprint"):
+    return folder, config
+
+
+def check_fingerprint(folder: Path, found: str, config: dict[str, Any]) -> None:
+    """Raise `InputError` if the tables are not those that `config.json` describes."""
+    if found != config.get("fingerprint"):
         raise InputError(
-            f"{folder / WEIGHTS_NAME}: tables have fingerprint {hmm.fingerprint()}, {CONFIG_NAME} expects "
+            f"{folder / WEIGHTS_NAME}: tables have fingerprint {found}, {CONFIG_NAME} expects "
             f"{config.get('fingerprint')}; the two files belong to different HMMs, copy both again"
         )
-    return hmm
 
 
 def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = None) -> "HMM":
     """Read the tables alone; see [`~hmm_datasets.hmm.model.HMM.from_safetensors`]."""
+    tables = read_tables(path)
+    unknown = sorted(tables.keys() - TABLES)
+    if unknown:
+        raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
+    return made_of_tables(kind, path, tables, vocabulary)
+
+
+def read_tables(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The arrays of a file, by name."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        tables = load_file(path)
+        return load_file(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except SafetensorError as error:
         raise InputError(f"{path}: not a complete safetensors file ({error})") from None
-    unknown = sorted(tables.keys() - {"start", "transition", "emission", "edges"})
-    if unknown:
-        raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
+
+
+def made_of_tables(
+    kind: "type[HMM]", path: str | os.PathLike, tables: dict[str, np.ndarray], vocabulary: Any
+) -> "HMM":
+    """The HMM of these tables; errors name the file."""
     try:
         return kind(**tables, vocabulary=vocabulary)
     except InputError as error:

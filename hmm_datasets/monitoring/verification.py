@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..files import read_json, read_jsonl
 from ..hmm.families.storage import FAMILY_NAME, load_source
 from ..hmm.storage import CONFIG_NAME
+from ..hmm.tilted import TiltedHMM
 from ..text.stream.index import INDEX_NAME, read_index
 from ..training.checkpoints.inspection import read_safetensors_sizes, verify_checkpoint
 
@@ -72,6 +73,8 @@ def _walk(folder: Path) -> Iterator[Verified]:
             yield _verified(path, "HMM", _source_problems)
     elif _model_type(folder) == "hmm":
         yield _verified(folder, "HMM", _source_problems)
+    elif _model_type(folder) == "tilted_hmm":
+        yield _verified(folder, "tilted HMM", _tilted_problems)
     elif folder.resolve().name.startswith("checkpoint-"):
         yield _verified(folder, "checkpoint", _checkpoint_problems)
     else:
@@ -115,6 +118,13 @@ def _source_problems(folder: Path) -> list[str]:
     problems = _digest_lines(folder)
     if not problems:
         load_source(folder)
+    return problems
+
+
+def _tilted_problems(folder: Path) -> list[str]:
+    problems = _digest_lines(folder)
+    if not problems:
+        TiltedHMM.from_pretrained(folder)
     return problems
 
 

@@ -352,13 +352,16 @@ def limit_length(model: "PreTrainedModel", length: int | None) -> int | None:
 
 
 def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":
-    """The tokenizer of a model, or None for one that was trained on symbols."""
+    """The tokenizer of a model that reads text, or None for one that was trained on symbols."""
     from transformers import AutoTokenizer
+
+    from ..hmm.tokenizer import reads_symbols
 
     folder = Path(name_or_path)
     if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
         return None  # transformers would make up a tokenizer or ask the Hub
     try:
-        return load_pretrained(AutoTokenizer, name_or_path)
+        tokenizer = load_pretrained(AutoTokenizer, name_or_path)
     except InputError:
         return None
+    return None if reads_symbols(tokenizer) else tokenizer

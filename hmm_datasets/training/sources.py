@@ -134,9 +134,13 @@ class SequenceData(TrainingData):
     def __init__(self, settings: DataSettings):
         from ..data.hmm_sequences import TEST_FIRST, HMMSequences
         from ..hmm.families import load_source
+        from ..hmm.model import HMM
+        from ..hmm.tokenizer import hmm_tokenizer
 
         self._settings = settings
         self.source = load_source(settings.hmm)
+        names = self.source.vocabulary if isinstance(self.source, HMM) else None
+        self.tokenizer = hmm_tokenizer(names, self.source.num_symbols, bos=True, prepend_bos=True)
         self.row_length = settings.length + 1
         self.test_rows = HMMSequences(
             self.source,

@@ -324,3 +324,14 @@ def test_bad_input_is_reported_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
     with pytest.raises(InputError, match="format_version is 99; this package reads 1"):
         AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_trl_takes_it_apart_as_a_reference(hmm):
+    """TRL's trainers multiply hidden states and output layer themselves, in pieces."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    model, rows = with_bos(hmm), rows_of(hmm, 4, 12)
+    add_fused_lm_head(model)
+    labels = rows.masked_fill(rows == hmm.num_symbols, -100)
+    scored = model(rows, attention_mask=torch.ones_like(rows), labels=labels, fused_lm_head=True).log_probs
+    torch.testing.assert_close(scored.sum(1).double(), hmm.log_likelihood(rows[:, 1:]), rtol=0, atol=1e-4)

@@ -195,6 +195,7 @@ def test_an_hmm_comes_back_from_disk_bit_for_bit(hmm, tmp_path):
     np.testing.assert_array_equal(back.sample(20, 30, seed=1), hmm.sample(20, 30, seed=1))
     back.save_pretrained(tmp_path / "again")
     files = ["config.json", "digests.json", "model.safetensors", "modeling_hmm.py"]
+    files += ["tokenizer.json", "tokenizer_config.json"]
     for name in files:
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "a" / "b" / name).read_bytes()
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == files

@@ -17,11 +17,12 @@ WORDS = ("the", "cat", "sat", "on", "mat", ".")
 SCRIPT = """
 import json, sys
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 for folder in sys.argv[1:]:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     model.save_pretrained(f"{folder}-again")
+    assert AutoTokenizer.from_pretrained(folder)("the cat sat")["input_ids"] == [0, 1, 2]
     print(json.dumps(model(torch.arange(6).unsqueeze(0)).logits.tolist()))
 """
 
@@ -60,14 +61,16 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
 
 @pytest.mark.slow
 @pytest.mark.launch
-def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(hmm, child_environment, tmp_path):
+@pytest.mark.parametrize("tokenizer", [None, word_tokenizer(WORDS)], ids=["its own", "of words"])
+def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(tokenizer, hmm, child_environment, tmp_path):
     tokens = hmm.sample(20, 30, seed=1)
     rows = ({"text": " ".join(WORDS[symbol] for symbol in row)} for row in tokens)
     (tmp_path / "documents.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "drawn.yaml").write_text(TASK.format(documents=tmp_path / "documents.jsonl"))
-    tokenizer = word_tokenizer(WORDS)
-    HMMForCausalLM.from_hmm(hmm, bos_token_id=tokenizer.bos_token_id).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    HMMForCausalLM.from_hmm(hmm, bos_token_id=len(WORDS)).save_pretrained(tmp_path / "model")
+    if tokenizer is not None:
+        assert tokenizer.bos_token_id == len(WORDS)
+        tokenizer.save_pretrained(tmp_path / "model")
 
     command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--device", "cpu", "--batch_size", "4"]
     command += ["--model_args", f"pretrained={tmp_path / 'model'},trust_remote_code=True", "--tasks", "drawn"]

@@ -50,7 +50,7 @@ def test_a_dry_run_names_every_file_and_pushes_nothing(tmp_path):
     said = []
     settings = PushSettings(dry_run=True, private=True, tag="v1", revision="try")
     assert push_path(tmp_path / "hmm", "me/mess3", settings, endpoint="http://127.0.0.1:9", say=said.append) == []
-    assert said[0].startswith(f"{tmp_path / 'hmm'}: HMM; 4 files, ")
+    assert said[0].startswith(f"{tmp_path / 'hmm'}: HMM; 6 files, ")
     assert said[1] == "to the model repository me/mess3 (a new one: private), branch try, tag v1"
     assert "  model.safetensors" in said
     assert said[-1] == "nothing was pushed (dry run)"

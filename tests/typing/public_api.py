@@ -32,6 +32,7 @@ from hmm_datasets import (
     PretrainSettings,
     RandomChains,
     SFTSettings,
+    TiltedHMM,
     TokenStream,
     TokenWindows,
     build_word_corpus,
@@ -63,6 +64,18 @@ def an_hmm() -> None:
     hmm.save_pretrained("folder")
     assert_type(HMM.from_pretrained(Path("folder")), HMM)
     print(width, states, log_probability, rate, hmm.stationary().sum())
+
+
+def tilted(hmm: HMM) -> None:
+    best = TiltedHMM(hmm, rewards=[0.0, 1.0], beta=0.5, length=8)
+    assert_type(best.log_partition, float)
+    assert_type(best.expected_reward, float)
+    tokens = best.sample(4, seed=1, first=2)
+    best.divergence(np.log(best.next_token_probs(tokens)[:, :-1]), tokens)
+    value, error = best.entropy()
+    best.save_pretrained("folder")
+    assert_type(TiltedHMM.from_pretrained("folder"), TiltedHMM)
+    print(value + error, best.reward(tokens), best.kl_to_reference)
 
 
 def learning(tokens: np.ndarray) -> None:

@@ -1,0 +1,56 @@
+"""Saving and loading the folder of a tilted HMM: that of an HMM, with `rewards` in `model.safetensors`.
+
+`beta` and `length` are in `config.json`, whose fingerprint is that of the tilted HMM.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .model import HMM
+from .storage import (
+    CONFIG_NAME,
+    TABLES,
+    WEIGHTS_NAME,
+    check_fingerprint,
+    made_of_tables,
+    read_settings,
+    read_tables,
+    write_folder,
+)
+
+if TYPE_CHECKING:
+    from .tilted import TiltedHMM
+
+REWARDS = "rewards"
+
+
+def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:
+    """Write the folder, each file atomically."""
+    settings = {
+        "edge_emitting": tilted.hmm.edges is not None,
+        "pair_rewards": tilted.rewards.ndim == 2,
+        "beta": tilted.beta,
+        "length": tilted.length,
+        "fingerprint": tilted.fingerprint(),
+    }
+    write_folder(folder, "tilted_hmm", tilted.hmm, {**tilted.hmm.tables(), REWARDS: tilted.rewards}, settings)
+
+
+def load_tilted(kind: "type[TiltedHMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "TiltedHMM":
+    """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.tilted.TiltedHMM.from_pretrained`]."""
+    folder, config = read_settings(name_or_path, "tilted_hmm", revision, "a tilted HMM")
+    path = folder / WEIGHTS_NAME
+    tables = read_tables(path)
+    if tables.keys() - TABLES != {REWARDS}:
+        raise InputError(f"{path}: contains {', '.join(sorted(tables))}; expected the tables of an HMM, and {REWARDS}")
+    rewards = tables.pop(REWARDS)
+    hmm = made_of_tables(HMM, path, tables, config.get("vocabulary"))
+    try:
+        tilted = kind(hmm, rewards, config["beta"], config["length"])
+    except KeyError as error:
+        raise InputError(f"{folder / CONFIG_NAME}: has no {error}; expected beta and length, copy it again") from None
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG_NAME}: {error}") from None
+    check_fingerprint(folder, tilted.fingerprint(), config)
+    return tilted
