@@ -14,7 +14,6 @@ from ..errors import InputError
 from ..files import read_json, write_jsonl
 from ..text.corpora.conversations import Messages, normalize_messages
 from ..text.tokenizers.chat_template import check_messages
-from ..training.models import count_parameters
 from .speaker import Answer, Speaker
 
 QUOTES = '"""'
@@ -74,7 +73,7 @@ class Session:
         if speaker.generation.do_sample:
             drawn = f"temperature {speaker.generation.temperature:g}, seed {speaker.sampling.seed}"
         _remark(
-            f"{speaker.name}: {count_parameters(speaker.model)['total']:,} parameters, "
+            f"{speaker.name}: {speaker.model.num_parameters():,} parameters, "
             + ("" if speaker.window is None else f"context window {speaker.window:,} tokens, ")
             + drawn
         )

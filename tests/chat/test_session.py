@@ -254,3 +254,20 @@ def test_the_help_lists_every_command(speaker, talk):
     assert json.dumps(sorted(Session(speaker).commands)) == (
         '["/clear", "/help", "/load", "/quit", "/retry", "/save"]'
     )
+
+
+def test_an_hmm_with_a_tokenizer_is_continued_by_exact_draws(tmp_path, talk):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    processes.golden_mean().save_pretrained(tmp_path)
+    words = Tokenizer(models.WordLevel({"zero": 0, "one": 1}))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    speaker = Speaker(str(tmp_path), Sampling(temperature=1, seed=0, max_new_tokens=200))
+    out, err = talk(Session(speaker), "one zero")
+    assert "is a base model (its tokenizer has no chat template), so texts are continued" in err
+    drawn = out.split()
+    assert len(drawn) == 200
+    assert "zero zero" not in out, "the process emits no two of these in a row"
+    assert drawn.count("one") > 100
