@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 from tqdm import tqdm
-from transformers import Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from trl import SFTTrainer
 
 from ..compat.transformers import TrainingLength
@@ -33,9 +33,13 @@ from .components.skipped_steps import SkippedSteps
 from .components.throughput import Throughput
 from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
+from .conversations import check_marks
 from .hub_pushes import HubPushes
+from .lora import lora_config
+from .models import is_recurrent
 from .optimizers import named_optimizer, resolved_schedule
 from .plan.plan import Plan
+from .settings import SFTSettings
 from .sources import ConversationData
 from .vocabulary import pad_output, vocabulary_multiple
 
@@ -337,6 +341,20 @@ class FineTuner(StepTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
+
+    def __init__(self, model, args: SFTSettings, *, processing_class=None, peft_config=None, **kwargs):
+        if args.assistant_only_loss and processing_class is not None:
+            check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
+        if args.packing and isinstance(model, PreTrainedModel) and is_recurrent(model.config):
+            raise InputError(
+                f"packing is set, but {type(model).__name__} carries its state from one conversation of a row to the "
+                "next; leave packing out"
+            )
+        if peft_config is None:
+            peft_config = lora_config(args)
+        super().__init__(model=model, args=args, processing_class=processing_class, peft_config=peft_config, **kwargs)
+        if peft_config is not None and self.is_fsdp_enabled:
+            raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
 
     def _plan(self) -> Plan | None:
         """The plan for the conversations as TRL prepared them; the plan's rows replace the training data."""

@@ -31,6 +31,8 @@ _SETTINGS = (
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
     *("seed", "data_seed", "bf16", "fp16"),
     *("matrix_optimizer", "learning_rate_factors", "decay_steps", "z_loss", "batch_ramp"),
+    *("max_length", "packing", "packing_strategy", "assistant_only_loss", "neftune_noise_alpha"),
+    *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
 )
 
 
