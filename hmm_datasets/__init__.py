@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from .text.stream.tokenization import tokenize_corpus
     from .text.tokenizers.bpe import train_bpe
     from .text.tokenizers.words import build_word_corpus
+    from .training.post_training import FineTuner, PolicyTuner, PreferenceTuner
     from .training.run import train_and_save
     from .training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
-    from .training.trainer import FineTuner, PolicyTuner, PreferenceTuner, Pretrainer
+    from .training.trainer import Pretrainer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -81,7 +82,7 @@ _MODULE_OF = {
     "HMM": "hmm.model",
     "DPOSettings": "training.settings",
     "EvaluationSettings": "evaluation.evaluation",
-    "FineTuner": "training.trainer",
+    "FineTuner": "training.post_training",
     "FitResult": "hmm.fitting.state",
     "FitSettings": "hmm.fitting.settings",
     "GRPOSettings": "training.settings",
@@ -92,8 +93,8 @@ _MODULE_OF = {
     "PackedWindows": "data.packing",
     "PermutedEmissions": "hmm.families.permuted",
     "PermutedSymbols": "hmm.families.permuted",
-    "PolicyTuner": "training.trainer",
-    "PreferenceTuner": "training.trainer",
+    "PolicyTuner": "training.post_training",
+    "PreferenceTuner": "training.post_training",
     "PretrainSettings": "training.settings",
     "Pretrainer": "training.trainer",
     "RandomChains": "hmm.families.chains",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__, launch_environment
+from . import __version__, chat_command, launch_environment
 from .errors import InputError, one_line_errors
 from .hmm_commands import describe, entropy_rate, sample, score
 from .recipe_commands import RECIPE_COMMANDS, launch_config, start
@@ -164,6 +164,8 @@ def _add_result_commands(commands) -> None:
     command.add_argument("--licence", metavar="ID", help="licence for a card that is made, such as cc0-1.0")
     command.add_argument("--name", metavar="TITLE", help="title of a card that is made; default the repository's name")
     command.add_argument("--message", metavar="TEXT", help="message of the commit")
+
+    chat_command.add_arguments(_add(commands, "chat", chat_command.chat, "talk to a model in the terminal"))
 
     command = _add(commands, "hub", hub, "run a Hub on this machine, to try pushing and loading without an account")
     command.add_argument("--host", default="127.0.0.1", help="address to listen at, default 127.0.0.1")

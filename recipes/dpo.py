@@ -35,8 +35,8 @@ def main(chosen: PreferenceSettings, settings) -> None:
     from hmm_datasets.training.conversations import never_evaluate, preference_splits
     from hmm_datasets.training.lineage import weights_of
     from hmm_datasets.training.models import limit_length, load_pretrained
+    from hmm_datasets.training.post_training import PreferenceTuner
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainer import PreferenceTuner
 
     set_seed(settings.seed)
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)

@@ -39,9 +39,9 @@ def main(chosen: PromptSettings, settings) -> None:
     from hmm_datasets.training.conversations import conversation_splits, never_evaluate, prompts_of
     from hmm_datasets.training.lineage import weights_of
     from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.post_training import PolicyTuner
     from hmm_datasets.training.rewards import reward
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainer import PolicyTuner
 
     set_seed(settings.seed)
     rewards = [reward(name) for name in chosen.rewards]

@@ -7,53 +7,31 @@ fine-tuning. Answers in exactly the right words are counted in `answers.json` an
 answers` shows.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 from hmm_datasets.launch import run
-
-
-@dataclass
-class ConversationSettings:
-    """The model to fine-tune, and its conversations."""
-
-    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
-    conversations: str = field(
-        default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
-    )
-    max_conversations: int | None = field(
-        default=None, metadata={"help": "Maximum number of conversations to train on."}
-    )
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out conversations."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
-    )
-    prompt: str = field(
-        default="What is the capital of France?", metadata={"help": "A question that the model answers at the end."}
-    )
-    max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
-    num_questions: int = field(
-        default=0,
-        metadata={"help": "Number of held-out questions to answer before and after, counting exact matches."},
-    )
+from hmm_datasets.training.sources import ConversationSettings
 
 
 def main(chat: ConversationSettings, settings) -> None:
     """Load the model and conversations, fine-tune, save, answer."""
     from pathlib import Path
 
-    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+    from transformers import AutoModelForCausalLM, set_seed
 
     from hmm_datasets.files import write_json
     from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
-    from hmm_datasets.training.conversations import conversation_splits, never_evaluate
+    from hmm_datasets.training.conversations import chat_tokenizer, conversation_splits, never_evaluate
+    from hmm_datasets.training.lora import save_merged
     from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.post_training import FineTuner
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.trainer import FineTuner
+    from hmm_datasets.training.vocabulary import add_embeddings
 
     set_seed(settings.seed)
-    tokenizer = load_pretrained(AutoTokenizer, chat.model)
+    tokenizer, new = chat_tokenizer(chat, settings)
     model = load_pretrained(AutoModelForCausalLM, chat.model)
+    add_embeddings(model, tokenizer, new)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
     train, test = conversation_splits(
         chat.conversations,
@@ -67,10 +45,11 @@ def main(chat: ConversationSettings, settings) -> None:
     if end_of_turn(tokenizer) is None:
         trainer.say(f"{chat.model}: the chat template ends turns without a special token; generation stops at EOS")
     data = {"conversations": chat.conversations, "count": len(train), "seed": settings.seed}
-    if chat.test_fraction is not None:
-        data["test_fraction"] = chat.test_fraction
+    data |= {name: value for name in ("test_fraction", "chat_template") if (value := getattr(chat, name)) is not None}
     summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
     if "interrupted" not in summary and trainer.is_world_process_zero():
+        if settings.merge_adapter:
+            print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")
         write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})

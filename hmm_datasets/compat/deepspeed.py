@@ -6,7 +6,7 @@ Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
 import argparse
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import torch
@@ -41,6 +41,23 @@ def universal_checkpoints(engine) -> Generator[None]:
         yield
     finally:
         engine._config.load_universal_checkpoint = False
+
+
+@contextlib.contextmanager
+def whole_parameters(parameters: Iterable[torch.nn.Parameter]) -> Generator[None]:
+    """A context in which parameters that ZeRO 3 has sharded are whole; what rank 0 writes into them is kept.
+
+    Args:
+        parameters (iterable of `torch.nn.Parameter`): sharded or not; without ZeRO 3 nothing happens.
+    """
+    sharded = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
+    if not sharded:
+        yield
+        return
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(sharded, modifier_rank=0):
+        yield
 
 
 def write_universal(folder: Path, universal: Path) -> None:

@@ -94,6 +94,22 @@ def answer(
     Raises:
         `InputError`: a token that the model does not know.
     """
+    generated = generate_answers(
+        model, tokenizer, questions, stop=stop, max_new_tokens=max_new_tokens, batch_size=batch_size
+    )
+    return [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in generated]
+
+
+def generate_answers(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    questions: Sequence[Question],
+    *,
+    stop: int | list[int] | None = None,
+    max_new_tokens: int = 64,
+    batch_size: int = 32,
+) -> list[list[int]]:
+    """The tokens of the answers; see [`answer`]. They include the token that ends an answer, and padding after it."""
     rows = [
         tokenizer.apply_chat_template(question.messages, add_generation_prompt=True, return_dict=False)
         for question in questions
@@ -107,7 +123,8 @@ def answer(
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding, "use_cache": True}
     if stop is not None:
         generation["eos_token_id"] = stop
-    answers, training = [""] * len(rows), model.training
+    answers: list[list[int]] = [[] for _ in rows]
+    training = model.training
     model.eval()
     with progress_bar(len(order), " questions", desc="answer") as bar, torch.inference_mode():
         for first in range(0, len(order), batch_size):
@@ -115,7 +132,7 @@ def answer(
             tokens, mask = padded([rows[index] for index in batch], model.device, left=True)
             output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
             for index, generated in zip(batch, output[:, tokens.shape[1] :], strict=True):
-                answers[index] = tokenizer.decode(generated, skip_special_tokens=True)
+                answers[index] = generated.tolist()
             bar.update(len(batch))
     model.train(training)
     return answers

@@ -38,7 +38,7 @@ REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "
 
 _MAX_WINDOW = 1024
 
-TASKS = ("optimum", "beliefs", "training", "text", "core", "completions")
+TASKS = ("optimum", "beliefs", "training", "text", "core", "chat", "completions")
 
 _STATE_NAME = "trainer_state.json"
 _WHY_NOT = {
@@ -49,6 +49,7 @@ _WHY_NOT = {
     "true or --revisions all, and give the distribution with --targets",
     "text": "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
     "core": "no questions; give their folder with --core_data, and a model with a tokenizer",
+    "chat": "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
     "completions": "the model has no tokenizer",
 }
 
@@ -113,6 +114,11 @@ class EvaluationSettings:
         default=None, metadata={"help": "Maximum number of questions per task of CORE."}
     )
     core_baselines: str = field(default="v1", metadata={"help": "Version of the random baselines of CORE: v1 or v2."})
+    chat_data: str | None = field(
+        default=None, metadata={"help": "A corpus of conversations, whose test split is answered."}
+    )
+    chat_questions: int = field(default=256, metadata={"help": "Maximum number of conversations of chat_data."})
+    chat_max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
     push: bool = field(
         default=False, metadata={"help": "Add the results to the model's repository on the Hub, in its card."}
     )
@@ -121,7 +127,7 @@ class EvaluationSettings:
 
     def __post_init__(self):
         for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
-                     "batch_size", "core_max_per_task"):  # fmt: skip
+                     "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected 1 or more")
@@ -242,6 +248,7 @@ class _Subject:
             or (bool(self.settings.checkpoints or self.settings.revisions) and self.source is not None),
             "text": self.held_out is not None and has_text,
             "core": self.settings.core_data is not None and has_text,
+            "chat": self.settings.chat_data is not None and getattr(self.tokenizer, "chat_template", None) is not None,
             "completions": has_text,
         }
         for task in self.settings.tasks:
@@ -314,6 +321,22 @@ class _Subject:
             max_per_task=settings.core_max_per_task,
             batch_size=settings.batch_size,
             baselines=settings.core_baselines,
+        )
+
+    def chat(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from ..text.corpora.loading import load_corpus
+        from .chat import measure_chat
+
+        settings = self.settings
+        rows = load_corpus(settings.chat_data, split="test", kind="conversations", streaming=False)
+        return measure_chat(
+            self.model,
+            self.tokenizer,
+            rows.select(range(min(len(rows), settings.chat_questions))),
+            accelerator,
+            max_new_tokens=settings.chat_max_new_tokens,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
         )
 
     def completions(self, accelerator: "Accelerator") -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .tables import (
+    SHARES,
     Z_95,
     Table,
     figure_text,
@@ -29,6 +30,7 @@ def evaluation_text(report: Report) -> str:
 def evaluation_tables(report: Report) -> dict[str, list[Table]]:
     """The tables of each task in a report, except completions, which are not shown as a table."""
     makers = {"optimum": _optimum, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
+    makers["chat"] = _chat
     return {task: make(report[task]) for task, make in makers.items() if task in report}
 
 
@@ -44,6 +46,7 @@ def summary(report: Report) -> list[str]:
         "beliefs": _beliefs_sentence,
         "text": _text_sentence,
         "core": _core_sentence,
+        "chat": _chat_sentence,
         "completions": _completions_sentence,
     }
     return [make(report[task]) for task, make in makers.items() if task in report]
@@ -98,6 +101,15 @@ def _core_sentence(core: Report) -> str:
     return (
         f"{core['name']}: {core['score']:.4f} (95% interval {interval_text(core['low'], core['high'])}), "
         f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
+    )
+
+
+def _chat_sentence(chat: Report) -> str:
+    right, ended = chat["shares"]["right"]["share"], chat["shares"]["ended"]["share"]
+    return (
+        f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token (95% "
+        f"interval {interval_text(chat['loss_low'], chat['loss_high'])}); of {chat['questions']:,} greedy answers "
+        f"{right:.1%} are right and {ended:.1%} end their turn."
     )
 
 
@@ -175,6 +187,18 @@ def _core(core: Report) -> list[Table]:
     header = ["task", "type", "shots", "items", "accuracy", "baseline", "centered", "95% interval", "corrupted"]
     missing = f"; not measured: {', '.join(core['missing'])}" if core["missing"] else ""
     return [Table("Accuracy by task", header, rows, f"baselines {core['baselines']}{missing}")]
+
+
+def _chat(chat: Report) -> list[Table]:
+    rows = [
+        [title, f"{found['count']:,}", f"{found['share']:.1%}", f"{found['low']:.1%} to {found['high']:.1%}"]
+        for name, title in SHARES.items()
+        for found in [chat["shares"][name]]
+    ]
+    note = f"{chat['conversations']:,} conversations, {chat['tokens']:,} tokens of the assistant"
+    return [
+        Table("Greedy answers to held-out questions", ["answers that", "count", "share", "95% interval"], rows, note)
+    ]
 
 
 def _completions_text(completions: Report) -> str:

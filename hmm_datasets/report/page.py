@@ -21,6 +21,7 @@ _TITLES = {
     "beliefs": "Beliefs inside the model",
     "text": "Held-out text",
     "core": "Questions",
+    "chat": "Conversations",
     "completions": "Completions",
 }
 

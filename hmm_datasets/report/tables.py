@@ -18,6 +18,15 @@ PREDICTORS = {
 }
 """Titles of the predictors in tables and plots, best first."""
 
+SHARES = {
+    "right": "right, word for word",
+    "ended": "end their turn",
+    "spoke_for_others": "speak for someone else",
+    "repeated": "repeat themselves",
+    "empty": "are empty",
+}
+"""What is counted of a chat model's answers, with titles."""
+
 _ERROR = "standard_error"
 FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
 """Titles of the predictors from which a gap is measured."""

@@ -2,15 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainingArguments
+from transformers import AutoTokenizer, TrainingArguments
 
 from .. import launch_environment
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.local_files import shorten
+from ..text.tokenizers.named_templates import NAMES, set_chat_template
+from .models import load_pretrained
+from .sources import ConversationSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+    from .settings import SFTSettings
 
 
 def conversation_splits(
@@ -123,6 +129,47 @@ def never_evaluate(settings: TrainingArguments) -> None:
     settings.eval_strategy = type(settings.eval_strategy)("no")
     settings.do_eval = settings.eval_on_start = False
     settings.evaluations_per_doubling = 0
+
+
+def chat_tokenizer(chat: ConversationSettings, settings: "SFTSettings") -> tuple["PreTrainedTokenizerBase", list[str]]:
+    """The tokenizer to fine-tune with, and the tokens that its chat template adds to those of the model.
+
+    Raises:
+        `InputError`: there is no tokenizer, no such template, or LoRA would have to train new embeddings.
+    """
+    tokenizer = load_pretrained(AutoTokenizer, chat.model)
+    new = [] if chat.chat_template is None else set_chat_template(tokenizer, chat.chat_template)
+    if new and settings.use_peft:
+        raise InputError(
+            f"use_peft: an adapter has no embeddings, but the chat template {chat.chat_template} needs the new tokens "
+            f"{' '.join(new)}; choose a template whose tokens the model has, or train all weights"
+        )
+    return tokenizer, new
+
+
+def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
+    """Raise [`InputError`] unless it is known which tokens of a conversation the assistant says.
+
+    Its chat template has `generation` marks, or TRL knows a marked version of it.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer.
+        name (`str`): name of the model, for the error.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    remedy = f"choose another (--chat_template {' or '.join(NAMES)})"
+    if tokenizer.chat_template is None:
+        raise InputError(f"{name}: its tokenizer has no chat template, which conversations need; {remedy}")
+    if has_generation_markers(tokenizer.chat_template):
+        return
+    try:
+        get_training_chat_template(tokenizer)
+    except ValueError:
+        raise InputError(
+            f"{name}: its chat template has no {{% generation %}} marks around what the assistant says, and TRL knows "
+            f"no marked version of it; add them, {remedy}, or train on all words (--assistant_only_loss false)"
+        ) from None
 
 
 def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":

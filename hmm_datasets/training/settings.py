@@ -24,6 +24,7 @@ from .callbacks.interruptions import parse_time
 from .callbacks.samples import check_samples
 from .checkpoints.resuming import possible_starts
 from .components.z_loss import check_z_loss
+from .lora import LoRASettings
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
 from .plan.budget import BUDGETS, Budget, accumulation_steps
@@ -245,7 +246,7 @@ class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
 
 
 @dataclass
-class SFTSettings(OptimizerSettings, RunSettings, SFTConfig):
+class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
     """TRL's `SFTConfig` with this project's defaults: the loss is on the assistant's words alone."""
 
     assistant_only_loss: bool = True

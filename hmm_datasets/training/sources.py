@@ -79,6 +79,36 @@ class MixtureSettings:
         return MixedData(self)
 
 
+@dataclass
+class ConversationSettings:
+    """The model to fine-tune, and its conversations."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    conversations: str = field(
+        default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
+    )
+    chat_template: str | None = field(
+        default=None,
+        metadata={"help": "default, chatml, llama3, qwen2.5 or qwen3; without it, the tokenizer's own chat template."},
+    )
+    max_conversations: int | None = field(
+        default=None, metadata={"help": "Maximum number of conversations to train on."}
+    )
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out conversations."})
+    test_fraction: float | None = field(
+        default=None,
+        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
+    )
+    prompt: str = field(
+        default="What is the capital of France?", metadata={"help": "A question that the model answers at the end."}
+    )
+    max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
+    num_questions: int = field(
+        default=0,
+        metadata={"help": "Number of held-out questions to answer before and after, counting exact matches."},
+    )
+
+
 class TrainingData(ABC):
     """Rows to train on, and held-out rows.
 

@@ -1,4 +1,4 @@
-"""The Trainer and TRL's SFTTrainer with exact order, exact counts, whole checkpoints, and no training on NaN.
+"""The Trainer with exact order, exact counts, whole checkpoints, and no training on NaN; a mixin for those of TRL too.
 
 One optimizer step, from top to bottom, is [`StepTrainer.get_batch_samples`], then for each micro-batch
 [`StepTrainer.training_step`] and in it [`StepTrainer.compute_loss`], then [`StepTrainer.gradient_norm`] and the
@@ -13,12 +13,9 @@ import torch
 from torch.utils.data import Subset
 from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
-from trl import GRPOTrainer, SFTTrainer
 
 from ..compat.transformers import TrainingLength
-from ..compat.trl import OpenDPOTrainer
 from ..data.hmm_sequences import EndlessSequences
-from ..data.shuffled_epochs import ShuffledEpochs
 from ..errors import InputError
 from ..hub.run_cards import write_run_card
 from .callbacks.run_totals import RunTotals
@@ -38,7 +35,6 @@ from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
 from .optimizers import named_optimizer, resolved_schedule
 from .plan.plan import Plan
-from .sources import ConversationData, PreferenceData
 from .vocabulary import pad_output, vocabulary_multiple
 
 
@@ -341,105 +337,3 @@ class Pretrainer(StepTrainer, Trainer):
             train_dataset = train_dataset.by_index()  # so that a run resumes at any step in constant time
         super().__init__(*args, plan=plan, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
-
-
-class FineTuner(StepTrainer, SFTTrainer):
-    """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
-
-    loss_has_logits = False  # TRL computes output layer and loss in one fused operation
-    stage = "fine-tuning"
-
-    def _plan(self) -> Plan | None:
-        return plan_prepared(self, ConversationData)
-
-
-class PreferenceTuner(StepTrainer, OpenDPOTrainer):
-    """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
-
-    In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
-    ids), and `ref_chosen_logps` and `ref_rejected_logps` (log-probabilities of both completions under the reference,
-    in nats), which are then used as they are.
-    """
-
-    stage = "preference optimization"
-    curve_settings = (
-        *("beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef"),
-        *("ld_alpha", "discopop_tau", "use_weighting", "max_length", "truncation_mode", "disable_dropout"),
-    )
-
-    def _plan(self) -> Plan | None:
-        return plan_prepared(self, PreferenceData)
-
-
-class PolicyTuner(StepTrainer, GRPOTrainer):
-    """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
-
-    Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
-    processes; rollouts are drawn by torch's generators, whose states are saved, so a run that continues on the same
-    number of processes draws those of an undisturbed one. Tokens are those of prompts and completions, counted when
-    they are generated. FLOPs are those of the updates, without the generation.
-    """
-
-    stage = "reinforcement learning"
-    curve_settings = (
-        *("beta", "loss_type", "scale_rewards", "reward_weights", "multi_objective_aggregation", "epsilon"),
-        *("epsilon_high", "delta", "importance_sampling_level", "mask_truncated_completions", "num_generations"),
-        *(
-            "num_iterations",
-            "generation_batch_size",
-            "max_completion_length",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-        ),
-        *("repetition_penalty", "entropy_coef", "top_entropy_quantile"),
-    )
-
-    def __init__(self, *args, **kwargs):
-        self._flops = 0
-        super().__init__(*args, **kwargs)
-
-    def _plan(self) -> Plan | None:
-        """No plan, because the lengths of completions are not known; the prompts are put in order."""
-        args = self.args
-        args.set_steps(len(self.train_dataset))
-        epochs = -(-args.prompts_before(args.max_steps + args.rollout_steps) // len(self.train_dataset))
-        seed = args.seed if args.data_seed is None else args.data_seed
-        self.train_dataset = ShuffledEpochs(self.train_dataset, seed, epochs=epochs)
-        return None
-
-    def rows_before(self, step: int) -> int:
-        """Number of prompts before those of an optimizer step, counted from 0."""
-        return self.args.prompts_before(step)
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The loss of a micro-batch of completions."""
-        if self.model.training:
-            masks = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-            self._flops = self.throughput.flops_of({"attention_mask": masks})
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    def floating_point_ops(self, inputs) -> int:
-        """FLOPs of the last micro-batch on this rank; `inputs` are its prompts."""
-        return self._flops
-
-
-def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:
-    """The plan for rows as TRL prepared them, unless they are not read in order; its rows replace the training data.
-
-    Args:
-        trainer ([`StepTrainer`]): a trainer with its rows.
-        data (`type`): what the rows are.
-    """
-    args = trainer.args
-    if not trainer.reads_in_order:
-        return None
-    seed = args.seed if args.data_seed is None else args.data_seed
-    tokenizer, test_rows = trainer.processing_class, trainer.eval_dataset
-    plan = args.plan(
-        data(trainer.train_dataset, tokenizer, max_length=args.max_length, seed=seed, test_rows=test_rows),
-        trainer.model,
-    )
-    trainer.train_dataset = plan.train_rows()
-    return plan

@@ -1,4 +1,8 @@
-"""An output layer computed for a vocabulary padded to a multiple of 128, without a change of the loss.
+"""The vocabulary of a model: new tokens, and an output layer padded to a multiple of 128 without a change of the loss.
+
+The embeddings of new tokens are the mean of the others (Hewitt, "Initializing new word embeddings for pretrained
+language models", 2021): with it a new token is at first as likely as an average one, so the model's distribution over
+the other tokens hardly changes. With random rows it may be the most likely token everywhere.
 
 Tensor cores need matrices whose sides are multiples of 8 or more, so with an odd vocabulary the largest product of a
 small model does not use them; Shoeybi et al., "Megatron-LM", 2019, section 4.1, pad to 128 per GPU for this reason.
@@ -7,12 +11,15 @@ zeros are added to the weight only for the product, and the logits are cut back 
 forward pass and the gradient of the logits in the backward pass, so on a CPU nothing is padded by default.
 """
 
+from collections.abc import Collection
+
 import torch
 from jaxtyping import Float
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..compat.deepspeed import whole_parameters
 from ..errors import InputError
 
 GPU_MULTIPLE = 128
@@ -38,6 +45,30 @@ class PaddedOutput(nn.Linear):
         weight = functional.pad(self.weight, (0, 0, 0, more))
         bias = None if self.bias is None else functional.pad(self.bias, (0, more))
         return functional.linear(hidden, weight, bias)[..., : self.out_features]
+
+
+def add_embeddings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new: Collection[str]) -> None:
+    """Give a model embeddings of tokens that were added to its tokenizer: the mean of those of all other tokens.
+
+    The model keeps the rows it has beyond its tokenizer's tokens, if any. Under ZeRO 3 all ranks take part.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a language model; changed in place.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, with the new tokens.
+        new (collection of `str`): the new tokens.
+    """
+    if not new:
+        return
+    if len(tokenizer) > model.config.get_text_config().vocab_size:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    rows = sorted(tokenizer.convert_tokens_to_ids(list(new)))
+    layers = [model.get_input_embeddings(), model.get_output_embeddings()]
+    tables = {id(table): table for layer in layers if layer is not None
+              for table in (layer.weight, getattr(layer, "bias", None)) if table is not None}  # fmt: skip
+    known = [row for row in range(len(tokenizer)) if row not in set(rows)]
+    with whole_parameters(tables.values()), torch.no_grad():
+        for table in tables.values():
+            table[rows] = table[known].double().mean(0).to(table.dtype)
 
 
 def pad_output(model: PreTrainedModel, multiple: int) -> None:

@@ -20,10 +20,11 @@ from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.lineage import lineage
 from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings, MixtureSettings
-from hmm_datasets.training.trainer import FineTuner, Pretrainer
+from hmm_datasets.training.trainer import Pretrainer
 
 SMALL = {"global_batch_size": 4, "per_device_train_batch_size": 4, "report_to": "none", "save_strategy": "no"}
 STEPS = {"pretrain_text": 3, "midtrain": 2, "sft": 2}

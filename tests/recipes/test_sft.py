@@ -101,7 +101,7 @@ def fine_tune(recipe, tmp_path):
 
 def held_out_rows(monkeypatch):
     """The sizes of the test sets that trainers were given."""
-    from hmm_datasets.training import trainer as trainers
+    from hmm_datasets.training import post_training as trainers
 
     sizes, begin = [], trainers.FineTuner.__init__
 

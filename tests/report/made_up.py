@@ -184,6 +184,14 @@ def core(*, accuracy=0.6, items=50) -> tuple[dict, list[dict]]:
     }, rows
 
 
+def chat(right=3) -> dict:
+    """Answers to four questions."""
+    counts = {"right": right, "ended": 4, "spoke_for_others": 1, "repeated": 0, "empty": 0}
+    shares = {name: {"count": n, "share": n / 4, "low": 0.1, "high": 0.9} for name, n in counts.items()}
+    sizes = {"conversations": 4, "tokens": 1234, "questions": 4}
+    return {"loss": 1.25, "loss_low": 1.0, "loss_high": 1.5, "shares": shares} | sizes
+
+
 def completions(greedy=" Paris.") -> dict:
     """A fact and an open prompt."""
     return {
@@ -225,6 +233,7 @@ def report(name="outputs/mess3", **changes) -> tuple[dict, dict[str, list[dict]]
     found = provenance(name) | {task: figures for task, (figures, _) in made.items()}
     found |= {
         "training": training(**changes.get("training", {})),
+        "chat": chat(**changes.get("chat", {})),
         "completions": completions(**changes.get("completions", {})),
     }
     return found, {task: rows for task, (_, rows) in made.items()}

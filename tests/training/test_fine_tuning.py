@@ -16,9 +16,9 @@ from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.components.held_out_loss import row_losses
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.optimizers import matrix_names
+from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
-from hmm_datasets.training.trainer import FineTuner
 
 STEPS = 14  # five and a half steps per epoch
 

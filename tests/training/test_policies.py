@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.training.post_training import PolicyTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import GRPOSettings
-from hmm_datasets.training.trainer import PolicyTuner
 
 PROMPTS = 10
 STEPS = 6

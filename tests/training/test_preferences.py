@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.training.post_training import PreferenceTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings
-from hmm_datasets.training.trainer import PreferenceTuner
 
 PAIRS = 22
 STEPS = 8  # an epoch has five and a half steps

@@ -4,12 +4,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, settings, tiny_model, trainer
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.vocabulary import PaddedOutput, pad_output
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.named_templates import set_chat_template
+from hmm_datasets.training.vocabulary import PaddedOutput, add_embeddings, pad_output
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -125,3 +127,35 @@ def test_on_a_cpu_nothing_is_padded_unless_asked(tmp_path):
     with pytest.raises(InputError, match=r"pad_vocabulary_to is 0; expected 1 \(no padding\) or more"):
         trainer(tmp_path, pad_vocabulary_to=0)
     assert settings(tmp_path).pad_vocabulary_to is None
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("spare", [0, 5])
+def test_new_tokens_begin_at_the_mean_of_the_others_and_no_other_row_changes(tied, spare):
+    tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vocabulary = {"vocab_size": 266 + spare, "tie_word_embeddings": tied, "initializer_range": 0.2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **vocabulary))
+    before = [table.weight[:266].clone() for table in (model.get_input_embeddings(), model.get_output_embeddings())]
+    tokens = torch.arange(12)[None]
+    expected = model(tokens).logits[..., :266]
+    new = set_chat_template(tokenizer, "llama3")
+    add_embeddings(model, tokenizer, new)
+    assert model.config.vocab_size == max(266 + spare, 269)
+    rows = tokenizer.convert_tokens_to_ids(new)
+    assert rows == [266, 267, 268]
+    for table, old in zip((model.get_input_embeddings(), model.get_output_embeddings()), before, strict=True):
+        assert torch.equal(table.weight[:266], old)
+        torch.testing.assert_close(table.weight[rows], old.mean(0).expand(3, -1), rtol=1e-5, atol=1e-7)
+    logits = model(tokens).logits
+    torch.testing.assert_close(logits[..., :266], expected)
+    torch.testing.assert_close(logits[..., 266:269], expected.mean(-1, keepdim=True).expand(-1, -1, 3))
+
+
+def test_a_template_without_new_tokens_changes_nothing():
+    tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+    model = tiny_model()
+    assert set_chat_template(tokenizer, "default") == []
+    add_embeddings(model, tokenizer, [])
+    assert model.config.vocab_size == VOCABULARY

@@ -38,14 +38,26 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
-def lay_out(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> list[int]:
+def lay_out(
+    tokenizer: "PreTrainedTokenizerBase", messages: Messages, *, add_generation_prompt: bool = False
+) -> list[int]:
     """The tokens of a conversation by the chat template. Names of special tokens in a message are encoded as text.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer with a chat template.
+        messages (list of `dict`): the conversation.
+        add_generation_prompt (`bool`, *optional*, defaults to `False`): add what begins a turn of the assistant.
 
     Raises:
         `InputError`: the template refuses the messages; the error quotes it.
     """
     with _quoting_the_template():
-        return tokenizer.apply_chat_template(messages, return_dict=False, sanitize_control_tokens=True)
+        return tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            return_dict=False,
+            sanitize_control_tokens=True,
+        )
 
 
 def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:

@@ -12,6 +12,9 @@ rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L D T^2
 tokens of each. Packed documents that `position_ids` keep apart are separate sequences, so a plan computed from the row
 length is an upper bound for them.
 
+Weights that are not trained, as beside a LoRA adapter, cost 4 FLOPs instead of 6: the backward pass needs no gradient
+of them. (It still passes through all layers, so attention costs what it does otherwise.)
+
 A model without attention, such as Mamba, has only the first term. Its scan costs about 9 FLOPs per state and token,
 which is small compared with the matrices and left out. In a hybrid every layer is counted as if it had attention.
 """
@@ -53,7 +56,18 @@ def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
     config = model.config.get_text_config()
     has_attention = getattr(config, "num_attention_heads", None) is not None
     per_pair = 12 * config.num_hidden_layers * config.hidden_size if has_attention else 0
-    return 6 * matrix_parameters(model), per_pair
+    return 6 * matrix_parameters(model) - 2 * _frozen(model), per_pair
+
+
+def _frozen(model: "PreTrainedModel") -> int:
+    """Number of weights among the [`matrix_parameters`] that are not trained."""
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    looked_up = {id(embedding.weight)} - {id(output.weight) if output is not None else None}
+    return sum(
+        parameter_size(weight)
+        for weight in model.parameters()
+        if not weight.requires_grad and id(weight) not in looked_up
+    )
 
 
 def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:

@@ -11,9 +11,10 @@ from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.callbacks.samples import check_samples
+from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
-from hmm_datasets.training.trainer import FineTuner, Pretrainer
+from hmm_datasets.training.trainer import Pretrainer
 
 TEXTS = ["Once upon a time there was a cat.", "The dog ran to the big red house."] * 8
 PROMPTS = ["Once upon", "The dog"]

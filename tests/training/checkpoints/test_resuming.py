@@ -13,10 +13,11 @@ from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings
-from hmm_datasets.training.trainer import FineTuner, Pretrainer
+from hmm_datasets.training.trainer import Pretrainer
 
 LENGTH = 7  # symbols; a row has 8 tokens, since it begins with a beginning token
 

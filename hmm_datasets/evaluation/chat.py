@@ -1,0 +1,187 @@
+"""How a chat model behaves on held-out conversations: loss, right answers, and what small models get wrong.
+
+The loss is that of the assistant's words, given all that precedes them. The first question of each conversation is
+answered greedily (see `answers`), and of the answers it is counted how many
+
+- are right, in exactly the words of the conversation;
+- end their turn, with a token that ends a turn or EOS, before the maximum number of tokens;
+- speak for someone else: they go on with another turn (a special token within the answer, or a line that begins with
+  `User:` and the like);
+- repeat themselves: some four tokens in a row occur three times or more;
+- are empty.
+
+Intervals of shares are Wilson's score intervals (Wilson, "Probable inference, the law of succession, and statistical
+inference", 1927), that of the loss a percentile bootstrap over conversations. The cost is a forward pass per
+conversation and `max_new_tokens` passes of one token per question.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..data.windows import IGNORED
+from ..errors import InputError
+from ..report.tables import SHARES
+from ..statistics import ratio_interval
+from ..text.tokenizers.chat_template import stop_tokens
+from ..training.components.held_out_loss import row_losses
+from .answers import Question, generate_answers, is_right, questions_of
+from .scoring import context_limit, padded
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_Z = 1.959963984540054  # of a 95% interval
+_OTHER_TURN = re.compile(r"^\s*(user|human|question|system)\s*:", re.IGNORECASE | re.MULTILINE)
+_LENGTH, _TIMES = 4, 3  # of what counts as a repetition
+
+
+def measure_chat(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    conversations: Sequence[Mapping[str, Any]],
+    accelerator: "Accelerator",
+    *,
+    max_new_tokens: int = 64,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure a model on conversations, on the main process.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, with a chat template.
+        conversations (sequence of mappings): rows with `messages`.
+        accelerator ([`~accelerate.Accelerator`]): the accelerator.
+        max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
+        batch_size (`int`, *optional*, defaults to 32): rows per forward pass.
+        seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
+
+    Returns:
+        `dict`: `loss` in nats per token of the assistant, with `loss_low` and `loss_high`; the numbers of
+        `conversations`, of the assistant's `tokens`, and of `questions`; `shares`, each with `count`, `share`, `low`
+        and `high`; and `items`. Empty on other processes.
+
+    Raises:
+        `InputError`: the chat template does not mark what the assistant says, or there is nothing to measure.
+    """
+    if not accelerator.is_main_process:
+        return {}
+    sums, counts = conversation_losses(model, tokenizer, conversations, batch_size)
+    if counts.sum() == 0:
+        raise InputError("chat: no conversation has words of the assistant within the context of the model")
+    low, high = ratio_interval(sums, counts, seed=seed)
+    questions = questions_of(conversations)
+    stop = stop_tokens(tokenizer, model.generation_config)
+    generated = generate_answers(
+        model, tokenizer, questions, stop=stop, max_new_tokens=max_new_tokens, batch_size=batch_size
+    )
+    items = [
+        {"document": index, **_judged(question, tokens, tokenizer, stop)}
+        for index, (question, tokens) in enumerate(zip(questions, generated, strict=True))
+    ]
+    return {
+        "loss": float(sums.sum() / counts.sum()),
+        "loss_low": low,
+        "loss_high": high,
+        "conversations": len(conversations),
+        "tokens": int(counts.sum()),
+        "questions": len(questions),
+        "shares": {name: share(sum(item[name] for item in items), len(items)) for name in SHARES},
+        "items": items,
+    }
+
+
+def conversation_losses(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    conversations: Iterable[Mapping[str, Any]],
+    batch_size: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of the losses in nats of the assistant's tokens, and their number, for each conversation.
+
+    Conversations are cut at the context of the model.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    template = tokenizer.chat_template
+    if not has_generation_markers(template):
+        try:
+            template = get_training_chat_template(tokenizer)
+        except ValueError:
+            raise InputError(
+                "chat: the chat template has no {% generation %} marks around what the assistant says; add them"
+            ) from None
+    rows = []
+    for row in conversations:
+        encoded = tokenizer.apply_chat_template(
+            row["messages"], chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+        )
+        limit = context_limit(model)
+        rows.append((encoded["input_ids"][:limit], encoded["assistant_masks"][:limit]))
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index][0]))
+    found = np.zeros((len(rows), 2))
+    for first in range(0, len(rows), batch_size):
+        batch = order[first : first + batch_size]
+        tokens, mask = padded([rows[index][0] for index in batch], model.device)
+        said, _ = padded([rows[index][1] for index in batch], model.device)
+        labels = tokens.masked_fill((said == 0) | (mask == 0), IGNORED)
+        with torch.inference_mode():
+            logits = model(input_ids=tokens, attention_mask=mask).logits
+        found[batch] = row_losses(logits, labels).cpu().numpy()
+    return found[:, 0], found[:, 1]
+
+
+def share(count: int, total: int) -> dict[str, float]:
+    """A share with Wilson's 95% interval.
+
+    ```python
+    >>> {name: round(value, 3) for name, value in share(8, 10).items()}
+    {'count': 8, 'share': 0.8, 'low': 0.49, 'high': 0.943}
+
+    ```
+    """
+    if total == 0:
+        return {"count": 0, "share": math.nan, "low": math.nan, "high": math.nan}
+    p, spread = count / total, _Z**2 / total
+    centre = (p + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
+    return {"count": count, "share": p, "low": max(0.0, centre - half), "high": min(1.0, centre + half)}
+
+
+def _judged(
+    question: Question, tokens: list[int], tokenizer: "PreTrainedTokenizerBase", stop: Sequence[int]
+) -> dict[str, Any]:
+    end = next((index for index, token in enumerate(tokens) if token in stop), None)
+    said = tokens if end is None else tokens[:end]
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    text = tokenizer.decode(said, skip_special_tokens=True)
+    return {
+        "messages": question.messages,
+        "expected": question.expected,
+        "answer": text,
+        "right": is_right(question, text),
+        "ended": end is not None,
+        "spoke_for_others": not special.isdisjoint(said) or bool(_OTHER_TURN.search(text)),
+        "repeated": repeats(said),
+        "empty": not text.strip(),
+    }
+
+
+def repeats(tokens: Sequence[int]) -> bool:
+    """Whether some four tokens in a row occur three times or more.
+
+    ```python
+    >>> repeats([1, 2, 3, 4] * 3), repeats([1, 2, 3, 4] * 2), repeats([7] * 6)
+    (True, False, True)
+
+    ```
+    """
+    runs = Counter(tuple(tokens[first : first + _LENGTH]) for first in range(len(tokens) - _LENGTH + 1))
+    return any(count >= _TIMES for count in runs.values())
