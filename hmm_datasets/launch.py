@@ -38,10 +38,10 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
 
         if not torch.accelerator.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed warns that it found no GPU
-        from .training import settings
+        from .training import command_line, settings
 
         kinds = [getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds]
-        chosen = settings.parse_settings(*kinds)
+        chosen = command_line.parse_settings(*kinds)
         sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
         output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
         with contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir):

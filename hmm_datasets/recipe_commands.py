@@ -66,6 +66,9 @@ RECIPE_COMMANDS = {
     "icl-transition": RecipeCommand(
         "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
     ),
+    "chat-ladder": RecipeCommand(
+        "chat_ladder/run.py", "experiment: every stage from text to a chat model, measured", launches=False
+    ),
     "benchmark-models": RecipeCommand(
         "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
     ),

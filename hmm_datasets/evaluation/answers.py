@@ -75,8 +75,9 @@ def answer(
     stop: int | list[int] | None = None,
     max_new_tokens: int = 64,
     batch_size: int = 32,
+    temperature: float = 0.0,
 ) -> list[str]:
-    """The answers of a model to questions, by greedy decoding.
+    """The answers of a model to questions.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model.
@@ -86,6 +87,7 @@ def answer(
             generation configuration.
         max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
         batch_size (`int`, *optional*, defaults to 32): questions per batch.
+        temperature (`float`, *optional*, defaults to 0.0): temperature of sampling; 0 for greedy decoding.
 
     Returns:
         `list` of `str`: the answers, without special tokens; an empty string for a question so long that the model's
@@ -95,7 +97,11 @@ def answer(
         `InputError`: a token that the model does not know.
     """
     generated = generate_answers(
-        model, tokenizer, questions, stop=stop, max_new_tokens=max_new_tokens, batch_size=batch_size
+        *(model, tokenizer, questions),
+        stop=stop,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        temperature=temperature,
     )
     return [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in generated]
 
@@ -108,6 +114,7 @@ def generate_answers(
     stop: int | list[int] | None = None,
     max_new_tokens: int = 64,
     batch_size: int = 32,
+    temperature: float = 0.0,
 ) -> list[list[int]]:
     """The tokens of the answers; see [`answer`]. They include the token that ends an answer, and padding after it."""
     rows = [
@@ -121,6 +128,8 @@ def generate_answers(
     )
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding, "use_cache": True}
+    if temperature > 0:
+        generation |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     if stop is not None:
         generation["eos_token_id"] = stop
     answers: list[list[int]] = [[] for _ in rows]

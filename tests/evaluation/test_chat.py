@@ -1,20 +1,16 @@
 """A chat model on held-out conversations: its loss by hand, and answers that are right, endless, or not its own."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
+from tiny_chat import WORDS, message, save_tiny_chat
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hmm_datasets.evaluation.chat import conversation_losses, measure_chat, share
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.text.tokenizers.chat_template import end_of_turn
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-from tiny_chat import WORDS, message, save_tiny_chat
 
 
 @pytest.fixture(scope="module")

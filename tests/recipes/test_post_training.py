@@ -1,16 +1,13 @@
 """DPO and GRPO as programs: two processes, sharded or not, train like one, and a stage starts from the one before."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_chat import WORDS, losses, save_tiny_chat
 
 from hmm_datasets.files import read_json, read_jsonl
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-from tiny_chat import WORDS, losses, save_tiny_chat
 
 pytestmark = pytest.mark.launch
 

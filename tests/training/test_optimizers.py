@@ -10,8 +10,9 @@ from torch.utils.data import Subset
 from transformers import TrainerCallback
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.optimizers import MuonWithAdamW, matrix_names, parameter_groups
-from hmm_datasets.training.settings import PretrainSettings, parse_settings
+from hmm_datasets.training.settings import PretrainSettings
 
 MATRICES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 

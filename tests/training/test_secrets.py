@@ -9,9 +9,10 @@ import torch
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.models import llama_config, new_model
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.settings import PretrainSettings, parse_settings
+from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"

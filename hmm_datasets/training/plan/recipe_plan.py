@@ -13,8 +13,9 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ...errors import InputError
 from ...files import read_yaml
+from ..command_line import parse_settings
 from ..models import ModelSettings, load_pretrained, new_model
-from ..settings import PretrainSettings, parse_settings
+from ..settings import PretrainSettings
 from ..sources import DataSettings, MixtureSettings
 from .forecast import (
     STRATEGIES,

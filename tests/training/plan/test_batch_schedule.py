@@ -12,10 +12,11 @@ from torch.utils.data import Subset
 from transformers import TrainerCallback
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.settings import PretrainSettings, parse_settings
+from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 
 STAGES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), max_size=3)
