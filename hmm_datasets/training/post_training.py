@@ -16,17 +16,34 @@ from .sources import ConversationData, PreferenceData
 from .trainer import StepTrainer
 
 
-class FineTuner(StepTrainer, SFTTrainer):
+class AdapterTrainer(StepTrainer):
+    """A mixin for a trainer of TRL whose settings include [`~hmm_datasets.training.lora.LoRASettings`].
+
+    Raises:
+        `InputError`: an adapter under FSDP2.
+    """
+
+    curve_settings: tuple[str, ...] = ("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+
+    def __init__(self, *args, peft_config=None, **kwargs):
+        if peft_config is None:
+            peft_config = lora_config(kwargs["args"])
+        super().__init__(*args, peft_config=peft_config, **kwargs)
+        if peft_config is not None and self.is_fsdp_enabled:
+            raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
+
+
+class FineTuner(AdapterTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
     stage = "fine-tuning"
     curve_settings = (
+        *AdapterTrainer.curve_settings,
         *("max_length", "packing", "packing_strategy", "assistant_only_loss", "neftune_noise_alpha"),
-        *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
     )
 
-    def __init__(self, model, args: SFTSettings, *, processing_class=None, peft_config=None, **kwargs):
+    def __init__(self, model, args: SFTSettings, *, processing_class=None, **kwargs):
         if args.assistant_only_loss and processing_class is not None:
             check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
         if args.packing and isinstance(model, PreTrainedModel) and is_recurrent(model.config):
@@ -34,17 +51,13 @@ class FineTuner(StepTrainer, SFTTrainer):
                 f"packing is set, but {type(model).__name__} carries its state from one conversation of a row to the "
                 "next; leave packing out"
             )
-        if peft_config is None:
-            peft_config = lora_config(args)
-        super().__init__(model=model, args=args, processing_class=processing_class, peft_config=peft_config, **kwargs)
-        if peft_config is not None and self.is_fsdp_enabled:
-            raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
+        super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
 
     def _plan(self) -> Plan | None:
         return plan_prepared(self, ConversationData)
 
 
-class PreferenceTuner(StepTrainer, OpenDPOTrainer):
+class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
     """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
 
     In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
@@ -54,6 +67,7 @@ class PreferenceTuner(StepTrainer, OpenDPOTrainer):
 
     stage = "preference optimization"
     curve_settings = (
+        *AdapterTrainer.curve_settings,
         *("beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef"),
         *("ld_alpha", "discopop_tau", "use_weighting", "max_length", "truncation_mode", "disable_dropout"),
     )
@@ -62,7 +76,7 @@ class PreferenceTuner(StepTrainer, OpenDPOTrainer):
         return plan_prepared(self, PreferenceData)
 
 
-class PolicyTuner(StepTrainer, GRPOTrainer):
+class PolicyTuner(AdapterTrainer, GRPOTrainer):
     """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
 
     Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
@@ -73,6 +87,7 @@ class PolicyTuner(StepTrainer, GRPOTrainer):
 
     stage = "reinforcement learning"
     curve_settings = (
+        *AdapterTrainer.curve_settings,
         *("beta", "loss_type", "scale_rewards", "reward_weights", "multi_objective_aggregation", "epsilon"),
         *("epsilon_high", "delta", "importance_sampling_level", "mask_truncated_completions", "num_generations"),
         *("num_iterations", "generation_batch_size", "max_completion_length", "temperature", "top_p", "top_k"),

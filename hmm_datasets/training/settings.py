@@ -246,7 +246,7 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
 
 
 @dataclass
-class DPOSettings(OptimizerSettings, RunSettings, DPOConfig):
+class DPOSettings(OptimizerSettings, LoRASettings, RunSettings, DPOConfig):
     """TRL's `DPOConfig` with this project's defaults: the reference is computed once, before training, and cached."""
 
     precompute_ref_log_probs: bool = True
@@ -263,7 +263,7 @@ class DPOSettings(OptimizerSettings, RunSettings, DPOConfig):
 
 
 @dataclass
-class GRPOSettings(OptimizerSettings, RunSettings, GRPOConfig):
+class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
     """TRL's `GRPOConfig` with this project's defaults.
 
     A row of the global batch is a completion, so one of 64 with 8 completions per prompt has 8 prompts.

@@ -156,6 +156,21 @@ def test_token_ids_with_log_probs_of_another_reference_are_used_as_they_are(base
     assert losses(tmp_path)[1] == pytest.approx(torch.stack(expected).mean().item(), abs=1e-5)
 
 
+def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, base, tokenizer, tmp_path):
+    how = {"use_peft": True, "lora_r": 4, "lora_dropout": 0.0}
+    whole, _ = tune(tmp_path / "whole", base, tokenizer, **how)
+    for name in ("ref_chosen_logps", "ref_rejected_logps"):
+        expected = undisturbed[1].plan.train_rows()[3][name]
+        assert float(whole.plan.train_rows()[3][name]) == pytest.approx(float(expected), abs=1e-4)
+    assert losses(tmp_path / "whole")[1] == pytest.approx(0.6931472, abs=1e-6)
+    assert losses(tmp_path / "whole")[STEPS] < 0.68
+    tune(tmp_path / "run", base, tokenizer, stop_in=4, **how)
+    _, resumed = tune(tmp_path / "run", base, tokenizer, **how)
+    assert resumed["resumed_from"] == "checkpoint-5"
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), abs=1e-6)
+    assert (tmp_path / "run" / "adapter_model.safetensors").exists()
+
+
 def test_settings_that_preferences_cannot_have_are_refused(tmp_path):
     with pytest.raises(InputError, match="z_loss is set, but preferences have no labels"):
         settings(tmp_path, z_loss=1e-4)
