@@ -122,6 +122,8 @@ class TrainingData(ABC):
     source: "Source | None" = None
     packed: bool = False
     identity: dict[str, Any]
+    examples_per_row: float = 1.0
+    """Average number of conversations in a row."""
 
     @abstractmethod
     def rows(self, num_rows: int) -> "Dataset":
@@ -303,6 +305,8 @@ class ConversationData(TrainingData):
         self._lengths = np.concatenate(lengths).astype(np.int64)
         self.row_length = int(self._lengths.max()) if max_length is None else max_length
         self.rows_per_epoch = len(rows)
+        if "seq_lengths" in rows.column_names:
+            self.examples_per_row = sum(map(len, rows["seq_lengths"])) / len(rows)
         self.test_rows = test_rows
         self.vocab_size = len(tokenizer)
         self.tokenizer = tokenizer
