@@ -9,6 +9,7 @@ from ..data.packing import IGNORED
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.local_files import shorten
+from ..text.corpora.presets import CORPORA
 from ..text.tokenizers.named_templates import NAMES, set_chat_template
 from .models import load_pretrained
 from .sources import ConversationData, ConversationSettings
@@ -42,6 +43,8 @@ def conversation_splits(
     Raises:
         `InputError`: no conversation to train on has an answer; the message shows the first row.
     """
+    if name in CORPORA and launch_environment.rank() == 0:
+        print(f"{name}: licence {CORPORA[name].licence}")
     train = _answered(name, "train", test_fraction)
     if not len(train):
         rows = load_corpus(name, kind="conversations", streaming=False, test_fraction=test_fraction)
