@@ -99,7 +99,7 @@ def _add_planning_commands(commands) -> None:
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
 
     command = _add(commands, "plan", plan, "tokens, memory and time of a recipe, before it runs")
-    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain or midtrain")
+    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain, midtrain or sft")
     command.add_argument("--num-processes", type=int, metavar="N", help="ranks; default those of --launch, or 1")
     command.add_argument(
         "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: name of a shipped one, or a file"

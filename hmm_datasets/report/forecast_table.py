@@ -31,8 +31,14 @@ def forecast_text(found: dict[str, Any]) -> str:
     ]
     if found["batch_ramp"]:
         rows.insert(3, ("batch ramp", " ".join(found["batch_ramp"]), "rows:steps, before the full batch"))
-    if not found["corpora"]:
+    if found["trained_parameters"] < found["parameters"]:
+        rows.insert(
+            1, ("trained", f"{found['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
+        )
+    if not found["corpora"] and found["epochs"] is None:
         rows.append(("epochs", "none", "no sequence is repeated"))
+    elif not found["corpora"]:
+        rows.append(("epochs", f"{found['epochs']:,.2f}", f"{found['rows']:,} rows in all"))
     for corpus in found["corpora"]:
         share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
         rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))

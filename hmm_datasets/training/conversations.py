@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoTokenizer, TrainingArguments
 
 from .. import launch_environment
+from ..data.packing import IGNORED
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.local_files import shorten
+from ..text.corpora.presets import CORPORA
 from ..text.tokenizers.named_templates import NAMES, set_chat_template
 from .models import load_pretrained
-from .sources import ConversationSettings
+from .sources import ConversationData, ConversationSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,6 +43,8 @@ def conversation_splits(
     Raises:
         `InputError`: no conversation to train on has an answer; the message shows the first row.
     """
+    if name in CORPORA and launch_environment.rank() == 0:
+        print(f"{name}: licence {CORPORA[name].licence}")
     train = _answered(name, "train", test_fraction)
     if not len(train):
         rows = load_corpus(name, kind="conversations", streaming=False, test_fraction=test_fraction)
@@ -145,6 +149,67 @@ def chat_tokenizer(chat: ConversationSettings, settings: "SFTSettings") -> tuple
             f"{' '.join(new)}; choose a template whose tokens the model has, or train all weights"
         )
     return tokenizer, new
+
+
+def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> ConversationData:
+    """The conversations of a run, tokenized, cut and packed as TRL does it for training."""
+    tokenizer, _ = chat_tokenizer(chat, settings)
+    check_marks(tokenizer, chat.model)
+    train, test = conversation_splits(
+        chat.conversations,
+        max_conversations=chat.max_conversations,
+        num_test_sequences=chat.num_test_sequences,
+        test_fraction=chat.test_fraction,
+    )
+    return ConversationData(
+        prepared_rows(train, tokenizer, settings),
+        tokenizer,
+        max_length=settings.max_length,
+        seed=settings.seed if settings.data_seed is None else settings.data_seed,
+        test_rows=test,
+    )
+
+
+def prepared_rows(rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", settings: "SFTSettings") -> "Dataset":
+    """The rows that TRL's SFTTrainer makes of conversations, without a trainer.
+
+    Args:
+        rows (`datasets.Dataset`): conversations, with a column `messages` and optionally `tools`.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer.
+        settings ([`~hmm_datasets.training.settings.SFTSettings`]): the settings of the run.
+
+    Returns:
+        `datasets.Dataset`: rows with `input_ids` and `labels`; if packed, also `seq_lengths`.
+    """
+    from trl import pack_dataset
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    marked = settings.assistant_only_loss
+    template = None
+    if marked and not has_generation_markers(tokenizer.chat_template):
+        template = get_training_chat_template(tokenizer)
+    longest = None if settings.packing else settings.max_length
+    kept = slice(longest) if settings.truncation_mode == "keep_start" or longest is None else slice(-longest, None)
+
+    def tokenized(row: dict[str, Any]) -> dict[str, list[int]]:
+        found = tokenizer.apply_chat_template(
+            row["messages"],
+            tools=row.get("tools"),
+            chat_template=template,
+            return_dict=True,
+            return_assistant_tokens_mask=marked,
+        )
+        tokens = found["input_ids"]
+        said = found["assistant_masks"] if marked else [1] * len(tokens)
+        labels = [token if mark else IGNORED for token, mark in zip(tokens, said, strict=True)]
+        return {"input_ids": tokens[kept], "labels": labels[kept]}
+
+    rows = rows.map(tokenized, remove_columns=rows.column_names, desc="Tokenizing")
+    if settings.packing:
+        return pack_dataset(rows, settings.max_length, settings.packing_strategy)
+    if longest is not None:
+        rows = rows.filter(lambda row: any(label != IGNORED for label in row["labels"]))
+    return rows
 
 
 def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:

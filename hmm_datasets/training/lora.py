@@ -13,7 +13,8 @@ from ..errors import InputError
 from ..files import atomic_folder
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
+    from transformers import PreTrainedModel
 
 MERGED_NAME = "merged"
 
@@ -62,6 +63,16 @@ def lora_config(settings: LoRASettings) -> "LoraConfig | None":
         lora_dropout=settings.lora_dropout,
         target_modules=settings.lora_target_modules or "all-linear",
     )
+
+
+def with_adapter(model: "PreTrainedModel", settings: LoRASettings) -> "PreTrainedModel | PeftModel":
+    """A model with a new adapter beside it, or as it is if the settings have none."""
+    config = lora_config(settings)
+    if config is None:
+        return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, config)
 
 
 def save_merged(folder: str | Path) -> Path:

@@ -17,6 +17,7 @@
 transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).
 """
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -200,6 +201,16 @@ def _with_causal_loss(model: Any) -> Any:
     return model
 
 
+def _with_own_generation(model: Any, name: str, revision: str | None) -> Any:
+    """Give a model with an adapter the generation config beside the adapter; transformers takes that of the base."""
+    if getattr(model, "peft_config", None) and model.can_generate():
+        from transformers import GenerationConfig
+
+        with contextlib.suppress(OSError):  # not every adapter has one
+            model.generation_config = GenerationConfig.from_pretrained(name, revision=revision or "main")
+    return model
+
+
 def _found_config(name: str) -> "PreTrainedConfig":
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
@@ -315,7 +326,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     if how and auto_class.__name__.startswith("AutoModel"):
         how["use_safetensors"] = True
     try:
-        loaded = _with_causal_loss(auto_class.from_pretrained(name, **how))
+        loaded = _with_own_generation(_with_causal_loss(auto_class.from_pretrained(name, **how)), name, revision)
     except SafetensorError as error:
         if how:
             _check_downloaded(name_or_path)

@@ -65,6 +65,9 @@ class RunSettings:
     train_tokens: int | None = field(
         default=None, metadata={"help": "Budget: number of tokens to train on, over all ranks."}
     )
+    train_examples: int | None = field(
+        default=None, metadata={"help": "Budget: number of examples, also if several are packed into a row."}
+    )
     tokens_per_parameter: float | None = field(
         default=None, metadata={"help": "Budget: tokens per parameter of the model; 20 if no budget is set."}
     )

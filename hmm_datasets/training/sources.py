@@ -131,6 +131,8 @@ class TrainingData(ABC):
     source: "Source | None" = None
     packed: bool = False
     identity: dict[str, Any]
+    examples_per_row: float = 1.0
+    """Average number of conversations in a row."""
 
     @abstractmethod
     def rows(self, num_rows: int) -> "Dataset":
@@ -328,6 +330,8 @@ class _ShuffledData(TrainingData):
         self._rows, self._lengths, self._seed = rows, lengths, seed
         self.row_length = row_length
         self.rows_per_epoch = len(rows)
+        if "seq_lengths" in rows.column_names:
+            self.examples_per_row = sum(map(len, rows["seq_lengths"])) / len(rows)
         self.test_rows = test_rows
         self.vocab_size = len(tokenizer)
         self.tokenizer = tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -169,3 +169,38 @@ def test_a_template_without_an_end_of_turn_is_reported(fine_tune, tmp_path, capf
     assert (
         f"{tmp_path / 'plain'}: the chat template ends turns without a special token; generation stops at EOS" in said
     )
+
+
+def test_a_named_template_brings_its_tokens_their_embeddings_and_where_generation_stops(fine_tune, model, tmp_path):
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(answered(number)) + "\n" for number in range(60)))
+    fine_tune(model, str(tmp_path / "chats.jsonl"), {"chat_template": "llama3"}, learning_rate=0.0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    stop = tokenizer.convert_tokens_to_ids("<|eot_id|>")
+    assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [tokenizer.eos_token_id, stop]
+    tuned, base = (LlamaForCausalLM.from_pretrained(one) for one in (tmp_path / "run", model))
+    assert tuned.config.vocab_size == len(tokenizer) == base.config.vocab_size + 3
+    for one, other in zip(tuned.get_input_embeddings().weight[-3:], tuned.lm_head.weight[-3:], strict=True):
+        torch.testing.assert_close(one, base.get_input_embeddings().weight.mean(0), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(other, base.lm_head.weight.mean(0), rtol=1e-4, atol=1e-6)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["chat_template"] == "llama3"
+
+
+def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, model, tmp_path, capsys):
+    pytest.importorskip("peft")
+    from hmm_datasets.chat.speaker import Sampling, Speaker
+
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(answered(number)) + "\n" for number in range(60)))
+    fine_tune(model, str(tmp_path / "chats.jsonl"), use_peft=True, merge_adapter=True, learning_rate=0.1, max_steps=3)
+    assert "run/merged: the model with the adapter merged" in capsys.readouterr().out
+    asked = [user("Who is number 7?")]
+    said = []
+    for folder in (tmp_path / "run", tmp_path / "run" / "merged", model):
+        speaker = Speaker(str(folder), Sampling(temperature=0, max_new_tokens=8), mode="chat")
+        said.append(speaker.answer(asked, lambda text: None).text)
+    assert said[0] == said[1] != said[2]
+    assert Speaker(str(tmp_path / "run"), Sampling()).chats, "its generation config stops where a turn ends"
+
+
+def test_the_licence_of_a_named_corpus_is_shown(fine_tune, model, capsys):
+    fine_tune(model, "instructions-sample", {"max_conversations": 8})
+    assert "instructions-sample: licence Apache-2.0" in capsys.readouterr().out

@@ -1,11 +1,9 @@
 """Chat templates by name, for base models whose tokenizer has none, or one that cannot be trained on.
 
-| name | written as | ends a turn with |
-|---|---|---|
-| `default` | that of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`] | `<|end|>` |
-| `chatml` | ChatML, with tools and calls as in Hermes and Qwen | `<|im_end|>` |
-| `llama3` | Llama 3, as TRL trains it | `<|eot_id|>` |
-| `qwen2.5`, `qwen3` | Qwen 2.5 and 3, as TRL trains them | `<|im_end|>` |
+- `default`: that of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`], which ends a turn with `<|end|>`;
+- `chatml`: ChatML, with declarations and calls of tools as in Hermes and Qwen, which ends a turn with `<|im_end|>`;
+- `llama3`: Llama 3, as TRL trains it, which ends a turn with `<|eot_id|>`;
+- `qwen2.5`, `qwen3`: Qwen 2.5 and 3, as TRL trains them, which end a turn with `<|im_end|>`.
 
 All mark what the assistant says, so that the loss can be restricted to it. That of Qwen 3 writes an empty `<think>`
 where there is no reasoning.

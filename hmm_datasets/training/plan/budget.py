@@ -15,7 +15,7 @@ CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
 language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 billion for 10 billion)."""
 
 
-BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours", "train_cost")
+BUDGETS = ("train_tokens", "train_examples", "tokens_per_parameter", "train_flops", "train_hours", "train_cost")
 """Budgets in addition to the Trainer's own `max_steps` and `num_train_epochs`."""
 
 
@@ -23,12 +23,13 @@ BUDGETS = ("train_tokens", "tokens_per_parameter", "train_flops", "train_hours",
 class Budget:
     """What a run may spend, given by one of these arguments; by default 20 tokens per parameter.
 
-    Budgets of steps, tokens and FLOPs are reached, so the last step may exceed them. Budgets of epochs, hours and
-    money are never exceeded.
+    Budgets of steps, tokens and FLOPs are reached, so the last step may exceed them. Budgets of epochs, examples,
+    hours and money are never exceeded.
 
     Args:
         max_steps (`int`, *optional*): optimizer steps.
         train_tokens (`int`, *optional*): tokens.
+        train_examples (`int`, *optional*): rows, or the conversations in them if they are packed.
         tokens_per_parameter (`float`, *optional*): tokens for each parameter of the model, embeddings included.
         train_flops (`float`, *optional*): FLOPs of the model, as counted by [`flops_per_token`].
         num_train_epochs (`float`, *optional*): passes over the corpus.
@@ -41,6 +42,7 @@ class Budget:
 
     max_steps: int | None = None
     train_tokens: int | None = None
+    train_examples: int | None = None
     tokens_per_parameter: float | None = None
     train_flops: float | None = None
     num_train_epochs: float | None = None
@@ -79,6 +81,7 @@ class Budget:
         parameters: int,
         flops_per_token: int,
         rows_per_epoch: int | None = None,
+        examples_per_row: float = 1.0,
         tokens_per_second: float | None = None,
         money_per_second: float | None = None,
     ) -> int:
@@ -90,6 +93,7 @@ class Budget:
             parameters (`int`): number of parameters of the model.
             flops_per_token (`int`): training FLOPs of the model per token.
             rows_per_epoch (`int`, *optional*): rows of the corpus; None if it is endless.
+            examples_per_row (`float`, *optional*, defaults to 1): average number of conversations packed into a row.
             tokens_per_second (`float`, *optional*): assumed rate over all devices.
             money_per_second (`float`, *optional*): assumed price of all devices.
 
@@ -112,6 +116,8 @@ class Budget:
             if rows_per_epoch is None:
                 raise InputError(f"num_train_epochs is {amount:g}, but these rows are endless; set train_tokens")
             return self._within(schedule, math.floor(amount * rows_per_epoch + 1e-9))
+        if name == "train_examples":
+            return self._within(schedule, math.floor(amount / examples_per_row + 1e-9))
         if name in ("train_hours", "train_cost"):
             if tokens_per_second is None:
                 raise InputError(

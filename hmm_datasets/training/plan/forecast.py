@@ -148,6 +148,7 @@ def memory_per_rank(
     largest_layer: int = 0,
     low_precision: bool = False,
     moments: float = 2,
+    trained: int | None = None,
 ) -> Memory:
     """Memory per rank under a way of sharding, from the table in this module's docstring.
 
@@ -159,6 +160,7 @@ def memory_per_rank(
         largest_layer (`int`, *optional*): number of parameters that are gathered at once.
         low_precision (`bool`, *optional*): whether it computes in bfloat16 or float16.
         moments (`float`, *optional*, defaults to 2): floats per parameter that the optimizer keeps.
+        trained (`int`, *optional*): number of parameters that are trained, as with LoRA; by default all.
 
     ```python
     >>> memory_per_rank("zero2", parameters=1000, world_size=4, activations=0, low_precision=True)
@@ -166,19 +168,21 @@ def memory_per_rank(
 
     ```
     """
-    n, shard = parameters, -(-parameters // world_size)
+    n, m = parameters, parameters if trained is None else trained
+    shard, trained_shard = -(-n // world_size), -(-m // world_size)
     low = 2 if low_precision else 4
     if strategy == "ddp":
-        return Memory(4 * n, (8 if world_size > 1 else 4) * n, round(4 * moments * n), activations)
+        return Memory(4 * n, (8 if world_size > 1 else 4) * m, round(4 * moments * m), activations)
     if strategy == "fsdp2":
-        return Memory(4 * shard, 4 * shard, round(4 * moments * shard), activations + 2 * low * largest_layer)
-    master = round(4 * (1 + moments) * shard)
+        optimizer = round(4 * moments * trained_shard)
+        return Memory(4 * shard, 4 * trained_shard, optimizer, activations + 2 * low * largest_layer)
+    master = round(4 * (1 + moments) * trained_shard)
     if strategy == "zero1":
-        return Memory(low * n, low * n, master, activations)
+        return Memory(low * n, low * m, master, activations)
     if strategy == "zero2":
-        return Memory(low * n, low * shard, master, activations)
+        return Memory(low * n, low * trained_shard, master, activations)
     if strategy == "zero3":
-        return Memory(low * shard, low * shard, master, activations + 2 * low * largest_layer)
+        return Memory(low * shard, low * trained_shard, master, activations + 2 * low * largest_layer)
     raise InputError(f"strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
 
 

@@ -130,6 +130,7 @@ def make_plan(
         parameters=parameters["total"],
         flops_per_token=flops,
         rows_per_epoch=data.rows_per_epoch,
+        examples_per_row=data.examples_per_row,
         tokens_per_second=None if rate is None else rate.tokens_per_second(flops, world_size),
         money_per_second=None if price_per_hour is None else price_per_hour * world_size / 3600,
     )

@@ -14,9 +14,11 @@ from transformers import AutoConfig, PretrainedConfig
 from ...errors import InputError
 from ...files import read_yaml
 from ..command_line import parse_settings
+from ..conversations import conversation_data
+from ..lora import with_adapter
 from ..models import ModelSettings, load_pretrained, new_model
-from ..settings import PretrainSettings
-from ..sources import DataSettings, MixtureSettings
+from ..settings import PretrainSettings, SFTSettings
+from ..sources import ConversationSettings, DataSettings, MixtureSettings
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -35,7 +37,9 @@ def plan_recipe(
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Plan the run that a settings file of `recipes/pretrain.py` or `recipes/midtrain.py` describes.
+    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py` or `sft.py` describes.
+
+    Conversations are tokenized for it, since their lengths are not known otherwise.
 
     Args:
         path (path): the YAML file.
@@ -54,20 +58,24 @@ def plan_recipe(
     if world_size < 1:
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
     content = read_yaml(Path(path))
+    kinds = (DataSettings, ModelSettings, PretrainSettings)
     if "conversations" in content:
-        raise InputError(
-            f"{path}: settings of recipes/sft.py, whose rows differ in length; this command plans pretraining and "
-            "midtraining"
-        )
-    kinds = (MixtureSettings,) if "streams" in content else (DataSettings, ModelSettings)
+        kinds = (ConversationSettings, SFTSettings)
+    elif "streams" in content:
+        kinds = (MixtureSettings, PretrainSettings)
     with _launched_in(str(launch.get("mixed_precision", "no"))):
-        *chosen, settings = parse_settings(*kinds, PretrainSettings, arguments=["--config", str(path), *flags])
-    data = chosen[0].load()
-    config = load_pretrained(AutoConfig, chosen[0].model) if "streams" in content else chosen[1].config(data)
+        *chosen, settings = parse_settings(*kinds, arguments=["--config", str(path), *flags])
+    data = conversation_data(chosen[0], settings) if "conversations" in content else chosen[0].load()
+    config = chosen[1].config(data) if kinds[0] is DataSettings else load_pretrained(AutoConfig, chosen[0].model)
+    if "conversations" in content:  # the chat template may add tokens
+        config.get_text_config().vocab_size = max(config.get_text_config().vocab_size, data.vocab_size)
     with torch.device("meta"):
         model = new_model(config)
+        if "conversations" in content:
+            model = with_adapter(model, settings)
     plan = settings.plan(data, model, world_size)
-    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now())
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now(), trained=trained)
 
 
 @contextlib.contextmanager
@@ -86,20 +94,23 @@ def _launched_in(precision: str) -> Iterator[None]:
 
 def forecast(
     plan: Plan,
-    settings: PretrainSettings,
+    settings: PretrainSettings | SFTSettings,
     config: PretrainedConfig,
     *,
     world_size: int,
     now: datetime.datetime,
+    trained: int | None = None,
 ) -> dict[str, Any]:
     """The plan of a run together with its memory, time and cost.
 
     Args:
         plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
-        settings ([`~hmm_datasets.training.settings.PretrainSettings`]): its settings.
+        settings ([`~hmm_datasets.training.settings.PretrainSettings`] or
+            [`~hmm_datasets.training.settings.SFTSettings`]): its settings.
         config ([`~transformers.PretrainedConfig`]): configuration of its model.
         world_size (`int`): number of processes.
         now (`datetime.datetime`): when it would start.
+        trained (`int`, *optional*): number of parameters that are trained; by default all.
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
@@ -128,6 +139,7 @@ def forecast(
             largest_layer=plan.parameters["body"] // layers,
             low_precision=low,
             moments=moments,
+            trained=trained,
         )
         memory[strategy] = {**asdict(found), "total": found.total}
     result = plan.to_dict() | {
@@ -136,6 +148,8 @@ def forecast(
         "gradient_accumulation_steps": plan.schedule.global_batch_size // (micro * world_size),
         "precision": settings.mixed_precision if low else "fp32",
         "memory": memory,
+        "trained_parameters": plan.parameters["total"] if trained is None else trained,
+        "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
     if settings.rate is not None:
         result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
