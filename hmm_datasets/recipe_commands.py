@@ -64,6 +64,9 @@ RECIPE_COMMANDS = {
     "icl-transition": RecipeCommand(
         "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
     ),
+    "known-optimum": RecipeCommand(
+        "known_optimum/run.py", "experiment: DPO and GRPO against the exact optimum", launches=False
+    ),
     "benchmark-models": RecipeCommand(
         "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
     ),
