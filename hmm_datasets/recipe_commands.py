@@ -69,6 +69,9 @@ RECIPE_COMMANDS = {
     "chat-ladder": RecipeCommand(
         "chat_ladder/run.py", "experiment: every stage from text to a chat model, measured", launches=False
     ),
+    "known-optimum": RecipeCommand(
+        "known_optimum/run.py", "experiment: DPO and GRPO against the exact optimum", launches=False
+    ),
     "benchmark-models": RecipeCommand(
         "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
     ),

@@ -42,8 +42,8 @@ from ..sampling.sequences import checked_draw, fill_in_parallel, philox, sample_
 FAMILY_NAME = "family.json"
 
 # Purpose 1 is EMISSIONS_STREAM, which is defined with the kernels.
-SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN = (
-    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8)
+SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN, PREFERENCES = (
+    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8, 9)
 )
 
 MAX_ENUMERATED = 7
