@@ -19,7 +19,7 @@ from hmm_datasets.stages import run_stages
 
 ROOT = "outputs/chat_ladder"
 QUESTIONS = "story-questions"
-CORE_TASKS = "arc_easy copa winograd_wsc"
+CORE_TASKS = "arc_easy copa winograd"
 
 
 def stages(core_data: str | None = None, max_prompts: int = 4000) -> list[tuple[str, str]]:
@@ -42,7 +42,8 @@ def stages(core_data: str | None = None, max_prompts: int = 4000) -> list[tuple[
         ),
         (
             "sft: questions about stories",
-            f"sft --launch cpu2 --config demo/sft.yaml --model {ROOT}/midtrain --num_questions 0",
+            f"sft --launch cpu2 --config demo/sft.yaml --model {ROOT}/midtrain --num_questions 0 "
+            "--max_conversations 1500",
         ),
         ("Right and wrong answers of that model", f"python {shlex.quote(str(here / 'preferences.py'))} {preferences}"),
         (

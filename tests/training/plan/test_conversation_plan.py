@@ -12,8 +12,8 @@ from hmm_datasets.text.tokenizers.named_templates import set_chat_template
 from hmm_datasets.training.conversations import conversation_splits, prepared_rows
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.settings import SFTSettings
-from hmm_datasets.training.trainer import FineTuner
 from hmm_datasets.training.vocabulary import add_embeddings
 
 COUNT = 40
