@@ -1,6 +1,7 @@
 """With rows of unequal lengths, micro-batches and ranks change neither losses nor counts nor skipped steps."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,38 @@ def test_two_processes_change_nothing(config, launch, whole, tmp_path):
     assert result.returncode == 0, result.stderr[-3000:]
     assert read_json(tmp_path / "summary.json")["world_size"] == 2
     agree(tmp_path, whole)
+
+
+PACKED = {"packing": True, "max_length": 64}
+ADAPTED = PACKED | {"use_peft": True, "lora_dropout": 0.0}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        ("cpu2", PACKED),
+        ("cpu2", ADAPTED),
+        pytest.param("zero2", ADAPTED, marks=pytest.mark.slow),
+        pytest.param("zero3", PACKED, marks=pytest.mark.slow),
+        pytest.param("fsdp2", PACKED, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "lora" if "use_peft" in value else "packed",
+)
+def test_packed_rows_and_adapters_are_trained_the_same_on_two_processes(config, given, program, launch, tmp_path):
+    if "use_peft" in given:
+        pytest.importorskip("peft")
+    one, two = tmp_path / "one", tmp_path / "two"
+    program.main(str(one), 8, **given)
+    root = Path(__file__).parents[2]
+    result = launch(
+        "accelerate.commands.accelerate_cli",
+        *("launch", "--config_file", root / "accelerate_configs" / f"{config}.yaml", PROGRAM, two, 2),
+        json.dumps(given),
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert read_json(two / "summary.json")["world_size"] == 2
+    assert curve(two, "tokens") == curve(one, "tokens")
+    assert curve(two, "loss") == pytest.approx(curve(one, "loss"), rel=1e-5)
+    assert held_out(two) == pytest.approx(held_out(one), rel=1e-5)
+    assert samples(two) == samples(one)

@@ -1,8 +1,11 @@
 """Fine-tune on conversations of unequal lengths, with samples and one step whose gradient is infinite on one rank.
 
-python unequal_conversations.py FOLDER MICRO_BATCH
+python unequal_conversations.py FOLDER MICRO_BATCH [SETTINGS]
+
+SETTINGS is JSON, for packing and LoRA; with LoRA no gradient reaches the embeddings, and none is infinite.
 """
 
+import json
 import sys
 
 import torch
@@ -41,7 +44,7 @@ def conversation(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": answer}]
 
 
-def main(folder: str, micro_batch: int) -> FineTuner:
+def main(folder: str, micro_batch: int, **given) -> FineTuner:
     shard_on_cpu()
     tokenizer = train_bpe([" ".join(WORDS)] * 8, 280, show_progress=False)
     rows = Dataset.from_list([{"messages": conversation(number)} for number in range(32)])
@@ -58,6 +61,7 @@ def main(folder: str, micro_batch: int) -> FineTuner:
         train_sampling_strategy="sequential",
         lr_scheduler_type="constant",
         learning_rate=1e-3,
+        **given,
     )
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -68,7 +72,8 @@ def main(folder: str, micro_batch: int) -> FineTuner:
         intermediate_size=64,
         eos_token_id=tokenizer.eos_token_id,
     )
-    trainer = Overflowing(
+    kind = FineTuner if settings.use_peft else Overflowing
+    trainer = kind(
         model=LlamaForCausalLM(config),
         args=settings,
         train_dataset=rows,
@@ -80,4 +85,4 @@ def main(folder: str, micro_batch: int) -> FineTuner:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), **json.loads("".join(sys.argv[3:]) or "{}"))

@@ -2,7 +2,7 @@
 
 | format | columns | content |
 |---|---|---|
-| messages | `messages` | `{role, content}`, or strings by user and assistant in turn |
+| messages | `messages`, optionally `tools` | `{role, content}`, or strings by user and assistant in turn |
 | ShareGPT | `conversations` | `{from, value}` (human, gpt, system, tool and others, see `ROLE_NAMES`); else as above |
 | Alpaca | `instruction`, `output`, optionally `input` | the input follows the instruction after a blank line |
 | prompt and completion | `prompt`, `completion` | strings by user and assistant, or lists of messages |
@@ -15,8 +15,8 @@ are strings and there is no prompt, their common beginning is the prompt.
 
 Only the role and the text of a message are kept. Text in parts (`[{"type": "text", "text": ...}]`) is joined. Tool
 calls (`tool_calls`) become text after the assistant's words: `<tool_call>`, a JSON object with `name` and `arguments`,
-and `</tool_call>`, each on its own line, as Hermes and Qwen write them. Declarations of tools (a column `tools`) are
-not read; if a model should see them, write them into the system message.
+and `</tool_call>`, each on its own line, as Hermes and Qwen write them. Declarations of tools (a column `tools` beside
+the messages: a list, or JSON) become text at the end of the system message, as Qwen writes them.
 """
 
 import json
@@ -41,6 +41,18 @@ ROLE_NAMES = {role: role for role in ROLES} | {
     "developer": "system",
 }
 """Names of roles in data sets, and the role that each stands for."""
+
+
+TOOLS_BEGIN = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
+    "signatures within <tools></tools> XML tags:\n<tools>"
+)
+TOOLS_END = (
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+)
+"""What Qwen's chat template writes around the declarations of tools, each of which is on a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,7 @@ def recognize(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None
 def column_format(column: str, kind: Kind) -> Format:
     """The format of a data set with its text, or its list of messages, in one column."""
     name, read = ("text", _read_text) if kind == "text" else ("messages", _read_messages)
-    return Format(name, kind, (column,), partial(read, column))
+    return Format(name, kind, (column,), partial(read, column), optional=() if kind == "text" else ("tools",))
 
 
 def as_text(document: Mapping[str, Any]) -> str:
@@ -189,7 +201,32 @@ def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {"messages": normalize_messages(row[column], where)}
+    return {"messages": _declared(normalize_messages(row[column], where), row.get("tools"), f"{where}: tools")}
+
+
+def _declared(messages: Messages, tools: Any, where: str) -> Messages:
+    """A conversation with the declarations of its tools in the system message."""
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools) if tools.strip() else None
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not JSON ({error.msg})") from None
+    if not tools:
+        return messages
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise InputError(f"{where}: expected a list of declarations, found {shorten(tools)}")
+    lines = "".join(f"\n{json.dumps(_given(tool), ensure_ascii=False)}" for tool in tools)
+    text = f"{TOOLS_BEGIN}{lines}{TOOLS_END}"
+    if messages[0]["role"] == "system":
+        return [{"role": "system", "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _given(value: Any) -> Any:
+    """A value without the keys that Arrow has filled with null, because other rows have them."""
+    if isinstance(value, Mapping):
+        return {key: _given(inner) for key, inner in value.items() if inner is not None}
+    return [_given(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -286,6 +323,7 @@ FORMATS = (
         "conversations",
         ("conversations",),
         partial(_read_messages, "conversations"),
+        optional=("tools",),
         holds=_has_from_and_value,
     ),
     column_format("conversations", "conversations"),

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
 from .bpe import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 CHATML = (
     "{% if tools %}{{ '<|im_start|>system\n' }}"
     "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% endif %}"
-    "{{ '# Tools\n\nYou may call these functions, whose signatures are within <tools></tools>:\n<tools>' }}"
-    "{% for tool in tools %}{{ '\n' + tool | tojson }}{% endfor %}"
-    "{{ '\n</tools>\n\nA call is a JSON object with name and arguments within <tool_call></tool_call>.' }}"
+    f"{{{{ {TOOLS_BEGIN!r} }}}}{{% for tool in tools %}}{{{{ '\n' + tool | tojson }}}}{{% endfor %}}"
+    f"{{{{ {TOOLS_END!r} }}}}"
     "{{ '<|im_end|>\n' }}{% endif %}"
     "{% for message in messages %}"
     "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"

@@ -15,6 +15,7 @@ from hmm_datasets.text.corpora.conversations import normalize_messages
 from hmm_datasets.text.corpora.filters import DocumentFilter
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.named_templates import set_chat_template
 
 REAL_DATA = os.environ.get("HMM_DATASETS_CHAT_DATA")
 CHATS = Path(REAL_DATA or "none")
@@ -373,3 +374,39 @@ def test_real_preferences_are_read_whole():
     assert all([turn["role"] for turn in row["prompt"] + row["chosen"]] == ["user", "assistant"] for row in rows)
     plain = conversations(CHATS / "rasbt_instruction_data.json")
     assert [row["prompt"] for row in rows] == [chat[:1] for chat in plain]
+
+
+ADD = {
+    "type": "function",
+    "function": {"name": "add", "description": "Add ⟨two⟩ numbers.", "parameters": {"a": {"type": "integer"}}},
+}
+TELL = {"type": "function", "function": {"name": "tell", "parameters": {"b": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
+@pytest.mark.parametrize("written", [list, json.dumps], ids=["as a list", "as JSON"])
+def test_declarations_of_tools_are_written_as_the_templates_of_qwen_write_them(written, system, tmp_path):
+    """Arrow gives each declaration the keys of the other, which are left out again."""
+    rows = [{"messages": system + SUM, "tools": written([ADD, TELL])}, {"messages": OTHER, "tools": written([])}]
+    found = list(load_corpus(str(write_jsonl(tmp_path / "a.jsonl", rows)), test_fraction=0))
+    assert [message["role"] for message in found[0]["messages"]] == ["system", "user", "assistant"]
+    assert found[1]["messages"] == OTHER
+    for name in ("chatml", "qwen3"):
+        tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+        set_chat_template(tokenizer, name)
+        native = tokenizer.apply_chat_template(system + SUM, tools=[ADD, TELL], tokenize=False)
+        assert tokenizer.apply_chat_template(found[0]["messages"], tokenize=False) == native
+
+
+@pytest.mark.parametrize(
+    ("tools", "told"),
+    [
+        ("[{", "tools: not JSON"),
+        ('"add"', "tools: expected a list of declarations"),
+        ("[1]", "expected a list of decl"),
+    ],
+)
+def test_declarations_that_cannot_be_read_are_named_by_their_row(tools, told, tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"messages": SUM, "tools": tools}])
+    with pytest.raises(InputError, match=rf"a\.jsonl.*{told}"):
+        list(load_corpus(str(file), test_fraction=0))
