@@ -16,6 +16,7 @@ PICTURES = {
     "assets/divergence.png": "recipes/demo/divergence.png",
     "assets/training.png": "recipes/icl_transition/training.png",
     "assets/simplex.png": "recipes/belief_geometry/simplex.png",
+    "assets/frontier.png": "recipes/known_optimum/frontier.png",
 }
 """Figures that recipes drew, by their path in the site."""
 

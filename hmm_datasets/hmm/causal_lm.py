@@ -19,12 +19,11 @@ fingerprint in `config.json`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -42,7 +41,8 @@ from ..digests import write_digests
 from ..errors import InputError
 from .checks import as_tokens
 from .format import FORMAT_VERSION, ModelType, auto_map, write_loader
-from .inference.forward_backward import Parameters, forward_filter, next_token_probs
+from .inference.forward_backward import Parameters
+from .inference.stepwise import BeliefFilter, Filter
 from .model import HMM
 from .storage import TABLES, files
 from .tokenizer import write_tokenizer
@@ -116,42 +116,6 @@ class HMMConfig(PreTrainedConfig):
     def memory_size(self) -> int:
         """Numbers per sequence in the cache."""
         return self.num_states
-
-
-class Filter(Protocol):
-    """What the forward pass of the model needs of a process: how it reads symbols, and what it then predicts."""
-
-    @property
-    def start(self) -> Float[Tensor, "M"]:
-        """What is remembered of a sequence before its first token."""
-        ...
-
-    def read(
-        self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]
-    ) -> Float[Tensor, "B M"]:
-        """What is remembered after one more symbol, where `moves`."""
-        ...
-
-    def log_probs(self, memories: Float[Tensor, "B T M"]) -> Float[Tensor, "B T E"]:
-        """Log-probabilities of the next token."""
-        ...
-
-
-@dataclass(frozen=True)
-class BeliefFilter:
-    """The filter of an HMM, which remembers the belief."""
-
-    parameters: Parameters
-
-    @property
-    def start(self) -> Float[Tensor, "H"]:
-        return self.parameters.start
-
-    def read(self, memory: Tensor, symbol: Tensor, moves: Tensor) -> Tensor:
-        return forward_filter(self.parameters, symbol.unsqueeze(1), moves.long(), memory).beliefs[:, 1]
-
-    def log_probs(self, memories: Tensor) -> Tensor:
-        return next_token_probs(self.parameters, memories).log()
 
 
 class BeliefCache(Cache):

@@ -31,7 +31,6 @@ class KnownOptimumSettings:
     )
     trials: list[str] = field(default_factory=list, metadata={"help": "Names in trials.yaml; all by default."})
     pretrain_tokens: int = field(default=4_000_000, metadata={"help": "Tokens to pretrain on."})
-    launcher: str | None = field(default=None, metadata={"help": "Launch configuration of pretraining."})
     dpo_steps: int = field(default=300, metadata={"help": "Optimizer steps of DPO."})
     dpo_batch_size: int = field(default=256, metadata={"help": "Pairs per optimizer step of DPO."})
     dpo_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate of DPO."})
@@ -52,9 +51,8 @@ def main(settings: KnownOptimumSettings) -> None:
     folder = Path(settings.output_dir)
     chosen = trials_of(settings)
     processes.mess3(x=0.05, a=0.85).save_pretrained(folder / "hmm")
-    launch = "" if settings.launcher is None else f"--launch {settings.launcher} "
     pretrain = (
-        f"hmm-datasets pretrain {launch}--config known_optimum/pretrain.yaml --hmm {_quoted(folder / 'hmm')} "
+        f"hmm-datasets pretrain --config known_optimum/pretrain.yaml --hmm {_quoted(folder / 'hmm')} "
         f"--length {settings.length} --train_tokens {settings.pretrain_tokens} "
         f"--output_dir {_quoted(folder / 'pretrain')}"
     )
