@@ -44,14 +44,14 @@ class Samples(TrainerCallback):
         trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
 
     Raises:
-        `InputError`: it has no tokenizer, as when training on sequences of an HMM.
+        `InputError`: it has no tokenizer.
     """
 
     def __init__(self, trainer):
         if trainer.processing_class is None:
             raise InputError(
-                "sample_prompts is set, but there is no tokenizer, since symbols of an HMM are not words; leave it "
-                "out, or train on text (tokens, tokenizer)"
+                "sample_prompts is set, but there is no tokenizer to read them; leave it out, or give the trainer a "
+                "tokenizer as processing_class"
             )
         self.trainer = trainer
         self.path = Path(trainer.args.output_dir) / SAMPLES_NAME
