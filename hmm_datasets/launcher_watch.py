@@ -56,7 +56,8 @@ def _launched_process() -> int | None:
         words = psutil.Process(os.getppid()).cmdline()[:4]
     except psutil.Error:
         return None
-    return os.getpid() if any(map(_LAUNCHER.search, words)) else None
+    # `timeout 60 hmm-datasets ...` names a launcher too, but it is not Python.
+    return os.getpid() if any(map(_LAUNCHER.search, words)) and _is_python(os.getppid()) else None
 
 
 def _watch(leader: int, launcher: int) -> None:

@@ -85,3 +85,14 @@ def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, c
     assert psutil.pid_exists(number)
     (tmp_path / "go").touch()
     wait_for(lambda: (tmp_path / f"done-{number}").exists(), 10)
+
+
+@pytest.mark.launch
+def test_a_command_that_another_program_starts_is_not_taken_for_a_lost_rank(tmp_path, child_environment):
+    """The command line of `timeout` names the command, but `timeout` is not its launcher."""
+    command = tmp_path / "hmm-datasets"
+    words = "from hmm_datasets.launcher_watch import end_with_launcher\nend_with_launcher()\nprint('runs')\n"
+    command.write_text(f"#!{sys.executable}\n{words}")
+    command.chmod(0o755)
+    result = subprocess.run(["timeout", "60", command], env=child_environment, capture_output=True, text=True)
+    assert (result.stdout, result.stderr, result.returncode) == ("runs\n", "", 0)
