@@ -5,14 +5,14 @@ columns, as its docstrings announce; and once it keeps the log-probabilities of 
 them.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from datasets.fingerprint import Hasher
 from trl import DPOTrainer
 
-from ..files import atomic_folder
+from ..files import atomic_folder, remove
 
 PAIR_COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
 """The columns of token ids that `DPOTrainer` makes from preference pairs."""
@@ -22,6 +22,9 @@ REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
 
 REFERENCE_NAME = ".reference"
 """The folder in that of the run with the tokenized pairs and their log-probabilities under the reference."""
+
+
+_SHAPING = ("max_length", "truncation_mode", "ld_alpha")  # settings on which the log-probabilities depend
 
 
 class OpenDPOTrainer(DPOTrainer):
@@ -41,21 +44,27 @@ class OpenDPOTrainer(DPOTrainer):
     def _precompute_ref_logps(self, dataset, name: str, batch_size: int):
         if set(REFERENCE_COLUMNS) <= set(dataset.column_names):
             return dataset
-        folder = Path(str(self.args.output_dir), REFERENCE_NAME, name)
-        if self.accelerator.is_main_process:
-            _write_rows(dataset.select_columns(list(PAIR_COLUMNS)), folder)
+        rows = dataset.select_columns(list(PAIR_COLUMNS))
+        digest = _digest(rows, *map(vars(self.args).get, _SHAPING))
+        folder = Path(str(self.args.output_dir), REFERENCE_NAME, f"{name}-{digest}")
+        if self.accelerator.is_main_process and not folder.exists():
+            for other in folder.parent.glob(f"{name}-*"):
+                remove(other)
+            with atomic_folder(folder) as temporary:
+                rows.save_to_disk(str(temporary))
         self.accelerator.wait_for_everyone()
         return super()._precompute_ref_logps(Dataset.load_from_disk(str(folder)), name, batch_size)
 
 
-def _write_rows(rows: Dataset, folder: Path) -> None:
-    """Write rows, unless the folder has them already.
+def _digest(rows: Dataset, *settings: Any) -> str:
+    """A hash of the tokens of pairs, and of the settings that decide what is computed of them.
 
-    Their fingerprint, by which TRL finds what it computed, is that of their tokens, so it is the same when a run
-    continues.
+    It is the same when a run continues, which the fingerprint of `datasets` is not.
     """
-    rows._fingerprint = Hasher.hash([rows.with_format("arrow")[name].to_pylist() for name in PAIR_COLUMNS])
-    if folder.exists() and Dataset.load_from_disk(str(folder))._fingerprint == rows._fingerprint:
-        return
-    with atomic_folder(folder) as temporary:
-        rows.save_to_disk(str(temporary))
+    digest = hashlib.sha256(repr(settings).encode())
+    for table in rows.with_format("arrow").iter(batch_size=1000):
+        for name in PAIR_COLUMNS:
+            tokens = table[name].combine_chunks()
+            digest.update(tokens.value_lengths().to_numpy(zero_copy_only=False).tobytes())
+            digest.update(tokens.flatten().to_numpy(zero_copy_only=False).tobytes())
+    return digest.hexdigest()[:16]

@@ -28,7 +28,7 @@ from ..data.windows import IGNORED
 from ..errors import InputError
 from ..report.tables import SHARES
 from ..statistics import ratio_interval
-from ..text.tokenizers.chat_template import stop_tokens
+from ..text.tokenizers.chat_template import marked_template, stop_tokens
 from ..training.components.held_out_loss import row_losses
 from .answers import Question, generate_answers, is_right, questions_of
 from .scoring import context_limit, padded
@@ -108,22 +108,15 @@ def conversation_losses(
 
     Conversations are cut at the context of the model.
     """
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-
-    template = tokenizer.chat_template
-    if not has_generation_markers(template):
-        try:
-            template = get_training_chat_template(tokenizer)
-        except ValueError:
-            raise InputError(
-                "chat: the chat template has no {% generation %} marks around what the assistant says; add them"
-            ) from None
-    rows = []
+    template, limit, rows = marked_template(tokenizer), context_limit(model), []
+    if template is None:
+        raise InputError(
+            "chat: the chat template has no {% generation %} marks around what the assistant says; add them"
+        )
     for row in conversations:
         encoded = tokenizer.apply_chat_template(
             row["messages"], chat_template=template, return_assistant_tokens_mask=True, return_dict=True
         )
-        limit = context_limit(model)
         rows.append((encoded["input_ids"][:limit], encoded["assistant_masks"][:limit]))
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index][0]))
     found = np.zeros((len(rows), 2))

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
+from ..hmm.inference.symbol_log_probs import symbol_log_probs
 from ..hmm.tilted import TiltedHMM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_ROWS = 2048  # of a forward pass
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,3 @@ def draw_from_policy(
         use_cache=True,
     )
     return drawn[:, 1:]
-
-
-def symbol_log_probs(model: "PreTrainedModel", tokens: Int[Tensor, "N L"], num_symbols: int) -> Float[Tensor, "N L E"]:
-    """The policy's log-probabilities of the symbols at every position, float64; other tokens are left out."""
-    rows = torch.nn.functional.pad(tokens, (1, 0), value=num_symbols)
-    parts = [model(part).logits[:, :-1, :num_symbols].double().log_softmax(-1) for part in rows.split(_ROWS)]
-    return torch.cat(parts)

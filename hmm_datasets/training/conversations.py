@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.local_files import shorten
 from ..text.corpora.presets import CORPORA
+from ..text.tokenizers.chat_template import marked_template
 from ..text.tokenizers.named_templates import NAMES, set_chat_template
 from .models import load_pretrained
 from .sources import ConversationData, ConversationSettings
@@ -165,7 +166,7 @@ def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> Co
         prepared_rows(train, tokenizer, settings),
         tokenizer,
         max_length=settings.max_length,
-        seed=settings.seed if settings.data_seed is None else settings.data_seed,
+        seed=settings.row_seed,
         test_rows=test,
     )
 
@@ -182,12 +183,9 @@ def prepared_rows(rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", setting
         `datasets.Dataset`: rows with `input_ids` and `labels`; if packed, also `seq_lengths`.
     """
     from trl import pack_dataset
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
     marked = settings.assistant_only_loss
-    template = None
-    if marked and not has_generation_markers(tokenizer.chat_template):
-        template = get_training_chat_template(tokenizer)
+    template = marked_template(tokenizer) if marked else None
     longest = None if settings.packing else settings.max_length
     kept = slice(longest) if settings.truncation_mode == "keep_start" or longest is None else slice(-longest, None)
 
@@ -221,20 +219,14 @@ def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer.
         name (`str`): name of the model, for the error.
     """
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-
     remedy = f"choose another (--chat_template {' or '.join(NAMES)})"
     if tokenizer.chat_template is None:
         raise InputError(f"{name}: its tokenizer has no chat template, which conversations need; {remedy}")
-    if has_generation_markers(tokenizer.chat_template):
-        return
-    try:
-        get_training_chat_template(tokenizer)
-    except ValueError:
+    if marked_template(tokenizer) is None:
         raise InputError(
             f"{name}: its chat template has no {{% generation %}} marks around what the assistant says, and TRL knows "
             f"no marked version of it; add them, {remedy}, or train on all words (--assistant_only_loss false)"
-        ) from None
+        )
 
 
 def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":

@@ -20,6 +20,7 @@ from ..compat.trl import REFERENCE_COLUMNS, OpenDPOTrainer
 from ..compat.trl_reference import set_reference
 from ..data.preferences import preference_pairs
 from ..hmm.causal_lm import HMMForCausalLM
+from ..hmm.inference.symbol_log_probs import symbol_log_probs
 from ..hmm.tilted import TiltedHMM
 
 COMMON = {
@@ -180,8 +181,6 @@ def sequence_log_probs(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """`log P(tokens)` of every row in nats, after the beginning token, among symbols alone."""
     was_training = model.training
     model.eval()
-    symbols = model.config.bos_token_id
-    rows = torch.nn.functional.pad(tokens, (1, 0), value=symbols)
-    log_probs = model(rows).logits[:, :-1, :symbols].double().log_softmax(-1)
+    log_probs = symbol_log_probs(model, tokens, model.config.bos_token_id)
     model.train(was_training)
     return log_probs.gather(-1, tokens.unsqueeze(-1)).sum((1, 2))

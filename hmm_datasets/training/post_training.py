@@ -103,8 +103,7 @@ class PolicyTuner(AdapterTrainer, GRPOTrainer):
         args = self.args
         args.set_steps(len(self.train_dataset))
         epochs = -(-args.prompts_before(args.max_steps + args.rollout_steps) // len(self.train_dataset))
-        seed = args.seed if args.data_seed is None else args.data_seed
-        self.train_dataset = ShuffledEpochs(self.train_dataset, seed, epochs=epochs)
+        self.train_dataset = ShuffledEpochs(self.train_dataset, args.row_seed, epochs=epochs)
         return None
 
     def rows_before(self, step: int) -> int:
@@ -133,11 +132,13 @@ def plan_prepared(trainer: StepTrainer, data: type[ConversationData | Preference
     args = trainer.args
     if not trainer.reads_in_order:
         return None
-    seed = args.seed if args.data_seed is None else args.data_seed
-    tokenizer, test_rows = trainer.processing_class, trainer.eval_dataset
-    plan = args.plan(
-        data(trainer.train_dataset, tokenizer, max_length=args.max_length, seed=seed, test_rows=test_rows),
-        trainer.model,
+    rows = data(
+        trainer.train_dataset,
+        trainer.processing_class,
+        max_length=args.max_length,
+        seed=args.row_seed,
+        test_rows=trainer.eval_dataset,
     )
+    plan = args.plan(rows, trainer.model)
     trainer.train_dataset = plan.train_rows()
     return plan

@@ -161,6 +161,11 @@ class RunSettings:
         return BatchSchedule.parse(self.batch_ramp, self.global_batch_size)
 
     @property
+    def row_seed(self) -> int:
+        """Seed of the order of rows: `data_seed`, or `seed` without one."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @property
     def rate(self) -> Rate | None:
         """The rate that the plan assumes, if any."""
         return assumed_rate(

@@ -103,6 +103,25 @@ def test_the_first_loss_is_log_two_and_the_reference_is_the_model_before(undistu
             assert float(row[f"ref_{part}_logps"]) == pytest.approx(expected, abs=1e-4)
 
 
+def test_reference_log_probs_are_kept_for_the_same_cut_only(base, tokenizer, tmp_path):
+    def reference(folder, max_length):
+        trainer = PreferenceTuner(
+            model=AutoModelForCausalLM.from_pretrained(base),
+            args=settings(folder, max_length=max_length),
+            train_dataset=pairs(),
+            processing_class=tokenizer,
+        )
+        rows = trainer.plan.train_rows()
+        return [float(rows[index]["ref_chosen_logps"]) for index in range(PAIRS)]
+
+    whole = reference(tmp_path / "run", 48)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / ".reference").rglob("*.arrow")}
+    assert reference(tmp_path / "run", 48) == whole
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / ".reference").rglob("*.arrow")} == kept
+    cut = reference(tmp_path / "run", 14)
+    assert cut == reference(tmp_path / "anew", 14) != whole
+
+
 def test_a_stopped_run_continues_with_the_pairs_and_losses_of_an_undisturbed_one(
     undisturbed, base, tokenizer, tmp_path
 ):

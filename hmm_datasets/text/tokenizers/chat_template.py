@@ -94,6 +94,27 @@ def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None
         )
 
 
+def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """The chat template with `generation` marks around what the assistant says.
+
+    It is the tokenizer's own, or else the marked version of it that TRL knows.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
+
+    Returns:
+        `str`, *optional*: None if neither exists.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    if tokenizer.chat_template is None or has_generation_markers(tokenizer.chat_template):
+        return tokenizer.chat_template
+    try:
+        return get_training_chat_template(tokenizer)
+    except ValueError:
+        return None
+
+
 def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     """The token that ends a turn of the assistant: the first special token that the chat template writes after it.
 
