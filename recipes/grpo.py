@@ -22,6 +22,10 @@ class PromptSettings:
     rewards: list[str] = field(
         metadata={"help": "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION."}
     )
+    tools: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Tools that the model may call while it answers: calculator, MODULE:FUNCTION."},
+    )
     system: str | None = field(default=None, metadata={"help": "A system message before every prompt."})
     max_prompts: int | None = field(default=None, metadata={"help": "Maximum number of prompts to train on."})
     num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out prompts."})
@@ -43,9 +47,11 @@ def main(chosen: PromptSettings, settings) -> None:
     from hmm_datasets.training.post_training import PolicyTuner
     from hmm_datasets.training.rewards import reward
     from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.tools import tool
 
     set_seed(settings.seed)
     rewards = [reward(name) for name in chosen.rewards]
+    tools = [tool(name) for name in chosen.tools]
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
@@ -64,9 +70,10 @@ def main(chosen: PromptSettings, settings) -> None:
         train_dataset=prompts_of(train, chosen.system),
         eval_dataset=None if test is None else prompts_of(test, chosen.system),
         processing_class=tokenizer,
+        tools=tools,
     )
     data = {"prompts": chosen.prompts, "count": len(train), "seed": settings.seed, "rewards": chosen.rewards}
-    data |= {name: asdict(chosen)[name] for name in ("system", "test_fraction") if asdict(chosen)[name] is not None}
+    data |= {name: asdict(chosen)[name] for name in ("tools", "system", "test_fraction") if asdict(chosen)[name]}
     data["reference"] = weights_of(chosen.model)
     summary = train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
     if settings.merge_adapter and "interrupted" not in summary and trainer.is_world_process_zero():

@@ -5,12 +5,13 @@ columns, as its docstrings announce; and once it keeps the log-probabilities of 
 them.
 """
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import DPOTrainer
+from trl import DPOTrainer, GRPOTrainer
 
 from ..files import atomic_folder, remove
 
@@ -54,6 +55,28 @@ class OpenDPOTrainer(DPOTrainer):
                 rows.save_to_disk(str(temporary))
         self.accelerator.wait_for_everyone()
         return super()._precompute_ref_logps(Dataset.load_from_disk(str(folder)), name, batch_size)
+
+
+class OpenGRPOTrainer(GRPOTrainer):
+    """A `GRPOTrainer` that writes what tools return as the chat template does, whatever token ends a turn.
+
+    TRL cuts the template's text where EOS ends the call. Where another token ends it, what the template writes between
+    this token and the tool's turn (a line break, in ChatML) was lost.
+    """
+
+    def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
+        call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}
+        called = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        tokenizer: Any = self.processing_class
+        given: Any = self.chat_template_kwargs
+        write = functools.partial(tokenizer.apply_chat_template, chat_template=self.chat_template, return_dict=False)
+        before = write(called, **given)
+        tokens = write(called + tool_messages, add_generation_prompt=True, **given)
+        special = {*tokenizer.all_special_ids}
+        ends = [number for number, token in enumerate(before, start=1) if token in special]
+        if not ends or tokens[: len(before)] != before:
+            return super()._get_tool_suffix_ids(tool_messages)
+        return tokens[ends[-1] :]
 
 
 def _digest(rows: Dataset, *settings: Any) -> str:

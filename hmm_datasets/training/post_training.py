@@ -1,10 +1,13 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
+from collections.abc import Sequence
+
 import torch
 from transformers import PreTrainedModel
-from trl import GRPOTrainer, SFTTrainer
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import SFTTrainer
 
-from ..compat.trl import OpenDPOTrainer
+from ..compat.trl import OpenDPOTrainer, OpenGRPOTrainer
 from ..data.shuffled_epochs import ShuffledEpochs
 from ..errors import InputError
 from .conversations import check_marks
@@ -13,6 +16,7 @@ from .models import is_recurrent
 from .plan.plan import Plan
 from .settings import SFTSettings
 from .sources import ConversationData, PreferenceData
+from .tools import Tool, prepare_for_tools
 from .trainer import StepTrainer
 
 
@@ -76,13 +80,19 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
         return plan_prepared(self, PreferenceData)
 
 
-class PolicyTuner(AdapterTrainer, GRPOTrainer):
+class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
 
     Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
     processes; rollouts are drawn by torch's generators, whose states are saved, so a run that continues on the same
     number of processes draws those of an undisturbed one. Tokens are those of prompts and completions, counted when
-    they are generated. FLOPs are those of the updates, without the generation.
+    they are generated, without what tools return. FLOPs are those of the updates, without the generation.
+
+    `tools` are functions that the model may call, see [`~hmm_datasets.training.tools.tool`].
+
+    Raises:
+        `InputError`: tools that the chat template cannot write, or tools under ZeRO-3 or FSDP2, where ranks wait for
+            each other at every token, but call tools at different times.
     """
 
     stage = "reinforcement learning"
@@ -94,9 +104,13 @@ class PolicyTuner(AdapterTrainer, GRPOTrainer):
         *("min_p", "repetition_penalty", "entropy_coef", "top_entropy_quantile"),
     )
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, processing_class=None, tools: Sequence[Tool] = (), **kwargs):
         self._flops = 0
-        super().__init__(*args, **kwargs)
+        if tools and processing_class is not None:
+            prepare_for_tools(processing_class, tools)
+        super().__init__(*args, processing_class=processing_class, tools=list(tools) or None, **kwargs)
+        if tools and self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
+            raise InputError("tools: not possible under ZeRO-3 or FSDP2; launch with ddp, zero1 or zero2")
 
     def _plan(self) -> Plan | None:
         """No plan, because the lengths of completions are not known; the prompts are put in order."""

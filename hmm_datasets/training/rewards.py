@@ -15,15 +15,13 @@ A function takes `prompts`, `completions` and `completion_ids` by keyword, and e
 messages. Its name is that of its columns in the history.
 """
 
-import importlib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from .imported import imported_function
 
 Reward = Callable[..., list[float | None]]
 
@@ -72,8 +70,13 @@ def exact(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion, which is a string or a list of messages."""
-    return completion if isinstance(completion, str) else "".join(one.get("content") or "" for one in completion)
+    """The text of a completion, which is a string or a list of messages.
+
+    The turns of the assistant are joined by line breaks; what tools returned is left out.
+    """
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(one.get("content") or "" for one in completion if one.get("role") != "tool")
 
 
 def reward(name: str) -> Reward:
@@ -106,7 +109,7 @@ def reward(name: str) -> Reward:
         return _length(int(argument))
     if not colon:
         raise InputError(f"rewards: {name}: expected gsm8k, exact, format:REGEX, length:N or MODULE:FUNCTION")
-    return _imported(word, argument)
+    return imported_function("rewards", name)
 
 
 def _format(pattern: re.Pattern) -> Reward:
@@ -121,16 +124,3 @@ def _length(limit: int) -> Reward:
         return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
 
     return length
-
-
-def _imported(module: str, name: str) -> Reward:
-    """A function of the user; modules are also looked for in the current folder."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"rewards: {module}:{name}: cannot be imported ({error})") from None
-    if not callable(found):
-        raise InputError(f"rewards: {module}:{name}: is {type(found).__name__}, expected a function")
-    return found

@@ -40,6 +40,11 @@ def test_an_answer_of_gsm8k_counts_if_its_number_is_right_however_it_is_written(
     assert gsm8k(["no number"], ["none either"]) == [0.0]
 
 
+def test_what_a_tool_returned_is_not_the_answer():
+    said, told = {"role": "assistant", "content": "I do not know."}, {"role": "tool", "content": "72"}
+    assert gsm8k([[said, told, said], [said, told, {**said, "content": "72"}]], [ANSWER] * 2) == [0.0, 1.0]
+
+
 def test_exact_format_and_length():
     completions = [" yes \n", "no", "yes, yes"]
     assert reward("exact")(completions=completions, answer=["yes"] * 3) == [1.0, 0.0, 0.0]

@@ -201,11 +201,17 @@ def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {"messages": _declared(normalize_messages(row[column], where), row.get("tools"), f"{where}: tools")}
+    return {"messages": declare_tools(normalize_messages(row[column], where), row.get("tools"), f"{where}: tools")}
 
 
-def _declared(messages: Messages, tools: Any, where: str) -> Messages:
-    """A conversation with the declarations of its tools in the system message."""
+def declare_tools(messages: Messages, tools: Any, where: str = "tools") -> Messages:
+    """A conversation with the declarations of its tools in the system message, as Qwen writes them.
+
+    Args:
+        messages (list of `dict`): the conversation.
+        tools (list of `dict`, or `str`): declarations, as JSON schemas of functions; or JSON of such a list.
+        where (`str`): opening words of an error.
+    """
     if isinstance(tools, str):
         try:
             tools = json.loads(tools) if tools.strip() else None
@@ -303,6 +309,8 @@ def _has_from_and_value(row: Mapping[str, Any]) -> bool:
     return isinstance(first, Mapping) and "from" in first
 
 
+question_and_answer = Format("question and answer", "conversations", ("question", "answer"), _read_question)
+
 _BLANK_LINE = ", the input after the instruction and a blank line"
 
 FORMATS = (
@@ -341,7 +349,7 @@ FORMATS = (
         ("prompt", "completion"),
         partial(_read_turns, "prompt", "completion"),
     ),
-    Format("question and answer", "conversations", ("question", "answer"), _read_question),
+    question_and_answer,
     column_format("text", "text"),
 )
 """All formats, in the order in which they are tried."""

@@ -111,7 +111,8 @@ def load_corpus(
     source = _source(os.fspath(name_or_path), kind, test_fraction)
     if text_column or messages_column:
         own = "text" if text_column else "conversations"
-        source = replace(source, corpus=replace(source.corpus, kind=own, column=text_column or messages_column))
+        named = replace(source.corpus, kind=own, column=text_column or messages_column, format=None)
+        source = replace(source, corpus=named)
     selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
     if source.corpus.compute is not None:
         return _load_computed(source, selection, streaming)
@@ -256,7 +257,7 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
             raise InputError(f"{corpus.name}: no column {corpus.column!r}, {found}")
         if kind not in (None, corpus.kind):
             raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
-        return column_format(corpus.column, corpus.kind)
+        return corpus.format or column_format(corpus.column, corpus.kind)
     chosen = recognize(row, kind)
     if chosen is None:
         other = recognize(row)

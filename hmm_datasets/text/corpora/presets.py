@@ -6,6 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from .calculator import read_with_calls
+from .conversations import Format, question_and_answer
 from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -24,6 +26,7 @@ class Corpus:
         config (`str`, *optional*): name of the configuration of the data set on the Hub.
         train_split (`str`), test_split (`str`, *optional*): names of the splits on the Hub.
         column (`str`, *optional*): the column with the text or the messages; if None, see [`load_corpus`].
+        format (`Format`, *optional*): how rows are read, if it takes several columns; `column` is one of them.
         data_files (`str`, *optional*): file name of a split in the repository on the Hub, for data sets with a loading
             script, which `datasets` refuses to run.
         bundled (`bool`): whether the file is part of this package.
@@ -44,6 +47,7 @@ class Corpus:
     train_split: str = "train"
     test_split: str | None = None
     column: str | None = "text"
+    format: Format | None = None
     data_files: str | None = None
     bundled: bool = False
     documents: int | None = None
@@ -110,6 +114,12 @@ def _presets() -> Iterator[Corpus]:
         documents=1_000,  # arXiv:2305.11206
         columns=("conversations", "source"),
     )
+    columns = ("question", "answer")
+    problems = Corpus("gsm8k", "openai/gsm8k", "conversations", "MIT", config="main", test_split="test")
+    problems = replace(problems, column="question", columns=columns, documents=7_473)
+    yield replace(problems, format=question_and_answer)
+    with_calls = Format("question and answer with calls", "conversations", columns, read_with_calls)
+    yield replace(problems, name="gsm8k-calculator", format=with_calls)
     path = str(SAMPLES / "tinystories.txt.gz")
     yield Corpus("tinystories-sample", path, "text", "CDLA-Sharing-1.0", bundled=True, documents=2_316)
     path, kind, column = str(SAMPLES / "instructions.jsonl.gz"), "conversations", "messages"

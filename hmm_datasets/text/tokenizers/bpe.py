@@ -17,6 +17,7 @@ from jaxtyping import Int
 from ... import launch_environment
 from ...errors import InputError
 from ...progress_bars import progress_bar
+from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
 from ..corpora.local_files import check_text
 
 if TYPE_CHECKING:
@@ -39,10 +40,18 @@ piece)."""
 
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
+DECLARATIONS = (
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% endif %}"
+    f"{{{{ {TOOLS_BEGIN!r} }}}}{{% for tool in tools %}}{{{{ '\n' + tool | tojson }}}}{{% endfor %}}"
+    f"{{{{ {TOOLS_END!r} }}}}"
+)
+"""Part of chat templates: the system message with the declarations of tools, as `corpora.conversations` writes it."""
+
 # Role tokens are written out, so that transformers' sanitize_control_tokens finds them. The `generation` marks enclose
 # what the assistant has to produce. This includes tool calls and the end of the turn, or a model would not learn to
 # stop. Tool calls are written as in `corpora.conversations`.
 CHAT_TEMPLATE = (
+    "{% if tools %}{{ '<|system|>' }}" + DECLARATIONS + "{{ '<|end|>' }}{% endif %}"
     "{% for message in messages %}"
     "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
     "{% if content is not string %}"
@@ -54,7 +63,8 @@ CHAT_TEMPLATE = (
     "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
     "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|end|>' }}{% endgeneration %}"
     "{% elif message['role'] == 'user' %}{{ '<|user|>' + content + '<|end|>' }}"
-    "{% elif message['role'] == 'system' %}{{ '<|system|>' + content + '<|end|>' }}"
+    "{% elif message['role'] == 'system' %}"
+    "{% if not (tools and loop.first) %}{{ '<|system|>' + content + '<|end|>' }}{% endif %}"
     "{% elif message['role'] == 'tool' %}{{ '<|tool|>' + content + '<|end|>' }}"
     "{% else %}"
     "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"

@@ -13,18 +13,13 @@ import re
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
-from .bpe import CHAT_TEMPLATE
+from .bpe import CHAT_TEMPLATE, DECLARATIONS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHATML = (
-    "{% if tools %}{{ '<|im_start|>system\n' }}"
-    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% endif %}"
-    f"{{{{ {TOOLS_BEGIN!r} }}}}{{% for tool in tools %}}{{{{ '\n' + tool | tojson }}}}{{% endfor %}}"
-    f"{{{{ {TOOLS_END!r} }}}}"
-    "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% if tools %}{{ '<|im_start|>system\n' }}" + DECLARATIONS + "{{ '<|im_end|>\n' }}{% endif %}"
     "{% for message in messages %}"
     "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
     "{% if content is not string %}"

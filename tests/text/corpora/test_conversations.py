@@ -391,7 +391,7 @@ def test_declarations_of_tools_are_written_as_the_templates_of_qwen_write_them(w
     found = list(load_corpus(str(write_jsonl(tmp_path / "a.jsonl", rows)), test_fraction=0))
     assert [message["role"] for message in found[0]["messages"]] == ["system", "user", "assistant"]
     assert found[1]["messages"] == OTHER
-    for name in ("chatml", "qwen3"):
+    for name in ("default", "chatml", "qwen3"):
         tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
         set_chat_template(tokenizer, name)
         native = tokenizer.apply_chat_template(system + SUM, tools=[ADD, TELL], tokenize=False)
