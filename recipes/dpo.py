@@ -8,23 +8,10 @@ The reference is the model that training starts from; its log-probabilities are 
 folder. Order, resuming and accounting are those of pretraining; the budget is one epoch unless another one is set.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 from hmm_datasets.launch import run
-
-
-@dataclass
-class PreferenceSettings:
-    """The model to train, and the preferences."""
-
-    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
-    preferences: str = field(metadata={"help": "A corpus of preferences: file, folder or Hub data set."})
-    max_preferences: int | None = field(default=None, metadata={"help": "Maximum number of pairs to train on."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out pairs."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={"help": "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."},
-    )
+from hmm_datasets.training.sources import PreferenceSettings
 
 
 def main(chosen: PreferenceSettings, settings) -> None:
@@ -43,7 +30,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
-    settings.max_length = limit_length(model, settings.max_length)
+    settings.max_length = limit_length(model.config, settings.max_length)
     train, test = preference_splits(
         chosen.preferences,
         max_preferences=chosen.max_preferences,

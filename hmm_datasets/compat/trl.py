@@ -8,10 +8,11 @@ them.
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from datasets import Dataset
-from trl import DPOTrainer, GRPOTrainer
+from trl import DPOConfig, DPOTrainer, GRPOTrainer
 
 from ..files import atomic_folder, remove
 
@@ -77,6 +78,18 @@ class OpenGRPOTrainer(GRPOTrainer):
         if not ends or tokens[: len(before)] != before:
             return super()._get_tool_suffix_ids(tool_messages)
         return tokens[ends[-1] :]
+
+
+def prepared_pairs(rows: Dataset, tokenizer: Any, args: DPOConfig) -> Dataset:
+    """The rows that `DPOTrainer` makes of preferences, without a trainer; it uses nothing of itself but the tokenizer.
+
+    Args:
+        rows (`datasets.Dataset`): preferences in a form of TRL.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizer of the model.
+        args (`DPOConfig`): settings.
+    """
+    nobody: Any = SimpleNamespace(_tokenizer=tokenizer)
+    return cast(Dataset, DPOTrainer._prepare_dataset(nobody, rows, tokenizer, args, "train"))
 
 
 def _digest(rows: Dataset, *settings: Any) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoTokenizer, TrainingArguments
 
 from .. import launch_environment
+from ..compat.trl import prepared_pairs
 from ..data.packing import IGNORED
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
@@ -13,13 +14,13 @@ from ..text.corpora.presets import CORPORA
 from ..text.tokenizers.chat_template import marked_template
 from ..text.tokenizers.named_templates import NAMES, set_chat_template
 from .models import load_pretrained
-from .sources import ConversationData, ConversationSettings
+from .sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
-    from .settings import SFTSettings
+    from .settings import DPOSettings, SFTSettings
 
 
 def conversation_splits(
@@ -164,6 +165,24 @@ def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> Co
     )
     return ConversationData(
         prepared_rows(train, tokenizer, settings),
+        tokenizer,
+        max_length=settings.max_length,
+        seed=settings.row_seed,
+        test_rows=test,
+    )
+
+
+def preference_data(chosen: PreferenceSettings, settings: "DPOSettings") -> PreferenceData:
+    """The preferences of a run, tokenized as TRL does it for training."""
+    tokenizer = load_pretrained(AutoTokenizer, chosen.model)
+    train, test = preference_splits(
+        chosen.preferences,
+        max_preferences=chosen.max_preferences,
+        num_test_sequences=chosen.num_test_sequences,
+        test_fraction=chosen.test_fraction,
+    )
+    return PreferenceData(
+        prepared_pairs(train, tokenizer, settings),
         tokenizer,
         max_length=settings.max_length,
         seed=settings.row_seed,

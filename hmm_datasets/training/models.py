@@ -351,14 +351,14 @@ def _check_downloaded(model: str, *, with_weights: bool = True) -> None:
         check_downloaded(config.parent, [one.name for one in files if with_weights or one.suffix != ".safetensors"])
 
 
-def limit_length(model: "PreTrainedModel", length: int | None) -> int | None:
+def limit_length(config: "PreTrainedConfig", length: int | None) -> int | None:
     """The given length of rows in tokens, or the number of positions of the model if that is smaller.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): any model; one without a maximum limits nothing.
+        config ([`~transformers.PreTrainedConfig`]): that of the model; without a maximum it limits nothing.
         length (`int`, *optional*): tokens per row; None for no limit.
     """
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(config, "max_position_embeddings", None)
     return min((one for one in (length, positions) if one is not None), default=None)
 
 

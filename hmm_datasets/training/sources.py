@@ -109,6 +109,20 @@ class ConversationSettings:
     )
 
 
+@dataclass
+class PreferenceSettings:
+    """The model to train, and the preferences."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    preferences: str = field(metadata={"help": "A corpus of preferences: file, folder or Hub data set."})
+    max_preferences: int | None = field(default=None, metadata={"help": "Maximum number of pairs to train on."})
+    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out pairs."})
+    test_fraction: float | None = field(
+        default=None,
+        metadata={"help": "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."},
+    )
+
+
 class TrainingData(ABC):
     """Rows to train on, and held-out rows.
 

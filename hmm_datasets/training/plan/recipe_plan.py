@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from transformers import AutoConfig, PretrainedConfig
 from ...errors import InputError
 from ...files import read_yaml
 from ..command_line import parse_settings
-from ..conversations import conversation_data
+from ..conversations import conversation_data, preference_data
 from ..lora import with_adapter
-from ..models import ModelSettings, load_pretrained, new_model
-from ..settings import PretrainSettings, SFTSettings
-from ..sources import ConversationSettings, DataSettings, MixtureSettings
+from ..models import ModelSettings, limit_length, load_pretrained, new_model
+from ..settings import DPOSettings, PretrainSettings, SFTSettings
+from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -37,9 +37,9 @@ def plan_recipe(
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py` or `sft.py` describes.
+    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py` or `sft.py` describes, or `dpo.py`.
 
-    Conversations are tokenized for it, since their lengths are not known otherwise.
+    Conversations and preferences are tokenized for it, since their lengths are not known otherwise.
 
     Args:
         path (path): the YAML file.
@@ -58,24 +58,40 @@ def plan_recipe(
     if world_size < 1:
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
     content = read_yaml(Path(path))
-    kinds = (DataSettings, ModelSettings, PretrainSettings)
-    if "conversations" in content:
-        kinds = (ConversationSettings, SFTSettings)
-    elif "streams" in content:
-        kinds = (MixtureSettings, PretrainSettings)
     with _launched_in(str(launch.get("mixed_precision", "no"))):
-        *chosen, settings = parse_settings(*kinds, arguments=["--config", str(path), *flags])
-    data = conversation_data(chosen[0], settings) if "conversations" in content else chosen[0].load()
-    config = chosen[1].config(data) if kinds[0] is DataSettings else load_pretrained(AutoConfig, chosen[0].model)
-    if "conversations" in content:  # the chat template may add tokens
-        config.get_text_config().vocab_size = max(config.get_text_config().vocab_size, data.vocab_size)
+        *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
+    if isinstance(settings, PretrainSettings):
+        data = chosen[0].load()
+        config = chosen[1].config(data) if len(chosen) == 2 else load_pretrained(AutoConfig, chosen[0].model)
+    else:
+        config = load_pretrained(AutoConfig, chosen[0].model)
+        if isinstance(settings, SFTSettings):
+            data = conversation_data(chosen[0], settings)
+        else:
+            settings.max_length = limit_length(config, settings.max_length)
+            data = preference_data(chosen[0], settings)
+        text = config.get_text_config()
+        text.vocab_size = max(text.vocab_size, data.vocab_size)  # the chat template may add tokens
     with torch.device("meta"):
         model = new_model(config)
-        if "conversations" in content:
+        if not isinstance(settings, PretrainSettings):
             model = with_adapter(model, settings)
     plan = settings.plan(data, model, world_size)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now(), trained=trained)
+
+
+def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
+    """The classes of settings of the recipe that a settings file is for."""
+    if "conversations" in content:
+        return ConversationSettings, SFTSettings
+    if "preferences" in content:
+        return PreferenceSettings, DPOSettings
+    if "prompts" in content:
+        raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
+    if "streams" in content:
+        return MixtureSettings, PretrainSettings
+    return DataSettings, ModelSettings, PretrainSettings
 
 
 @contextlib.contextmanager
@@ -94,7 +110,7 @@ def _launched_in(precision: str) -> Iterator[None]:
 
 def forecast(
     plan: Plan,
-    settings: PretrainSettings | SFTSettings,
+    settings: PretrainSettings | SFTSettings | DPOSettings,
     config: PretrainedConfig,
     *,
     world_size: int,
@@ -105,8 +121,7 @@ def forecast(
 
     Args:
         plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
-        settings ([`~hmm_datasets.training.settings.PretrainSettings`] or
-            [`~hmm_datasets.training.settings.SFTSettings`]): its settings.
+        settings ([`~hmm_datasets.training.settings.PretrainSettings`] or another kind): its settings.
         config ([`~transformers.PretrainedConfig`]): configuration of its model.
         world_size (`int`): number of processes.
         now (`datetime.datetime`): when it would start.
