@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import __version__, chat_command, launch_environment
 from .errors import InputError, one_line_errors
-from .hmm_commands import describe, entropy_rate, sample, score
+from .hmm_commands import describe, emissions, entropy_rate, sample, score
 from .recipe_commands import RECIPE_COMMANDS, launch_config, start
 from .shipped_files import local_or_shipped
 
@@ -71,8 +71,25 @@ def _add_hmm_commands(commands) -> None:
         help=".npy, .bin (raw little-endian) or .txt (one line per sequence); by default text to stdout",
     )
 
+    command.add_argument("--text", action="store_true", help="write the names of symbols, as words, not their numbers")
+
     command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats per token")
-    command.add_argument("tokens", type=Path, metavar="FILE.npy", help="integers of shape (N, L)")
+    command.add_argument(
+        "tokens",
+        type=Path,
+        metavar="FILE",
+        help=".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
+    )
+    command.add_argument("--length", type=int, default=64, metavar="L", help="words per window, default 64")
+    command.add_argument(
+        "--split", choices=("train", "test", "unique"), default="test", help="sentences of words/, default test"
+    )
+
+    command = _add(commands, "emissions", emissions, "draw how the emissions of states change over a fit")
+    command.add_argument("fit", type=Path, metavar="FOLDER", help="output folder of hmm-datasets fit")
+    command.add_argument("--states", type=int, nargs="+", metavar="S", help="by default the three most visited")
+    command.add_argument("--top", type=int, default=20, metavar="K", help="symbols per state, default 20")
+    command.add_argument("--output", type=Path, metavar="FILE.png", help="default plots/emissions.png in the folder")
 
     _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best possible loss, in nats per token")
 

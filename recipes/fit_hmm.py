@@ -5,8 +5,9 @@
 
 From a text corpus it keeps the sentences that use only the `vocabulary_size` most frequent words, and concatenates
 them into windows. A `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir` it writes `words/`
-(the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`) and `summary.json`. The same command
-continues a stopped fit, on any number of processes.
+(the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `plots/` and `summary.json`. SIGTERM, a
+file named `stop` in it, and `--time_limit` save the fit and stop it. The same command continues a stopped fit, on any
+number of processes.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,10 @@ class CorpusSettings:
         default="train", metadata={"help": "Sentences to fit to: train, or unique (each distinct one once)."}
     )
     length: int = field(default=64, metadata={"help": "Symbols per window."})
+    time_limit: str | None = field(
+        default=None,
+        metadata={"help": "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."},
+    )
     device: str | None = field(
         default=None, metadata={"help": "Device to compute on, such as cuda:1; by default one per process."}
     )
@@ -55,6 +60,7 @@ class CorpusSettings:
 
 def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     """Read sequences, fit, save."""
+    import contextlib
     import time
     from pathlib import Path
 
@@ -62,8 +68,11 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     from accelerate import PartialState
 
     from hmm_datasets import fit_hmm
-    from hmm_datasets.files import write_json
+    from hmm_datasets.files import read_jsonl, write_json
+    from hmm_datasets.hmm.fitting.state import HISTORY_NAME
     from hmm_datasets.hub.run_cards import write_hmm_card
+    from hmm_datasets.report.overview import draw_fit
+    from hmm_datasets.stop_requests import Stopped, StopRequests, parse_time
     from hmm_datasets.token_arrays import read_tokens
     from hmm_datasets.training.record import write_record
 
@@ -90,15 +99,26 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             f"windows of {settings.length}"
         )
     began = time.time()
-    result = fit_hmm(
-        train,
-        fit_settings,
-        num_symbols=num_symbols,
-        test_tokens=test,
-        vocabulary=vocabulary,
-        checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
-        device=settings.device or state.device,
-    )
+    limit = None if settings.time_limit is None else parse_time(settings.time_limit)
+    # pomegranate keeps no checkpoints, so there is nothing to save
+    listening = contextlib.nullcontext() if fit_settings.backend != "torch" else StopRequests(output, limit)
+    try:
+        with listening as requests:
+            result = fit_hmm(
+                train,
+                fit_settings,
+                num_symbols=num_symbols,
+                test_tokens=test,
+                vocabulary=vocabulary,
+                checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
+                device=settings.device or state.device,
+                requests=requests,
+            )
+    except Stopped as reason:
+        if state.is_main_process:
+            print(f"{output}: saved and stopped ({reason}); the same command continues")
+            draw_fit(read_jsonl(output / "fit" / HISTORY_NAME), train.size, output)
+        return
     if state.is_main_process:
         result.hmm.save_pretrained(output / "hmm")
         rate = result.hmm.entropy_rate()
@@ -115,6 +135,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         }
         write_json(output / "summary.json", summary)
         write_hmm_card(output)
+        draw_fit(result.history, train.size, output)
         held_out = "" if test is None else f", {result.test_log_likelihood:.4f} held out"
         print(
             f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, TextStreamer
 from ..errors import InputError
 from ..evaluation.scoring import beginning_token, context_limit, encode
 from ..hmm import causal_lm  # noqa: F401, so that the model can be an HMM
+from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..text.corpora.conversations import Messages
 from ..text.tokenizers.chat_template import end_of_turn, lay_out, stop_tokens
 from ..training.models import load_pretrained, tokenizer_of
@@ -125,7 +126,8 @@ class Speaker:
             attempt (`int`, *optional*, defaults to 0): number of earlier answers to the same message.
 
         Raises:
-            `InputError`: the chat template refuses the messages, or the last one is too long for the context window.
+            `InputError`: the chat template refuses the messages, the last one is too long for the context window, or
+                a model of symbols does not know one of its words.
         """
         tokens, dropped = self._fitting(messages)
         room = math.inf if self.window is None else self.window - len(tokens)
@@ -159,7 +161,10 @@ class Speaker:
         if self.chats:
             return lay_out(self.tokenizer, messages, add_generation_prompt=True)
         beginning, _ = beginning_token(self.tokenizer)
-        found = ([] if beginning is None else [beginning]) + encode(self.tokenizer, [messages[-1]["content"]])[0]
+        words = messages[-1]["content"]
+        if reads_symbols(self.tokenizer):
+            check_symbols(self.tokenizer, words)
+        found = ([] if beginning is None else [beginning]) + encode(self.tokenizer, [words])[0]
         if not found:
             raise InputError("there is nothing to continue; write some words")
         return found
@@ -229,7 +234,7 @@ def base_because(tokenizer: "PreTrainedTokenizerBase", generation_config: "Gener
 
 
 def _tokenizer(name: str, model: "PreTrainedModel") -> "PreTrainedTokenizerBase":
-    tokenizer = tokenizer_of(name)
+    tokenizer = tokenizer_of(name, symbols=True)
     if tokenizer is None:
         raise InputError(f"{name}: has no tokenizer, so words mean nothing to it; save one in its folder")
     count, known = len(tokenizer), model.config.get_text_config().vocab_size

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import InputError
 from ..files import atomic_file, write_json
 
 if TYPE_CHECKING:
@@ -90,6 +91,22 @@ def hmm_tokenizer(
 def reads_symbols(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """Whether a tokenizer is that of an HMM, which reads the names of symbols and no other text."""
     return bool(tokenizer.init_kwargs.get(_MARK))
+
+
+def check_symbols(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
+    """Check that a text consists of names of symbols.
+
+    Raises:
+        `InputError`: a word is no name; the message lists some that are.
+    """
+    names = tokenizer.get_vocab()
+    unknown = [] if _UNKNOWN in names else [word for word in text.split() if word not in names]
+    if unknown:
+        symbols = [
+            name for name in sorted(names, key=lambda name: names[name]) if name not in tokenizer.all_special_tokens
+        ]
+        some = ", ".join(symbols[:8]) + ", ..." * (len(symbols) > 8)
+        raise InputError(f"{unknown[0]!r} is not a symbol of this model; expected some of {some}")
 
 
 _MARK = "symbols_of_an_hmm"  # in `tokenizer_config.json`, which keeps settings that transformers does not know

@@ -45,6 +45,48 @@ def plot_table(
     save_figure(figure, path)
 
 
+def plot_emission_history(
+    tables: Float[np.ndarray, "K H E"],
+    epochs: Sequence[int],
+    states: Sequence[int],
+    path: str | os.PathLike,
+    *,
+    title: str,
+    names: Sequence[str] | None = None,
+    num_symbols: int = 20,
+) -> None:
+    """Plot how the emissions of some states change over the epochs of a fit: a heat map for each state.
+
+    Rows are the symbols that a state emits most in any of the epochs, in the order of the last one.
+
+    Args:
+        tables (`np.ndarray` of shape `(K, H, E)`): the emission table after each of `epochs`.
+        epochs (sequence of `int`): numbers of the epochs, ascending.
+        states (sequence of `int`): the states to show.
+        path (path): where the PNG goes; a PDF is written next to it.
+        title (`str`): title of the plot.
+        names (sequence of `str`, *optional*): names of the symbols.
+        num_symbols (`int`, *optional*, defaults to 20): number of rows for each state.
+    """
+    size = min(num_symbols, tables.shape[2])
+    figure = Figure(figsize=(1.2 + 3.1 * len(states), 1.6 + 0.17 * size), layout="constrained")
+    norm = PowerNorm(0.5, vmin=0, vmax=1)
+    for axes, state in zip(np.atleast_1d(figure.subplots(1, len(states))), states, strict=True):
+        emitted = tables[:, state].T
+        kept = np.argsort(-emitted.max(1), kind="stable")[:size]
+        kept = kept[np.argsort(-emitted[kept, -1], kind="stable")]
+        edges = np.append(np.asarray(epochs, float), epochs[-1] + 1) - 0.5
+        image = axes.pcolormesh(edges, np.arange(size + 1) - 0.5, emitted[kept], norm=norm, cmap="cividis")
+        labels = [str(symbol) if names is None else names[symbol] for symbol in kept]
+        axes.set_yticks(range(size), labels, fontsize=7)
+        axes.invert_yaxis()
+        axes.set(title=f"state {state}", xlabel="epochs")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.suptitle(title)
+    figure.colorbar(image, ax=figure.axes, label="probability", shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
+    save_figure(figure, path, vector=True)
+
+
 def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
     """Plot beliefs over three states in the simplex, with the belief itself as the color."""
     figure = Figure(figsize=(6.4, 5.8), layout="constrained")

@@ -1,13 +1,16 @@
 """Plots of a finished run: as text in the terminal, and as PNGs in `plots/` of its folder."""
 
+import math
 import os
 import shutil
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..files import read_jsonl
-from .curves import Panel, panels
+from .curves import Curve, Panel, panels
 
 PLOTS_NAME = "plots"
 
@@ -40,6 +43,31 @@ def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Pat
         traceback.print_exc()
         print(f"{folder}: trained and saved; drawing its plots failed with the error above", file=sys.stderr)
         return []
+
+
+def draw_fit(history: Sequence[Mapping[str, Any]], num_tokens: int, folder: str | os.PathLike) -> list[Path]:
+    """Print the log-likelihoods of a fit by tokens seen and write them to `plots/` of its folder.
+
+    Args:
+        history (sequence of mappings): a row per epoch, see [`~hmm_datasets.hmm.fitting.state.FitResult`]; of several
+            first guesses, the one of the last row is drawn.
+        num_tokens (`int`): tokens per epoch.
+        folder (path): folder of the fit.
+
+    Returns:
+        list of `Path`: the PNGs; empty for fewer than two epochs.
+    """
+    rows = [row for row in history if row["restart"] == history[-1]["restart"]]
+    if len(rows) < 2:
+        return []
+    curves = []
+    for label, name in (("training", "train_log_likelihood"), ("held out", "test_log_likelihood")):
+        points = [(row["epoch"] * num_tokens, row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
+        if points:
+            curves.append(Curve(label, *zip(*points, strict=True)))
+    found = [Panel("log_likelihood", "log-likelihood (nats per token)", curves)]
+    print_plots(found)
+    return write_plots(found, Path(folder))
 
 
 def print_plots(found: list[Panel]) -> None:

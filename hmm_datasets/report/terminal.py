@@ -53,7 +53,9 @@ def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
     _set_ticks(figure.ruler("x"), LogLocator(numticks=6) if is_log else MaxNLocator(5), tokens, scale)
     _set_ticks(figure.ruler("y"), MaxNLocator(max(height // 4, 2)), values, float)
     drawn = figure.build().string(colorless=True).rstrip("\n").splitlines()
-    heading = textwrap.wrap("   ".join([f"{panel.title} by tokens seen", *key]), width)
+    # Spaces within a part do not break, so that no value is cut off from its name.
+    parts = [part.replace(" ", "\u00a0") for part in (f"{panel.title} by tokens seen", *key)]
+    heading = [line.replace("\u00a0", " ") for line in textwrap.wrap("   ".join(parts), width)]
     return "\n".join(line.rstrip() for line in [*heading, *drawn])
 
 

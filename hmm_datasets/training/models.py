@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from .. import launch_environment
 from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
 from ..errors import InputError
+from ..files import read_json
 from ..hub_download import check_downloaded, model_file, split_revision
 from ..shipped_files import local_or_shipped
 
@@ -362,8 +363,13 @@ def limit_length(config: "PreTrainedConfig", length: int | None) -> int | None:
     return min((one for one in (length, positions) if one is not None), default=None)
 
 
-def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":
-    """The tokenizer of a model that reads text, or None for one that was trained on symbols."""
+def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedTokenizerBase | None":
+    """The tokenizer of a model that reads text, or None for one that was trained on symbols.
+
+    Args:
+        name_or_path (`str`): folder or Hub name of the model.
+        symbols (`bool`, *optional*, defaults to `False`): also return one that reads only the names of symbols.
+    """
     from transformers import AutoTokenizer
 
     from ..hmm.tokenizer import reads_symbols
@@ -375,4 +381,20 @@ def tokenizer_of(name_or_path: str) -> "PreTrainedTokenizerBase | None":
         tokenizer = load_pretrained(AutoTokenizer, name_or_path)
     except InputError:
         return None
-    return None if reads_symbols(tokenizer) else tokenizer
+    return tokenizer if symbols or not reads_symbols(tokenizer) else None
+
+
+def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] | None":
+    """A model in a folder that was trained on the symbols of an HMM, and their names; None for anything else."""
+    from transformers import AutoModelForCausalLM
+
+    from ..hmm.tokenizer import reads_symbols
+
+    config = Path(name_or_path) / "config.json"
+    if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
+        return None
+    tokenizer = tokenizer_of(name_or_path, symbols=True)
+    if tokenizer is None or not reads_symbols(tokenizer):
+        return None
+    model = load_pretrained(AutoModelForCausalLM, name_or_path).eval()
+    return model, tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer) - 1)))  # the last is the beginning token

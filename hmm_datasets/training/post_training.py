@@ -19,6 +19,8 @@ from .sources import ConversationData, PreferenceData
 from .tools import Tool, prepare_for_tools
 from .trainer import StepTrainer
 
+_MANY_CUT = 0.05  # share of conversations
+
 
 class AdapterTrainer(StepTrainer):
     """A mixin for a trainer of TRL whose settings include [`~hmm_datasets.training.lora.LoRASettings`].
@@ -58,7 +60,15 @@ class FineTuner(AdapterTrainer, SFTTrainer):
         super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
 
     def _plan(self) -> Plan | None:
-        return plan_prepared(self, ConversationData)
+        plan = plan_prepared(self, ConversationData)
+        if plan is not None and self.args.max_length is not None and not self.args.packing:
+            share = plan.data.share_of_full_rows()
+            if share > _MANY_CUT:
+                self.say(
+                    f"max_length {self.args.max_length}: {share:.0%} of the conversations are cut, or end just there; "
+                    "raise it to train on all of their words"
+                )
+        return plan
 
 
 class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):

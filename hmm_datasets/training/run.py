@@ -21,8 +21,9 @@ from ..hub_download import commit_of, split_revision
 from ..identity import check_folder_identity
 from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
+from ..stop_requests import parse_time
 from .callbacks.evaluation_schedule import LogSpacedEvaluation
-from .callbacks.interruptions import Interruptions, parse_time
+from .callbacks.interruptions import Interruptions
 from .callbacks.progress import ProgressLine
 from .callbacks.samples import Samples
 from .checkpoints.inspection import optimizer_checkpoint

@@ -10,7 +10,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from .. import launch_environment
 from ..errors import InputError
-from .callbacks.interruptions import parse_time
+from ..stop_requests import parse_time
 from .callbacks.samples import check_samples
 from .checkpoints.resuming import possible_starts
 from .components.z_loss import check_z_loss

@@ -350,6 +350,10 @@ class _ShuffledData(TrainingData):
         self.vocab_size = len(tokenizer)
         self.tokenizer = tokenizer
 
+    def share_of_full_rows(self) -> float:
+        """The share of rows with as many tokens as a row can have, most of which are cut."""
+        return float((self._lengths >= self.row_length).mean())
+
     def rows(self, num_rows):
         from ..data.shuffled_epochs import ShuffledEpochs
 

@@ -15,6 +15,7 @@ from hmm_datasets.chat.speaker import Sampling, Speaker
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.chat_template import lay_out
 
@@ -257,14 +258,8 @@ def test_the_help_lists_every_command(speaker, talk):
     )
 
 
-def test_an_hmm_with_a_tokenizer_is_continued_by_exact_draws(tmp_path, talk):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    processes.golden_mean().save_pretrained(tmp_path)
-    words = Tokenizer(models.WordLevel({"zero": 0, "one": 1}))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+def test_an_hmm_is_continued_by_exact_draws(tmp_path, talk):
+    HMM(**processes.golden_mean().tables(), vocabulary=("zero", "one")).save_pretrained(tmp_path)
     speaker = Speaker(str(tmp_path), Sampling(temperature=1, seed=0, max_new_tokens=200))
     out, err = talk(Session(speaker), "one zero")
     assert "is a base model (its tokenizer has no chat template), so texts are continued" in err
@@ -272,3 +267,5 @@ def test_an_hmm_with_a_tokenizer_is_continued_by_exact_draws(tmp_path, talk):
     assert len(drawn) == 200
     assert "zero zero" not in out, "the process emits no two of these in a row"
     assert drawn.count("one") > 100
+    with pytest.raises(InputError, match=r"'two' is not a symbol of this model; expected some of zero, one$"):
+        speaker.answer([{"role": "user", "content": "one two"}], lambda _: None)

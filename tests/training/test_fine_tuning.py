@@ -127,6 +127,22 @@ def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp
     assert with_z["grad_norm"] != pytest.approx(without["grad_norm"], rel=1e-3), "what is minimized is not"
 
 
+@pytest.mark.parametrize(("max_length", "told"), [(48, True), (512, False)])
+def test_cut_conversations_are_told(tokenizer, max_length, told, tmp_path, capsys):
+    model = LlamaForCausalLM(llama_config("1m", vocab_size=len(tokenizer), max_length=512))
+    rows = conversations()
+    FineTuner(
+        model=model,
+        args=settings(tmp_path, max_length=max_length),
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    lengths = [len(tokenizer.apply_chat_template(row["messages"], return_dict=False)) for row in rows]
+    share = sum(length >= max_length for length in lengths) / len(rows)
+    line = f"max_length {max_length}: {share:.0%} of the conversations are cut, or end just there"
+    assert (line in capsys.readouterr().out) == told == (share > 0.05)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tokenizer, tmp_path_factory):
     return fine_tune(tmp_path_factory.mktemp("undisturbed"), tokenizer)

@@ -28,6 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
+from ...stop_requests import STOP, Stopped, StopRequests
 from ..inference import forward_backward as inference
 from ..model import HMM
 
@@ -83,12 +84,14 @@ class Workers:
 
     Args:
         device: where to compute; on the CPU with `torch.get_num_threads()` threads.
+        requests ([`~hmm_datasets.stop_requests.StopRequests`], *optional*): asked before every batch.
 
     Raises:
         `InputError`: the device cannot be used.
     """
 
-    def __init__(self, device: torch.device | str | None):
+    def __init__(self, device: torch.device | str | None, requests: StopRequests | None = None):
+        self._requests = requests
         try:
             self.device = torch.zeros(0, device=device or "cpu").device
         except (RuntimeError, AssertionError) as error:
@@ -117,14 +120,26 @@ class Workers:
     def in_order(
         self, function: Callable[[Any], Tensor], batches: Sequence[Any], size: int
     ) -> Iterator[Float[np.ndarray, "S"]]:
-        """`function(batch)`, a float64 vector of `size` numbers, for every batch in turn; the same on every rank."""
+        """`function(batch)`, a float64 vector of `size` numbers, for every batch in turn; the same on every rank.
+
+        Raises:
+            `Stopped`: on every rank at the same batch, if one of them is asked to stop.
+        """
         mine = iter(batches[self.rank :: self.num_ranks])
         waiting = deque(self._pool.submit(function, batch) for batch in itertools.islice(mine, self._ahead))
         for first in range(0, len(batches), self.num_ranks):
             found = waiting.popleft().result() if waiting else self._nothing(size)
             waiting.extend(self._pool.submit(function, batch) for batch in itertools.islice(mine, 1))
-            for vector in self._gather(found)[: len(batches) - first]:
-                yield vector.cpu().numpy()
+            vectors = self._gather(torch.cat([found, self._asked_to_stop()]))
+            if any(bool(vector[-1]) for vector in vectors):
+                reason = None if self._requests is None else self._requests.reason
+                raise Stopped(reason or "requested on another rank")
+            for vector in vectors[: len(batches) - first]:
+                yield vector[:-1].cpu().numpy()
+
+    def _asked_to_stop(self) -> Tensor:
+        stop = self._requests is not None and self._requests.look(main=self.rank == 0) == STOP
+        return torch.full((1,), float(stop), dtype=torch.float64, device=self.device)
 
     def _nothing(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.float64, device=self.device)

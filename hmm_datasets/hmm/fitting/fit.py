@@ -9,7 +9,8 @@ tables `θ_t`, scaled up to all sequences,
 
 for `t = 1, 2, ...`, except that the first update has step size 1. With an exponent in (1/2, 1] the sum of the `γ_t` is
 infinite and that of their squares finite, as the convergence of stochastic approximation requires (Robbins and Monro
-1951).
+1951). With `update_rule="replace"` the tables are the mode given `c_t`, not scaled up, and the pseudocounts alone, as
+in libraries that fit a few batches at a time; this does not converge.
 
 The recursions run in float32 by default, which is twice as fast as float64. Beliefs are rescaled at every step, so
 rounding errors do not accumulate: the log-likelihood agreed with that of float64 to 1e-9 after 60 epochs at 50 states,
@@ -21,6 +22,7 @@ does not depend on it.
 """
 
 import contextlib
+import copy
 import itertools
 import os
 import time
@@ -37,6 +39,7 @@ from ...errors import InputError
 from ...exclusive_lock import exclusive_lock
 from ...files import append_jsonl, write_jsonl
 from ...progress_bars import progress_bar
+from ...stop_requests import Stopped, StopRequests
 from ..checks import as_tokens
 from ..model import HMM
 from .baum_welch import (
@@ -78,6 +81,7 @@ def fit_hmm(
     checkpoint_dir: str | os.PathLike | None = None,
     device: torch.device | str | None = None,
     show_progress: bool = True,
+    requests: StopRequests | None = None,
 ) -> FitResult:
     """Fit an HMM to sequences by Baum-Welch.
 
@@ -96,6 +100,7 @@ def fit_hmm(
             checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
+        requests ([`~hmm_datasets.stop_requests.StopRequests`], *optional*): asked before every batch.
 
     Returns:
         [`FitResult`].
@@ -103,6 +108,7 @@ def fit_hmm(
     Raises:
         `InputError`: there are no tokens, a token is outside the alphabet, the checkpoint is of another fit, the HMM
             cannot emit a sequence (with `pseudocount=0`), or expected counts are not finite.
+        `Stopped`: `requests` asked to stop. In `checkpoint_dir` the fit is saved as it was before the current epoch.
 
     ```python
     >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), show_progress=False)
@@ -126,8 +132,10 @@ def fit_hmm(
     if initial is not None:
         _check_initial(initial, settings, num_symbols)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
-    with Workers(device) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
-        fit = _Fit(settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress)
+    with Workers(device, requests) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
+        fit = _Fit(
+            settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress, requests
+        )
         state = fit.resume_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
@@ -144,6 +152,7 @@ class _Fit:
     folder: Path | None
     workers: Workers
     show_progress: bool
+    requests: StopRequests | None
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
@@ -179,13 +188,29 @@ class _Fit:
     def run(self, state: FitState, until: int, title: str, save_every: int | None = None) -> None:
         """Run epochs until `until` are done or the fit has finished; save a checkpoint every `save_every` epochs."""
         with self._progress_bar(title, (until - state.epoch) * self.data.num_tokens) as bar:
+            seconds = 0.0
             while state.epoch < until and not state.finished(self.settings):
-                row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
+                if self.requests is not None and self.workers.rank == 0:
+                    self.requests.look(needed=seconds)  # an epoch that the time limit would end is not begun
+                began, before = time.monotonic(), (state.updates, copy.deepcopy(state.statistics))
+                try:
+                    row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
+                except Stopped:
+                    state.updates, state.statistics = before
+                    if self.writes and save_every is not None:
+                        self._save(state)
+                    raise
+                seconds = time.monotonic() - began
                 last = state.epoch == until or state.finished(self.settings)
                 if self.writes:
                     append_jsonl(self.folder / HISTORY_NAME, row)
                     if save_every is not None and (last or state.epoch % save_every == 0):
-                        save_state(self.folder / f"epoch-{state.epoch}", state, self.identity)
+                        self._save(state)
+
+    def _save(self, state: FitState) -> None:
+        folder = self.folder / f"epoch-{state.epoch}"
+        if not folder.exists():
+            save_state(folder, state, self.identity)
 
     def result(self, state: FitState) -> FitResult:
         """The last HMM, or the best on held-out data."""
@@ -253,7 +278,7 @@ class _Fit:
 
     def _update(self, state: FitState, hmm: HMM, counts: Statistics) -> HMM:
         state.updates += 1
-        if self.settings.update_every is not None:
+        if self.settings.update_every is not None and self.settings.update_rule == "stochastic":
             if state.statistics is None:
                 step_size, state.statistics = 1.0, Statistics.zeros(hmm.num_states, hmm.num_symbols)
             else:

@@ -10,6 +10,7 @@ CHOICES = {
     "init": ("random", "contexts"),
     "dtype": ("float32", "float64"),
     "backend": ("torch", "pomegranate"),
+    "update_rule": ("stochastic", "replace"),
 }
 
 
@@ -42,6 +43,11 @@ class FitSettings:
     update_every: int | None = _setting(
         None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
+    update_rule: str = _setting(
+        "stochastic",
+        "With update_every: stochastic, which averages over updates (stochastic EM), or replace, which forgets all "
+        "batches before the last ones and does not converge.",
+    )
     step_exponent: float = _setting(
         0.6, "With update_every, update t has the step size (t + step_offset)**-step_exponent."
     )
@@ -69,6 +75,8 @@ class FitSettings:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
+        if self.update_rule == "replace" and self.update_every is None:
+            raise InputError("update_rule is replace, but there is one update per epoch; set update_every")
         # At 1/2 or less the noise of the batches does not die out. Above 1 the steps become too small to converge.
         if not 0.5 < self.step_exponent <= 1:
             raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")

@@ -107,6 +107,8 @@ def identity_of(
     """The settings and data that must be the same for a fit to resume from a checkpoint."""
     free = _FREE | {"batch_size"}
     chosen = {name: value for name, value in vars(settings).items() if name not in free}
+    if settings.update_rule == "stochastic":
+        del chosen["update_rule"]  # as in fits that began before there was a choice
     if settings.update_every is not None:
         chosen["batch_size"] = batch_size  # the batch size decides which sequences an update sees
     return {
@@ -168,10 +170,16 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     )
 
 
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Number of epochs and folder of every checkpoint `epoch-N`, in ascending order."""
+    found = [(int(path.name.removeprefix("epoch-")), path) for path in folder.glob("epoch-*") if path.is_dir()]
+    return sorted(found)
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint `epoch-N` with the largest N, if there is one."""
-    epochs = [int(path.name.removeprefix("epoch-")) for path in folder.glob("epoch-*") if path.is_dir()]
-    return folder / f"epoch-{max(epochs)}" if epochs else None
+    """The checkpoint with the most epochs, if there is one."""
+    found = checkpoints(folder)
+    return found[-1][1] if found else None
 
 
 def chosen_restart(states: Sequence[FitState]) -> FitState:

@@ -251,6 +251,33 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
     )
 
 
+def as_text(words: Iterable[str]) -> str:
+    """Words as they are read: separated by spaces, with no space before a full stop.
+
+    ```python
+    >>> as_text(["the", "cat", "sat", ".", "it", "ran", "."])
+    'the cat sat. it ran.'
+
+    ```
+    """
+    return " ".join(words).replace(f" {FULL_STOP}", FULL_STOP)
+
+
+def sentences_of(text: str, vocabulary: Sequence[str]) -> tuple[list[UInt16[np.ndarray, "L"]], int]:
+    """The sentences of a text that consist of the words of a vocabulary only, and the number of all sentences.
+
+    ```python
+    >>> sentences_of("The cat sat. The dog sat!", (".", "the", "cat", "sat"))
+    ([array([1, 2, 3, 0], dtype=uint16)], 2)
+
+    ```
+    """
+    symbol_of = {word: symbol for symbol, word in enumerate(vocabulary)}
+    sentences = list(split_sentences(text))
+    kept = [words for words, complete in sentences if complete and all(word in symbol_of for word in words)]
+    return [np.array([symbol_of[word] for word in words], np.uint16) for words in kept], len(sentences)
+
+
 def split_sentences(document: str) -> Iterator[tuple[list[str], bool]]:
     """Yield each sentence as words and marks, and whether it consists of words and one full stop at the end.
 

@@ -1,28 +1,19 @@
 """Stopping a run by signal, by file or by a time limit, with a checkpoint of the step just done.
 
-These save and stop: SIGTERM; SIGUSR1, which Slurm sends before a job's end with `--signal=USR1@300`; SIGHUP, sent when
-a terminal or an ssh connection closes; a file named `stop` in the run's folder; and the time limit, early enough that
-the checkpoint is written in time. A SIGHUP that nohup has set to be ignored stays ignored. A file named `save` saves
-and continues. A signal reaches ranks at different steps, so after each step the ranks agree on the maximum of their
-requests, in a collective of 8 bytes.
+`hmm_datasets.stop_requests` lists what asks for it. Before a time limit a run stops early enough that the checkpoint
+is written in time. A signal reaches ranks at different steps, so after each step the ranks agree on the maximum of
+their requests, in a collective of 8 bytes.
 
 If another process or machine dies without notice, no rank waits for it longer than `ddp_timeout`.
 """
 
-import signal
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 from transformers import TrainerCallback
 
-from ...errors import InputError
-
-NOTHING, SAVE, STOP = 0, 1, 2
-
-_LOOK_EVERY = 1.0  # seconds between checks for the files, which are slow on a network disk
-_MARGIN = 60.0  # seconds kept free before the limit, in addition to the time that saving takes
+from ...stop_requests import NOTHING, STOP, StopRequests
 
 
 class Interruptions(TrainerCallback):
@@ -35,40 +26,37 @@ class Interruptions(TrainerCallback):
 
     def __init__(self, trainer, time_limit: timedelta | None = None):
         self.trainer = trainer
-        self.folder = Path(trainer.args.output_dir)
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit.total_seconds()
-        self.reason: str | None = None
         self.interrupted = False
-        self._wanted = NOTHING
-        self._looked = 0.0
+        self._requests = StopRequests(trainer.args.output_dir, time_limit)
         self._longest_save = self._longest_step = 0.0
         self._step_ended: float | None = None
-        self._handlers: dict[int, object] = {}
+
+    @property
+    def reason(self) -> str | None:
+        """What asked to stop, if anything on this rank."""
+        return self._requests.reason
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Install the signal handlers and bound the time to wait for other ranks."""
+        """Listen for requests, and bound the time to wait for other ranks."""
         if args.world_size > 1:
             _bound_waiting(timedelta(seconds=args.ddp_timeout))
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._handlers[number] = signal.signal(number, self._on_signal)
+        self._requests.__enter__()
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Restore the signal handlers."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        """Stop listening."""
+        self._requests.__exit__()
 
     def on_step_end(self, args, state, control, **kwargs):
         """Agree with the other ranks on a request and pass it to the Trainer."""
         now = time.monotonic()
         if self._step_ended is not None:
             self._longest_step = max(self._longest_step, now - self._step_ended)
-        self._look(now, state.is_world_process_zero)
-        wanted = self._agree()
+        needed = 2 * self._longest_save + 2 * self._longest_step
+        wanted = self._agree(self._requests.look(needed=needed, main=state.is_world_process_zero))
         self._step_ended = now
         if wanted == NOTHING:
             return
-        self._wanted = NOTHING
+        self._requests.forget()
         control.should_save = True
         if wanted == STOP and state.global_step < state.max_steps:
             control.should_training_stop = self.interrupted = True
@@ -81,27 +69,10 @@ class Interruptions(TrainerCallback):
             self._longest_save = max(self._longest_save, time.monotonic() - self._step_ended)
             self._step_ended = None
 
-    def _on_signal(self, number: int, frame) -> None:
-        self._wanted, self.reason = STOP, signal.Signals(number).name
-
-    def _look(self, now: float, is_main: bool) -> None:
-        if not is_main:
-            return
-        needed = _MARGIN + 2 * self._longest_save + 2 * self._longest_step
-        if self.deadline is not None and now + needed > self.deadline:
-            self._wanted, self.reason = STOP, "the time limit is near"
-        if now - self._looked < _LOOK_EVERY:
-            return
-        self._looked = now
-        for name, wanted in (("save", SAVE), ("stop", STOP)):
-            if (self.folder / name).exists():
-                (self.folder / name).unlink()  # so that the next start does not stop at once
-                self._wanted, self.reason = max(wanted, self._wanted), f"file {self.folder / name}"
-
-    def _agree(self) -> int:
+    def _agree(self, wanted: int) -> int:
         if self.trainer.args.world_size == 1:
-            return self._wanted
-        number = torch.tensor(self._wanted, device=self.trainer.args.device)
+            return wanted
+        number = torch.tensor(wanted, device=self.trainer.args.device)
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
         return int(number)
 
@@ -111,31 +82,3 @@ def _bound_waiting(timeout: timedelta) -> None:
     from ...compat.torch import set_timeout_of_all_groups
 
     set_timeout_of_all_groups(timeout)
-
-
-def parse_time(text: str) -> timedelta:
-    """Read a time as Slurm writes it: `minutes`, `hours:minutes:seconds`, `days-hours:minutes:seconds`, or shorter.
-
-    ```python
-    >>> parse_time("3:55:00"), parse_time("1-12"), parse_time("90").total_seconds()
-    (datetime.timedelta(seconds=14100), datetime.timedelta(days=1, seconds=43200), 5400.0)
-
-    ```
-    """
-    days, dash, rest = text.strip().rpartition("-")
-    try:
-        parts = [int(part) for part in rest.split(":")]
-        if dash:
-            names = ("hours", "minutes", "seconds")
-        else:
-            names = ("minutes", "seconds") if len(parts) < 3 else ("hours", "minutes", "seconds")
-        if len(parts) > len(names) or min(parts) < 0:
-            raise ValueError
-        result = timedelta(days=int(days) if dash else 0, **dict(zip(names, parts, strict=False)))
-    except ValueError:
-        raise InputError(
-            f"time_limit is {text!r}; expected minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes"
-        ) from None
-    if result <= timedelta():
-        raise InputError(f"time_limit is {text!r}; expected more than 0")
-    return result

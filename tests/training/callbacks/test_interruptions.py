@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM, TrainerCallback
 from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.callbacks.interruptions import parse_time
+from hmm_datasets.stop_requests import parse_time
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
