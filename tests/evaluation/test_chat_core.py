@@ -75,6 +75,7 @@ PROBLEM = {
 }
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("said", "correct", "in_format"),
     [
@@ -144,6 +145,12 @@ def test_what_is_not_installed_is_said_before_any_work(monkeypatch):
     with pytest.raises(InputError, match=r"langdetect and immutabledict cannot be imported.*leave ifeval out"):
         tasks.load_tasks(["gsm8k", "ifeval"])
     tasks.check_requirements(["gsm8k", "mmlu"])
+
+
+def test_humaneval_is_refused_where_the_sandbox_does_not_work(monkeypatch):
+    monkeypatch.setattr(tasks, "passes", lambda program: False)
+    with pytest.raises(InputError, match="not even an empty program runs in the sandbox"):
+        tasks.check_requirements(["humaneval"])
 
 
 def test_ifeval_is_refused_without_the_rules_of_sentences(monkeypatch, tmp_path):

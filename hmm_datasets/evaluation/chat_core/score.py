@@ -23,7 +23,6 @@ import numpy as np
 
 from ..chat import share
 from ..core.score import centered_mean
-from .tasks import task_manager
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -56,21 +55,19 @@ def measure_chat_core(
         format), the number of questions that are `too_long` for the model and count as wrong, the `data` set and the
         `sha256` of the questions; and `items`, a row for each question.
     """
-    from lm_eval import simple_evaluate
+    from lm_eval import evaluate
 
     from .language_model import ChatLanguageModel
 
     asked = ChatLanguageModel(model, tokenizer, batch_size)
-    seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-    found = simple_evaluate(
+    # `simple_evaluate` would also seed all generators, and list the machine's packages and devices for seconds.
+    found = evaluate(
         asked,
-        tasks=list(tasks.values()),
-        task_manager=task_manager(),
+        {"tasks": {task.config.task: task for task in tasks.values()}, "groups": {}, "group_map": {}},
         limit=max_per_task,
         apply_chat_template=True,
         bootstrap_iters=0,
         confirm_run_unsafe_code=True,  # `check_tasks` has asked for permission
-        **dict.fromkeys(seeds),  # all is greedy; the state of the generators is left alone
     )
     samples = {
         name: sorted(found["samples"][task.config.task], key=lambda sample: sample["doc_id"])

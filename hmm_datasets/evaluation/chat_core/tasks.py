@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from .sandbox import passes
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
-    from lm_eval.tasks import TaskManager
 
 CHAT_CORE_TASKS = ("gsm8k", "arc_easy", "arc_challenge", "mmlu", "ifeval", "humaneval")
 """All tasks, in the order of the table."""
@@ -52,6 +52,11 @@ def check_requirements(tasks: Sequence[str]) -> None:
         )
     if "ifeval" in tasks:
         _check_sentences()
+    if "humaneval" in tasks and not passes(""):
+        raise InputError(
+            "task chat_core: not even an empty program runs in the sandbox of humaneval, which needs the limits of "
+            "Linux (setrlimit); leave humaneval out of --chat_core_tasks"
+        )
 
 
 def _check_sentences() -> None:
@@ -72,13 +77,6 @@ def _check_sentences() -> None:
     )
 
 
-def task_manager() -> "TaskManager":
-    """The harness's list of tasks, with those of this package alone."""
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager(include_path=str(_FOLDER), include_defaults=False)
-
-
 def load_tasks(tasks: Sequence[str]) -> "dict[str, Task]":
     """The tasks with their questions, downloaded where they are not in the cache yet.
 
@@ -86,7 +84,9 @@ def load_tasks(tasks: Sequence[str]) -> "dict[str, Task]":
         `InputError`: questions cannot be loaded.
     """
     check_requirements(tasks)
-    manager, found = task_manager(), {}
+    from lm_eval.tasks import TaskManager
+
+    manager, found = TaskManager(include_path=str(_FOLDER), include_defaults=False), {}
     for name in (task for task in CHAT_CORE_TASKS if task in tasks):
         try:
             (found[name],) = manager.load([f"chat_core_{name}"])["tasks"].values()
