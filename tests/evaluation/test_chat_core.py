@@ -12,11 +12,12 @@ from tiny_chat import save_tiny_chat
 from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import evaluation
 from hmm_datasets.evaluation.chat import share
 from hmm_datasets.evaluation.chat_core import tasks
 from hmm_datasets.evaluation.chat_core.harness_tasks import functions
 from hmm_datasets.evaluation.chat_core.score import summary
-from hmm_datasets.evaluation.evaluation import TASKS, EvaluationSettings
+from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.hub.local_server.repositories import Repositories
 from hmm_datasets.hub.run_cards import metrics_of
 from hmm_datasets.training.rewards import gsm8k
@@ -288,10 +289,19 @@ def test_a_question_that_is_too_long_is_not_asked(model, tokenizer):
     assert ours.too_long == {long}
 
 
-def test_it_runs_only_if_it_is_named():
-    from hmm_datasets.evaluation.evaluation import ON_REQUEST
+def test_it_runs_only_if_it_is_named(tmp_path):
+    save_tiny_chat(tmp_path)
+    assert evaluation._Subject(EvaluationSettings(str(tmp_path))).tasks() == ["completions"]
+    assert evaluation._Subject(EvaluationSettings(str(tmp_path), tasks=["chat_core"])).tasks() == ["chat_core"]
 
-    assert set(ON_REQUEST) == {"chat_core"} < set(TASKS)
+
+def test_a_base_model_is_refused(tmp_path):
+    tokenizer = save_tiny_chat(tmp_path)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(InputError, match="task chat_core: the model's tokenizer has no chat template"):
+        evaluate_model(EvaluationSettings(str(tmp_path), tasks=["chat_core"]))
 
 
 def test_a_card_gets_the_figure_with_its_tasks_and_each_accuracy():
@@ -309,6 +319,7 @@ ARC = [("east", 4, 1), ("west", 4, 2), ("north", 3, 1), ("south", 5, 4)]
 SAID = {
     **{"Ann": "18 of them.\n#### 18", "Bob": "It is 1,200.", "Cy": "#### 5", "Dee": "I do not know."},
     **{"east": "B", "west": "Well, C", "north": "1", "south": "E"},
+    "root(x)": "```python\ndef root(x):\n    return math.sqrt(half(x))\n```",
     **{"first": "A", "second": "A", "third": "A", "fourth": "A"},
 }
 LIKELIEST = {"west": "C"}
@@ -390,7 +401,7 @@ EVALUATE = """
             return input_ids
 
     model = AutoModelForCausalLM.from_pretrained(root / "model-0")
-    names = ["mmlu", "arc_easy", "gsm8k"]
+    names = ["humaneval", "mmlu", "arc_easy", "gsm8k"]
     found["known"] = measure_chat_core(Knows(model), tokenizer, load_tasks(names), batch_size=3)
     try:
         load_tasks(["arc_challenge"])
@@ -423,6 +434,9 @@ def evaluated(tmp_path_factory):
         },
         "allenai/ai2_arc": {"ARC-Easy": arc},
         "cais/mmlu": {"all": mmlu},
+        "openai/openai_humaneval": {
+            "openai_humaneval": [{"task_id": "HumanEval/0", **PROBLEM, "canonical_solution": "    return 0\n"}]
+        },
     }
     root = tmp_path_factory.mktemp("chat_core")
     kept = Repositories(root / "hub")
@@ -447,10 +461,11 @@ def test_a_model_whose_answers_are_known_gets_the_results_computed_by_hand(evalu
         name: [task["items"], task["accuracy"], task["exact"]["count"], task["in_format"]["count"]]
         for name, task in found["tasks"].items()
     }
-    assert counts == {"gsm8k": [4, 0.5, 2, 2], "arc_easy": [4, 0.75, 2, 3], "mmlu": [4, 0.25, 1, 4]}
+    assert counts == {"gsm8k": [4, 0.5, 2, 2], "arc_easy": [4, 0.75, 2, 3], "mmlu": [4, 0.25, 1, 4],
+                      "humaneval": [1, 1.0, 1, 1]}  # fmt: skip
     chance = (1 / 4 + 1 / 4 + 1 / 3 + 1 / 5) / 4
-    assert found["score"] == pytest.approx((0.5 + (0.75 - chance) / (1 - chance) + 0) / 3)
-    assert found["name"] == "ChatCORE of gsm8k, arc_easy, mmlu"
+    assert found["score"] == pytest.approx((0.5 + (0.75 - chance) / (1 - chance) + 0 + 1) / 4)
+    assert found["name"] == "ChatCORE of gsm8k, arc_easy, mmlu, humaneval"
     said = {item["prompt"].split("has ")[1].split("?")[0]: item for item in found["items"] if item["task"] == "gsm8k"}
     assert {name: item["answer"] for name, item in said.items()} == {name: SAID[name] for name, _ in GSM8K}
     for item in found["items"]:

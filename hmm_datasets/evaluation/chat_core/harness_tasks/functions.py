@@ -7,9 +7,12 @@ probability that a guess is right.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmm_datasets.training.rewards import final_number, gsm8k
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _CODE = re.compile(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _SEED = 42
@@ -18,7 +21,7 @@ Question = Mapping[str, Any]
 Judged = dict[str, float]
 
 
-def shuffled(rows):
+def shuffled(rows: "Dataset") -> "Dataset":
     """The questions in an order of their own, which is always the same, so that the first few are of all kinds."""
     return rows.shuffle(seed=_SEED)
 
@@ -65,26 +68,32 @@ def _generated(correct: float, in_format: bool | None = None) -> Judged:
 
 
 def arc_question(row: Question) -> str:
+    """A question of ARC with its choices; their letters are the data set's, which are digits in some questions."""
     return _asked(row["question"], row["choices"]["text"], row["choices"]["label"])
 
 
 def arc_letters(row: Question) -> list[str]:
+    """The letters of the choices."""
     return list(row["choices"]["label"])
 
 
 def arc_answer(row: Question) -> int:
+    """The index of the right choice."""
     return arc_letters(row).index(row["answerKey"])
 
 
 def judge_arc(row: Question, scores: Sequence[tuple[float, bool]]) -> Judged:
+    """Judge the log-likelihoods of the letters, each with whether it is the most likely token of all."""
     return _chosen(scores, arc_answer(row))
 
 
 def mmlu_question(row: Question) -> str:
+    """A question of MMLU with its choices."""
     return _asked(row["question"], row["choices"], "ABCD")
 
 
 def judge_mmlu(row: Question, scores: Sequence[tuple[float, bool]]) -> Judged:
+    """Judge the log-likelihoods of the letters, each with whether it is the most likely token of all."""
     return _chosen(scores, row["answer"])
 
 
