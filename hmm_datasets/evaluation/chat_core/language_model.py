@@ -20,6 +20,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from ...errors import InputError
+from ...progress_bars import progress_bar
 from ...text.tokenizers.chat_template import stop_tokens
 from ..answers import continue_rows
 from ..scoring import Row, context_limit, score_rows
@@ -74,7 +75,8 @@ class ChatLanguageModel(LM):
             prompt for prompt, rows in groups.items() if max(len(row.tokens) for row in rows) - 1 > self.limit
         }
         asked = [rows for prompt, rows in groups.items() if prompt not in self.too_long]
-        found = score_rows(self.model, asked, batch_size=self.batch_size)
+        with progress_bar(len(asked), " questions", desc="chat_core") as bar:
+            found = score_rows(self.model, asked, batch_size=self.batch_size, progress=bar.update)
         scores = iter(zip((-found.nats).tolist(), found.greedy.tolist(), strict=True))
         by_prompt = {
             prompt: iter([(float("-inf"), False) if prompt in self.too_long else next(scores) for _ in rows])
