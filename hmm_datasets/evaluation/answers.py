@@ -121,6 +121,26 @@ def generate_answers(
         tokenizer.apply_chat_template(question.messages, add_generation_prompt=True, return_dict=False)
         for question in questions
     ]
+    return continue_rows(
+        *(model, tokenizer, rows),
+        stop=stop,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        temperature=temperature,
+    )
+
+
+def continue_rows(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[list[int]],
+    *,
+    stop: int | list[int] | None = None,
+    max_new_tokens: int = 64,
+    batch_size: int = 32,
+    temperature: float = 0.0,
+) -> list[list[int]]:
+    """The tokens that a model writes after each row of tokens; arguments and result are those of [`answer`]."""
     check_vocabulary(model, 1 + max((max(row) for row in rows), default=0), "tokens")
     longest = (context_limit(model) or float("inf")) - max_new_tokens
     order = sorted(

@@ -5,17 +5,11 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
-import platform
 import re
-import shlex
-import sys
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..credentials import masked_arguments
-from ..digests import weights_sha256
 from ..errors import InputError
 from ..files import (
     read_json,
@@ -25,9 +19,11 @@ from ..files import (
     written_together,
 )
 from ..hub_download import branches_of, model_file, split_revision
+from .chat_core.tasks import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from lm_eval.api.task import Task
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.hmm_sequences import HMMSequences
@@ -38,7 +34,9 @@ REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "
 
 _MAX_WINDOW = 1024
 
-TASKS = ("optimum", "beliefs", "training", "text", "core", "chat", "completions")
+TASKS = ("optimum", "beliefs", "training", "text", "core", "chat", "chat_core", "completions")
+ON_REQUEST = ("chat_core",)
+"""Tasks that run only if they are named, since they download their questions."""
 
 _STATE_NAME = "trainer_state.json"
 _WHY_NOT = {
@@ -50,6 +48,7 @@ _WHY_NOT = {
     "text": "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
     "core": "no questions; give their folder with --core_data, and a model with a tokenizer",
     "chat": "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
+    "chat_core": "the model's tokenizer has no chat template; name a chat model",
     "completions": "the model has no tokenizer",
 }
 
@@ -67,7 +66,8 @@ class EvaluationSettings:
         },
     )
     tasks: list[str] = field(
-        default_factory=list, metadata={"help": f"Some of {', '.join(TASKS)}; by default all that apply."}
+        default_factory=list,
+        metadata={"help": f"Some of {', '.join(TASKS)}; by default all that apply, but for chat_core."},
     )
     output_dir: str | None = field(
         default=None, metadata={"help": "Where the report goes; by default evaluation/ in the model's folder."}
@@ -119,6 +119,16 @@ class EvaluationSettings:
     )
     chat_questions: int = field(default=256, metadata={"help": "Maximum number of conversations of chat_data."})
     chat_max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
+    chat_core_tasks: list[str] = field(
+        default_factory=lambda: list(DEFAULT_TASKS),
+        metadata={"help": f"Tasks of ChatCORE to run, some of {', '.join(CHAT_CORE_TASKS)}."},
+    )
+    chat_core_max_per_task: int | None = field(
+        default=None, metadata={"help": "Maximum number of questions per task of ChatCORE."}
+    )
+    chat_core_run_code: bool = field(
+        default=False, metadata={"help": "Allow humaneval, which runs Python that the model writes, in a sandbox."}
+    )
     push: bool = field(
         default=False, metadata={"help": "Add the results to the model's repository on the Hub, in its card."}
     )
@@ -127,13 +137,15 @@ class EvaluationSettings:
 
     def __post_init__(self):
         for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
-                     "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens"):  # fmt: skip
+                     "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens",
+                     "chat_core_max_per_task"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected 1 or more")
         for task in self.tasks:
             if task not in TASKS:
                 raise InputError(f"tasks has {task!r}; expected some of {', '.join(TASKS)}")
+        check_tasks(self.chat_core_tasks, self.chat_core_run_code)
         folder = Path(self.model)
         if self.output_dir is None:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
@@ -173,10 +185,14 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     from ..training.models import load_pretrained
+    from .provenance import data_hashes, provenance
 
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     subject = _Subject(settings)
     tasks = subject.tasks()
+    if "chat_core" in tasks and accelerator.is_main_process:
+        # Before any work is done, so that what is missing shows at once.
+        subject.questions = load_tasks(settings.chat_core_tasks)
     subject.model = load_pretrained(AutoModelForCausalLM, settings.model).to(accelerator.device).eval()
     found, items = {}, {}
     for name in tasks:
@@ -186,7 +202,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
             items[name] = rows
     if not accelerator.is_main_process:
         return {}
-    report = _provenance(settings, subject.model) | {"hashes": _hashes(found)} | found
+    report = provenance(settings, subject.model) | {"hashes": data_hashes(found)} | found
     write_evaluation(report, items, settings.output_dir)
     return report
 
@@ -213,6 +229,7 @@ class _Subject:
     """A model, its targets, and a method for each task."""
 
     model: "PreTrainedModel"
+    questions: "dict[str, Task]"
 
     def __init__(self, settings: EvaluationSettings):
         from transformers import AutoConfig
@@ -249,12 +266,14 @@ class _Subject:
             "text": self.held_out is not None and has_text,
             "core": self.settings.core_data is not None and has_text,
             "chat": self.settings.chat_data is not None and getattr(self.tokenizer, "chat_template", None) is not None,
+            "chat_core": getattr(self.tokenizer, "chat_template", None) is not None,
             "completions": has_text,
         }
         for task in self.settings.tasks:
             if not possible[task]:
                 raise InputError(f"task {task}: {_WHY_NOT[task]}")
-        chosen = [task for task in TASKS if possible[task] and task in (self.settings.tasks or TASKS)]
+        wanted = self.settings.tasks or [task for task in TASKS if task not in ON_REQUEST]
+        chosen = [task for task in TASKS if possible[task] and task in wanted]
         if not chosen:
             raise InputError(f"{self.settings.model}: {_WHY_NOT['optimum']}, or text")
         return chosen
@@ -339,6 +358,19 @@ class _Subject:
             seed=settings.seed,
         )
 
+    def chat_core(self, accelerator: "Accelerator") -> dict[str, Any]:
+        from .chat_core.score import measure_chat_core
+
+        if not accelerator.is_main_process:
+            return {}
+        settings = self.settings
+        return measure_chat_core(
+            *(self.model, self.tokenizer, self.questions),
+            max_per_task=settings.chat_core_max_per_task,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+        )
+
     def completions(self, accelerator: "Accelerator") -> dict[str, Any]:
         from .completions import complete
 
@@ -409,35 +441,3 @@ def _checkpoints(folder: Path) -> list[Path]:
     if not found:
         raise InputError(f"{folder}: has no checkpoint-*; train with save_steps, or leave --checkpoints out")
     return found
-
-
-def _provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[str, Any]:
-    from ..training.record import git_commit, versions
-
-    return {
-        "model": {
-            "name": settings.model,
-            "type": model.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "sha256": weights_sha256(model),
-        },
-        "settings": asdict(settings),
-        "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
-        "versions": versions(),
-        "python": platform.python_version(),
-        "commit": git_commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _hashes(found: dict[str, Any]) -> dict[str, Any]:
-    """Hashes of the data measured on: the distribution, the held-out text, the files of questions."""
-    hashes = {}
-    if "optimum" in found:
-        hashes["optimum"] = found["optimum"]["fingerprint"]
-    if "text" in found:
-        hashes["text"] = found["text"]["sha256"]
-    if "core" in found:
-        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
-    return hashes

@@ -55,7 +55,7 @@ class Scores(NamedTuple):
 def score_rows(
     model: "PreTrainedModel",
     groups: Sequence[Sequence[Row]],
-    accelerator: "Accelerator",
+    accelerator: "Accelerator | None" = None,
     *,
     batch_size: int,
     share: bool = True,
@@ -67,7 +67,8 @@ def score_rows(
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator, in eval
             mode.
         groups (sequence of sequences of [`Row`]): the rows to score; the rows of a group may have a common beginning.
-        accelerator ([`~accelerate.Accelerator`]): divides the batches among ranks.
+        accelerator ([`~accelerate.Accelerator`], *optional*): divides the batches among ranks; without it this process
+            scores all of them alone.
         batch_size (`int`): rows per rank in one forward pass; more if a group is larger.
         share (`bool`, *optional*, defaults to `True`): run the common beginning of a group only once.
         progress (callable, *optional*): called with the number of groups that were just done.
@@ -85,16 +86,18 @@ def score_rows(
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)
     found = torch.zeros(2, starts[-1], dtype=torch.float64)
-    for first in range(0, len(batches), accelerator.num_processes):
-        dealt = batches[first : first + accelerator.num_processes]
-        for batch in dealt[accelerator.process_index : accelerator.process_index + 1]:
+    ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
+    for first in range(0, len(batches), ranks):
+        dealt = batches[first : first + ranks]
+        for batch in dealt[rank : rank + 1]:
             columns = [column for index in batch for column in range(starts[index], starts[index + 1])]
             found[:, columns] = _run_batch(
                 model, [groups[index] for index in batch], [shared[index] for index in batch]
             )
         progress(sum(map(len, dealt)))
-    # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
-    found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
+    if accelerator is not None:
+        # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
+        found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
     return Scores(found[0], found[1] == 1)
 
 

@@ -10,7 +10,7 @@ from ..hub_download import model_file, split_revision
 from .cards import CARD_NAME, eval_result
 from .eval_results import write_eval_results
 from .push import PushResult, push_files
-from .run_cards import metrics_of
+from .run_cards import ON_QUESTIONS, metrics_of
 
 
 def push_results(report: Mapping[str, Any], model: str) -> PushResult:
@@ -34,7 +34,8 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
 
     metrics, _ = metrics_of(report)
     if not metrics:
-        raise InputError("push: the tasks optimum and text have results for a card, and neither was measured")
+        raise InputError("push: the tasks optimum, text and chat_core have results for a card; none was measured")
+    on_target = [found for found in metrics if found["unit"] not in ON_QUESTIONS]
     repo_id, _ = split_revision(model)
     on_hub = [name for name in report["settings"]["targets"] if name.count("/") == 1 and not Path(name).exists()]
     target = on_hub[0] if len(on_hub) == 1 else None
@@ -46,7 +47,12 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
             data_name = (
                 target or ", ".join(Path(name).name for name in report["settings"]["targets"]) or "held-out data"
             )
-            new = [eval_result(found, data_name, target or "custom") for found in metrics]
+            new = [
+                eval_result(found, data_name, target or "custom")
+                if found in on_target
+                else eval_result(found, "questions of chat_core", "custom")
+                for found in metrics
+            ]
             ours = {(result.dataset_name, result.metric_name) for result in new}
             kept = [
                 result
@@ -57,7 +63,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
             card.data.model_name = card.data.model_name or repo_id.rpartition("/")[2]
             files[CARD_NAME] = Path(folder, CARD_NAME)
             files[CARD_NAME].write_text(str(card), encoding="utf-8")
-        if target is not None:
+        if target is not None and on_target:
             entries = [
                 EvalResultEntry(
                     dataset_id=target,
@@ -67,7 +73,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
                     notes=f"{found['unit']}, lower is better"
                     + ("" if found["standard_error"] is None else f"; standard error {found['standard_error']:.2g}"),
                 )
-                for found in metrics
+                for found in on_target
             ]
             path = write_eval_results(folder, target.replace("/", "--"), entries)
             files[path.relative_to(folder).as_posix()] = path

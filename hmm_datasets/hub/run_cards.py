@@ -175,6 +175,10 @@ def write_process_card(
     )
 
 
+ON_QUESTIONS = ("centered accuracy", "accuracy")
+"""Units of metrics that are measured on questions, whatever the targets are."""
+
+
 def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:
     """A metric of a card; the standard error is None if it was not estimated."""
     return {"name": name, "value": value, "standard_error": error, "unit": unit}
@@ -234,6 +238,13 @@ def metrics_of(report: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[st
         floor = metric(name, *_value(entropy[best], "cross_entropy"))
     if "text" in report:
         found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
+    if "chat_core" in report:
+        of = report["chat_core"]
+        found.append(metric(of["name"], of["score"], unit=ON_QUESTIONS[0]))
+        found += [
+            metric(f"Accuracy on {task['data']}", task["accuracy"], unit=ON_QUESTIONS[1])
+            for task in of["tasks"].values()
+        ]
     return found, floor
 
 

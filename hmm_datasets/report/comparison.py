@@ -40,6 +40,7 @@ TASKS = {
     "optimum": "excess over the floor, nats per token",
     "text": "bits per byte of held-out text",
     "core": "score of CORE or of a subset",
+    "chat_core": "ChatCORE",
     "beliefs": "held-out R² of beliefs",
     "completions": "share of facts completed",
 }
@@ -153,8 +154,8 @@ def _task(task: str, runs: Sequence[Run], seed: int) -> dict[str, Any]:
             row |= {"difference": asdict(found)} if isinstance(found, Difference) else {"unpaired": found}
         rows.append(row)
     measure = TASKS[task]
-    if task == "core":
-        measure = "; ".join(dict.fromkeys(run.report["core"]["name"] for run in runs))
+    if task in ("core", "chat_core"):
+        measure = "; ".join(dict.fromkeys(run.report[task]["name"] for run in runs))
     return {"measure": measure, "rows": rows}
 
 
@@ -165,7 +166,7 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
         return (gap, None, None) if error is None else (gap, gap - Z_95 * error, gap + Z_95 * error)
     if task == "text":
         return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
-    if task == "core":
+    if task in ("core", "chat_core"):
         return found["score"], found["low"], found["high"]
     if task == "beliefs":
         return found["layers"]["all"]["r2"], None, None

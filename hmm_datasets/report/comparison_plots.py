@@ -1,6 +1,7 @@
 """Figures that compare several evaluations, each a PNG and a PDF as wide as the column of a paper."""
 
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ FIGURES = {
     "optimum": "Left: excess over the floor with 95% intervals. Right: paired difference from the first run.",
     "text": "Left: bits per byte of held-out text with 95% intervals. Right: paired difference from the first run.",
     "core": "Left: score with 95% intervals. Right: paired difference from the first run.",
+    "chat_core": "Left: ChatCORE with 95% intervals. Right: paired difference from the first run.",
     "positions": "Excess over the floor by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
@@ -58,7 +60,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
     folder = Path(folder)
     training = {name: found for name, found in comparison.get("training", {}).items() if any(found["tokens"])}
     figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
-        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
+        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core", "chat_core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),
@@ -106,7 +108,7 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
         axes.grid(axis="y", visible=False)
     if len(sides) == 2:
         panels[0, 1].axvline(0, color="gray", linewidth=0.8, zorder=0)
-    figure.supxlabel(found["measure"], fontsize=8)
+    figure.supxlabel(textwrap.fill(found["measure"], 60), fontsize=8)
     save_figure(figure, path, vector=True)
 
 

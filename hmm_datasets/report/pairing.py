@@ -7,6 +7,7 @@ tasks the questions are resampled within each task, since the tasks are not a ra
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _SAME = {
     "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
     "text": ("unit", "num_documents", "bytes"),
     "core": ("baselines", "max_per_task"),
+    "chat_core": ("max_per_task",),
 }
 
 
@@ -82,15 +84,15 @@ def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) 
     return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
 
 
-def _pair_core(first: Run, other: Run, seed: int) -> Difference | str:
-    """The difference of the mean over tasks; items are resampled within each task."""
-    tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
+def _pair_questions(score: str, first: Run, other: Run, seed: int) -> Difference | str:
+    """The difference of a mean over tasks of questions; items are resampled within each task."""
+    tasks, others = first.report[score]["tasks"], other.report[score]["tasks"]
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others)}, not {', '.join(tasks)}"
     for label in tasks:
         if (reason := other_questions(tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
-    changes = _changes(first, other)
+    changes = _changes(score, first, other)
     means = [
         (resampled_sums(change[:, None], RESAMPLES, seed + number)[:, 0] / len(change))
         / (1 - tasks[label]["baseline"])
@@ -100,14 +102,19 @@ def _pair_core(first: Run, other: Run, seed: int) -> Difference | str:
     return Difference(float(value), *interval(np.mean(means, axis=0), LEVEL))
 
 
-_PAIRS = {"optimum": _pair_optimum, "text": _pair_text, "core": _pair_core}
+_PAIRS = {
+    "optimum": _pair_optimum,
+    "text": _pair_text,
+    "core": partial(_pair_questions, "core"),
+    "chat_core": partial(_pair_questions, "chat_core"),
+}
 
 
 def pair(task: str, first: Run, other: Run, seed: int) -> Difference | str:
     """The difference of the other run from the first, or the reason why there is no paired interval.
 
     Args:
-        task (`str`): `optimum`, `text` or `core`.
+        task (`str`): `optimum`, `text`, `core` or `chat_core`.
         first, other ([`Run`]): runs that have this task.
         seed (`int`): seed of the bootstrap.
     """
@@ -128,16 +135,16 @@ def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str |
     return None
 
 
-def _changes(first: Run, other: Run) -> dict[str, np.ndarray]:
+def _changes(score: str, first: Run, other: Run) -> dict[str, np.ndarray]:
     """For each task and item: 1 if only the other run is right, -1 if only the first is, else 0."""
     right = [
-        {(item["task"], item["item"]): int(item["correct"]) for item in run.items("core")} for run in (first, other)
+        {(item["task"], item["item"]): int(item["correct"]) for item in run.items(score)} for run in (first, other)
     ]
     if right[0].keys() != right[1].keys():
         raise InputError(
-            f"{other.folder / 'items' / 'core.jsonl'}: its items are not those of report.json; evaluate again"
+            f"{other.folder / 'items' / f'{score}.jsonl'}: its items are not those of report.json; evaluate again"
         )
-    labels = first.report["core"]["tasks"]
+    labels = first.report[score]["tasks"]
     return {
         label: np.array([right[1][key] - right[0][key] for key in right[0] if key[0] == label], float)
         for label in labels

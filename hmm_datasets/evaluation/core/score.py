@@ -5,7 +5,7 @@ the mean of these (Li et al., 2024, arXiv:2406.11794, section 3.5). Intervals co
 the items, which are resampled within each task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,19 +46,57 @@ def core_score(
             raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
     if not len(correct) or not np.isin(correct, (0, 1)).all():
         raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and at least one item")
+    found = centered_mean(
+        {
+            label: (correct[labels == label], task.baseline(baselines))
+            for label, task in CORE_TASKS.items()
+            if (labels == label).any()
+        },
+        resamples,
+        level,
+        seed,
+    )
+    tasks = found["tasks"]
+    return {
+        "name": core_name(tasks),
+        **found,
+        "complete": len(tasks) == len(CORE_TASKS),
+        "baselines": baselines,
+        "missing": [label for label in CORE_TASKS if label not in tasks],
+    }
+
+
+def centered_mean(
+    tasks: Mapping[str, tuple[np.ndarray, float]], resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> dict[str, Any]:
+    """The mean over tasks of the centered accuracy.
+
+    Args:
+        tasks (mapping): for each task, for each of its items whether it was answered correctly, and the accuracy of
+            guessing.
+        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
+            *optional*, defaults to 0): settings of the bootstrap.
+
+    Returns:
+        `dict`: the `score` with its interval, `low` to `high`; and in `tasks` for each task the number of `items`,
+        `accuracy`, `baseline`, and `centered` with its interval.
+
+    ```python
+    >>> round(centered_mean({"a": (np.array([1, 1, 1, 0]), 0.5), "b": (np.array([1, 0]), 0.0)})["score"], 3)
+    0.5
+
+    ```
+    """
     generator = np.random.default_rng(seed)
-    tasks, resampled = {}, []
-    for label, task in CORE_TASKS.items():
-        of_task = correct[labels == label]
-        if not len(of_task):
-            continue
-        chance, accuracy = task.baseline(baselines), of_task.mean()
+    found, resampled = {}, []
+    for label, (correct, chance) in tasks.items():
+        accuracy = correct.mean()
         # The sum of resampled zeros and ones has a binomial distribution.
-        drawn = generator.binomial(len(of_task), accuracy, resamples) / len(of_task)
+        drawn = generator.binomial(len(correct), accuracy, resamples) / len(correct)
         resampled.append((drawn - chance) / (1 - chance))
         low, high = interval(resampled[-1], level)
-        tasks[label] = {
-            "items": len(of_task),
+        found[label] = {
+            "items": len(correct),
             "accuracy": float(accuracy),
             "baseline": chance,
             "centered": float((accuracy - chance) / (1 - chance)),
@@ -66,13 +104,5 @@ def core_score(
             "high": high,
         }
     low, high = interval(np.mean(resampled, axis=0), level)
-    return {
-        "name": core_name(tasks),
-        "score": float(np.mean([task["centered"] for task in tasks.values()])),
-        "low": low,
-        "high": high,
-        "complete": len(tasks) == len(CORE_TASKS),
-        "baselines": baselines,
-        "tasks": tasks,
-        "missing": [label for label in CORE_TASKS if label not in tasks],
-    }
+    score = float(np.mean([task["centered"] for task in found.values()]))
+    return {"score": score, "low": low, "high": high, "tasks": found}
