@@ -116,10 +116,21 @@ def _add_planning_commands(commands) -> None:
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
 
     command = _add(commands, "plan", plan, "tokens, memory and time of a recipe, before it runs")
-    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain, midtrain or sft")
+    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain, midtrain, sft or dpo")
     command.add_argument("--num-processes", type=int, metavar="N", help="ranks; default those of --launch, or 1")
     command.add_argument(
         "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: name of a shipped one, or a file"
+    )
+    command.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="NAME",
+        help="instead, how to run it fastest on these devices: H200, A100, T4, ...",
+    )
+    command.add_argument("--ranks", nargs="+", type=int, default=[1, 8], metavar="N", help="devices, default 1 8")
+    command.add_argument("--models", nargs="+", metavar="SIZE", help="sizes, by default that of the file")
+    command.add_argument(
+        "--network", type=float, default=25, metavar="GB/S", help="per device, between machines of eight; default 25"
     )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.epilog = (
@@ -271,15 +282,27 @@ def plan(arguments: argparse.Namespace) -> int:
     """Print the plan of a run as tables or JSON."""
     import json
 
-    from .report.forecast_table import forecast_text
+    from .report.forecast_table import advice_text, forecast_text
+    from .training.plan.recipe_advice import advise
     from .training.plan.recipe_plan import plan_recipe
 
-    found = plan_recipe(
-        local_or_shipped(arguments.settings, "recipes"),
-        arguments.flags,
-        num_processes=arguments.num_processes,
-        launch_config=None if arguments.launch is None else launch_config(arguments.launch),
-    )
+    file = local_or_shipped(arguments.settings, "recipes")
+    launch = None if arguments.launch is None else launch_config(arguments.launch)
+    if arguments.devices is not None:
+        advice = advise(
+            file,
+            arguments.flags,
+            devices=arguments.devices,
+            models=arguments.models or (),
+            ranks=arguments.ranks,
+            network=arguments.network * 1e9,
+            launch_config=launch,
+        )
+        print(json.dumps(advice) if arguments.json else advice_text(advice))
+        return 0
+    if arguments.models is not None:
+        raise InputError("--models is for --devices; name one model with --model, or the devices to compare")
+    found = plan_recipe(file, arguments.flags, num_processes=arguments.num_processes, launch_config=launch)
     print(json.dumps(found) if arguments.json else forecast_text(found))
     return 0
 

@@ -54,6 +54,38 @@ def forecast_text(found: dict[str, Any]) -> str:
     return "\n\n".join((_left(rows), _memory_table(found)))
 
 
+def advice_text(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of the result of [`~hmm_datasets.training.plan.recipe_advice.advise`], and the reasons below it."""
+    has_cost = any("cost" in row for row in rows)
+    columns = ["model", "parameters", "device", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
+    columns += ["network", "tokens/s", "hours", "device hours", *(["cost"] if has_cost else [])]
+    cells, notes = [], []
+    for row in rows:
+        start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['ranks']:,}"]
+        if "reason" in row:
+            notes.append(row["reason"])
+            cells.append([*start, f"none [{len(notes)}]", *[""] * (len(columns) - 5)])
+            continue
+        batch = f"{row['micro_batch_size']}{', recomputed' if row['recomputes'] else ''}"
+        memory = f"{row['memory'] / _GIB:.1f}"
+        if row["host_memory"]:
+            memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
+        others = ", ".join(one for one in row["fitting"][1:] if not one.endswith("offload")) or "-"
+        times = ["?", "?", "?", "?"]
+        if "hours" in row:
+            times = [f"{row['communication']:.0%}", f"{row['tokens_per_second']:,.0f}"]
+            times += [f"{row['hours']:,.3g}", f"{row['device_hours']:,.3g}"]
+        cost = [f"{row['cost']:,.0f}" if "cost" in row else "?"] if has_cost else []
+        cells.append([*start, row["strategy"], batch, memory, others, *times, *cost])
+    lines = [text_table(columns, cells)]
+    lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
+    lines.append(
+        "recomputed: activations are recomputed (--activation_checkpointing true). network: time of communication per "
+        "time of computing; above 100% the ranks wait for it. These are estimates to start from, see the guide."
+    )
+    return lines[0] + "\n\n" + "\n".join(lines[1:])
+
+
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
     """A table of what was planned and what the run consumed.
 

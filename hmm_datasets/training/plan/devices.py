@@ -1,14 +1,18 @@
-"""Peak rates of devices, for model FLOPs utilization (MFU). An unknown device has no rate, rather than a guessed one.
+"""Accelerators: peak rates for model FLOPs utilization (MFU), memory, and links. An unknown device has no numbers,
+rather than guessed ones.
 
-These are dense tensor-core rates with float32 accumulation from the manufacturers' data sheets (NVIDIA's give twice
-the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where their rates differ. Cards
+Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
+twice the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where they differ. Cards
 without bfloat16 units have no rate for bfloat16.
+
+Memory is that of the data sheets, the larger one where a card has two. The link is the rate in one direction between
+devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of the card's generation with 16 lanes.
 """
 
 import re
 from dataclasses import dataclass
 
-_T = 1e12
+_T, _G = 1e12, 10**9
 
 
 @dataclass(frozen=True)
@@ -19,43 +23,48 @@ class Device:
         name (`str`): name in reports.
         fp16 (`float`): peak in float16, FLOP/s.
         bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
+        memory (`int`): bytes.
+        link (`float`): bytes per second in one direction to a device of the same machine.
     """
 
     name: str
     fp16: float
     bf16: float | None
+    memory: int
+    link: float
 
 
-def _with_bf16(name: str, teraflops: float) -> Device:
-    return Device(name, teraflops * _T, teraflops * _T)
+def _device(name: str, teraflops: float, gigabytes: int, link: float, *, bf16: bool = True) -> Device:
+    peak = teraflops * _T
+    return Device(name, peak, peak if bf16 else None, gigabytes * _G, link * _G)
 
 
 # The first pattern found in the driver's name of the device decides, so longer patterns come first.
 _DEVICES = (
-    (r"\bB200\b", _with_bf16("B200", 2250.0)),
-    (r"H200 NVL", _with_bf16("H200 NVL", 835.5)),
-    (r"H200\b", _with_bf16("H200", 989.4)),
-    (r"H100 NVL", _with_bf16("H100 NVL", 835.5)),
-    (r"H100 PCIe", _with_bf16("H100 PCIe", 756.0)),
-    (r"H100\b|H800\b", _with_bf16("H100 SXM", 989.4)),
-    (r"A100\b|A800\b", _with_bf16("A100", 312.0)),
-    (r"L40S", _with_bf16("L40S", 362.0)),
-    (r"L40\b", _with_bf16("L40", 181.0)),
-    (r"L4\b", _with_bf16("L4", 121.0)),
-    (r"A40\b", _with_bf16("A40", 149.7)),
-    (r"A30\b", _with_bf16("A30", 165.0)),
-    (r"A10\b", _with_bf16("A10", 125.0)),
-    (r"RTX A6000", _with_bf16("RTX A6000", 154.8)),
-    (r"RTX 6000 Ada", _with_bf16("RTX 6000 Ada", 364.2)),
-    (r"RTX 4090\b", _with_bf16("RTX 4090", 165.2)),
-    (r"RTX 3090\b(?! Ti)", _with_bf16("RTX 3090", 71.0)),
-    (r"V100.*SXM", Device("V100 SXM", 125.0 * _T, None)),
-    (r"V100.*PCIE", Device("V100 PCIe", 112.0 * _T, None)),
-    (r"\bT4\b", Device("T4", 65.0 * _T, None)),
-    (r"P100.*SXM", Device("P100 SXM", 21.2 * _T, None)),
-    (r"P100\b", Device("P100 PCIe", 18.7 * _T, None)),
-    (r"MI300X", _with_bf16("MI300X", 1307.4)),
-    (r"MI250X", _with_bf16("MI250X", 383.0)),
+    (r"\bB200\b", _device("B200", 2250.0, 180, 900)),
+    (r"H200 NVL", _device("H200 NVL", 835.5, 141, 450)),
+    (r"H200\b", _device("H200", 989.4, 141, 450)),
+    (r"H100 NVL", _device("H100 NVL", 835.5, 94, 300)),
+    (r"H100 PCIe", _device("H100 PCIe", 756.0, 80, 64)),
+    (r"H100\b|H800\b", _device("H100 SXM", 989.4, 80, 450)),
+    (r"A100\b|A800\b", _device("A100", 312.0, 80, 300)),
+    (r"L40S", _device("L40S", 362.0, 48, 32)),
+    (r"L40\b", _device("L40", 181.0, 48, 32)),
+    (r"L4\b", _device("L4", 121.0, 24, 32)),
+    (r"A40\b", _device("A40", 149.7, 48, 32)),
+    (r"A30\b", _device("A30", 165.0, 24, 32)),
+    (r"A10\b", _device("A10", 125.0, 24, 32)),
+    (r"RTX A6000", _device("RTX A6000", 154.8, 48, 32)),
+    (r"RTX 6000 Ada", _device("RTX 6000 Ada", 364.2, 48, 32)),
+    (r"RTX 4090\b", _device("RTX 4090", 165.2, 24, 32)),
+    (r"RTX 3090\b(?! Ti)", _device("RTX 3090", 71.0, 24, 32)),
+    (r"V100.*SXM", _device("V100 SXM", 125.0, 32, 150, bf16=False)),
+    (r"V100.*PCIE", _device("V100 PCIe", 112.0, 32, 16, bf16=False)),
+    (r"\bT4\b", _device("T4", 65.0, 16, 16, bf16=False)),
+    (r"P100.*SXM", _device("P100 SXM", 21.2, 16, 80, bf16=False)),
+    (r"P100\b", _device("P100 PCIe", 18.7, 16, 16, bf16=False)),
+    (r"MI300X", _device("MI300X", 1307.4, 192, 448)),
+    (r"MI250X", _device("MI250X", 383.0, 128, 200)),
 )
 
 

@@ -240,7 +240,7 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
         model = new_model(config)
         model.train()
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations

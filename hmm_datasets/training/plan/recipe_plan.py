@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,49 @@ from .plan import Plan
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as its settings file and flags describe it.
+
+    Attributes:
+        plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
+        settings (`RunSettings`): settings of its trainer.
+        config ([`~transformers.PretrainedConfig`]): configuration of its model.
+        trained (`int`): number of parameters that are trained.
+    """
+
+    plan: Plan
+    settings: PretrainSettings | SFTSettings | DPOSettings
+    config: PretrainedConfig
+    trained: int
+
+    @property
+    def moments(self) -> float:
+        """Floats per parameter that the optimizer keeps; Muon keeps one for the weights of matrices."""
+        sizes = self.plan.parameters
+        return 2 - (sizes["body"] / sizes["total"] if self.settings.matrix_optimizer == "muon" else 0)
+
+    @property
+    def largest_layer(self) -> int:
+        """Number of parameters of a layer."""
+        return self.plan.parameters["body"] // self.config.get_text_config().num_hidden_layers
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether it computes in bfloat16 or float16."""
+        return self.settings.mixed_precision in ("bf16", "fp16")
+
+    def activations(self, micro_batch_size: int, recomputes: bool) -> int:
+        """Peak bytes of activations, see [`peak_activations`]."""
+        return peak_activations(
+            self.config,
+            micro_batch_size=micro_batch_size,
+            length=self.plan.data.row_length,
+            low_precision=self.low_precision,
+            checkpointing=recomputes,
+        )
+
+
 def plan_recipe(
     path: str | os.PathLike,
     flags: Sequence[str] = (),
@@ -37,7 +80,26 @@ def plan_recipe(
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py` or `sft.py` describes, or `dpo.py`.
+    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py`, `sft.py` or `dpo.py` describes.
+
+    Args:
+        path, flags, num_processes, launch_config: see [`read_recipe`].
+
+    Returns:
+        `dict`: see [`forecast`].
+    """
+    recipe, world_size = read_recipe(path, flags, num_processes=num_processes, launch_config=launch_config)
+    return forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+
+
+def read_recipe(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    num_processes: int | None = None,
+    launch_config: str | os.PathLike | None = None,
+) -> tuple[Recipe, int]:
+    """Read the settings of a recipe, its data and the configuration of its model.
 
     Conversations and preferences are tokenized for it, since their lengths are not known otherwise.
 
@@ -48,7 +110,7 @@ def plan_recipe(
         launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
 
     Returns:
-        `dict`: see [`forecast`].
+        `tuple`: the recipe, and the number of ranks.
 
     Raises:
         `InputError`: settings that the recipe would refuse too.
@@ -78,7 +140,7 @@ def plan_recipe(
             model = with_adapter(model, settings)
     plan = settings.plan(data, model, world_size)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now(), trained=trained)
+    return Recipe(plan, settings, config, trained), world_size
 
 
 def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
@@ -108,42 +170,21 @@ def _launched_in(precision: str) -> Iterator[None]:
             os.environ[_PRECISION] = before
 
 
-def forecast(
-    plan: Plan,
-    settings: PretrainSettings | SFTSettings | DPOSettings,
-    config: PretrainedConfig,
-    *,
-    world_size: int,
-    now: datetime.datetime,
-    trained: int | None = None,
-) -> dict[str, Any]:
+def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict[str, Any]:
     """The plan of a run together with its memory, time and cost.
 
     Args:
-        plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
-        settings ([`~hmm_datasets.training.settings.PretrainSettings`] or another kind): its settings.
-        config ([`~transformers.PretrainedConfig`]): configuration of its model.
+        recipe ([`Recipe`]): the run.
         world_size (`int`): number of processes.
         now (`datetime.datetime`): when it would start.
-        trained (`int`, *optional*): number of parameters that are trained; by default all.
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
         mapping from ways of sharding to bytes per rank; `time`, if a rate is assumed.
     """
+    plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
-    low = settings.mixed_precision in ("bf16", "fp16")
-    activations = peak_activations(
-        config,
-        micro_batch_size=micro,
-        length=plan.data.row_length,
-        low_precision=low,
-        checkpointing=settings.gradient_checkpointing,
-    )
-    layers = config.get_text_config().num_hidden_layers
-    # Muon keeps one float per weight of the matrices.
-    muon = settings.matrix_optimizer == "muon"
-    moments = 2 - (plan.parameters["body"] / plan.parameters["total"] if muon else 0)
+    activations = recipe.activations(micro, settings.activation_checkpointing)
     memory = {}
     for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
         found = memory_per_rank(
@@ -151,19 +192,19 @@ def forecast(
             parameters=plan.parameters["total"],
             world_size=world_size,
             activations=activations,
-            largest_layer=plan.parameters["body"] // layers,
-            low_precision=low,
-            moments=moments,
-            trained=trained,
+            largest_layer=recipe.largest_layer,
+            low_precision=recipe.low_precision,
+            moments=recipe.moments,
+            trained=recipe.trained,
         )
         memory[strategy] = {**asdict(found), "total": found.total}
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
         "gradient_accumulation_steps": plan.schedule.global_batch_size // (micro * world_size),
-        "precision": settings.mixed_precision if low else "fp32",
+        "precision": settings.mixed_precision if recipe.low_precision else "fp32",
         "memory": memory,
-        "trained_parameters": plan.parameters["total"] if trained is None else trained,
+        "trained_parameters": recipe.trained,
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
     if settings.rate is not None:

@@ -1,0 +1,146 @@
+"""What `hmm-datasets plan --devices` advises: what fits, by the numbers of the plan, and the fastest of it."""
+
+import math
+
+import pytest
+
+from hmm_datasets.cli import main
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.training.plan.advice import USABLE, Job, linear_activations, options, reason
+from hmm_datasets.training.plan.devices import Device, find_device
+from hmm_datasets.training.plan.forecast import memory_per_rank
+from hmm_datasets.training.plan.recipe_advice import advise
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+
+G = 10**9
+SMALL = Device("small", 1e14, 1e14, 20 * G, 1e11)
+
+
+def job(parameters=G, batch=64, activations=lambda micro, recomputes: micro * (G if recomputes else 4 * G), **given):
+    defaults = {"largest_layer": parameters // 32, "flops_per_token": 6 * parameters, "row_length": 2048}
+    return Job(
+        parameters=parameters,
+        global_batch_size=batch,
+        low_precision=True,
+        moments=2,
+        activations=activations,
+        **defaults | given,
+    )
+
+
+def test_all_that_fits_is_offered_and_nothing_else():
+    found = {(one.strategy, one.micro_batch_size, one.recomputes): one for one in options(job(), SMALL, 8)}
+    for strategy in ("ddp", "zero1", "zero2", "zero3", "fsdp2"):
+        for micro in (1, 2, 4, 8):
+            for recomputes in (False, True):
+                memory = memory_per_rank(
+                    strategy,
+                    parameters=G,
+                    world_size=8,
+                    activations=micro * (G if recomputes else 4 * G),
+                    largest_layer=G // 32,
+                    low_precision=True,
+                ).total
+                assert ((strategy, micro, recomputes) in found) == (memory <= USABLE * 20 * G)
+                if (strategy, micro, recomputes) in found:
+                    assert found[strategy, micro, recomputes].memory == memory
+    assert ("ddp", 1, True) not in found
+    assert {micro for _, micro, _ in found} <= {1, 2, 4, 8}, "rows of a rank"
+    host = found["zero2_offload", 1, True]
+    assert host.host_memory == 12 * G // 8
+    assert host.memory == found["zero2", 1, True].memory - host.host_memory
+
+
+def test_a_step_is_estimated_by_computing_and_by_the_bytes_that_a_rank_receives():
+    work = job()
+    found = {(one.strategy, one.micro_batch_size, one.recomputes): one for one in options(work, SMALL, 8, mfu=0.5)}
+    computing = 6 * G * 2048 * 64 / 8 / 0.5e14
+    plain = found["zero1", 2, False]
+    assert plain.computing == pytest.approx(computing)
+    assert plain.communicating == pytest.approx(7 / 8 * 2 * 2 * G / 1e11)
+    assert plain.seconds == max(plain.computing, plain.communicating)
+    assert found["zero1", 2, True].computing == pytest.approx(computing * 4 / 3)
+    assert found["zero2", 2, False].communicating == pytest.approx(7 / 8 * 2 * G * (4 + 1) / 1e11)
+    for strategy in ("zero3", "fsdp2"):
+        assert found[strategy, 2, False].communicating == pytest.approx(7 / 8 * 2 * G * 3 * 4 / 1e11)
+    (large,) = {one.communicating for one in options(job(G // 10), SMALL, 8) if one.strategy == "ddp"}
+    assert large == pytest.approx(7 / 8 * 8 * G / 10 / 1e11)
+    (between,) = {one.communicating for one in options(work, SMALL, 64, network=1e10) if one.strategy == "zero1"}
+    assert between == pytest.approx(63 / 64 * 2 * 2 * G / 1e10), "more than one machine"
+
+
+def test_the_fastest_comes_first_and_offloading_last():
+    found = options(job(), SMALL, 8)
+    on_device = [one for one in found if not one.host_memory]
+    assert [one.seconds for one in on_device] == sorted(one.seconds for one in on_device)
+    assert (found[0].strategy, found[0].recomputes) == ("zero1", False)
+    assert found[0].micro_batch_size == 2, "the largest that fits without recomputing"
+    assert all(one.host_memory and math.isnan(one.seconds) for one in found[len(on_device) :])
+    assert len(on_device) < len(found)
+    # On a slow link gathering the weights for every micro-batch costs more than recomputing for larger ones.
+    tight = job(5 * G, activations=lambda micro, recomputes: micro * (G // 2 if recomputes else 3 * G))
+    slow = options(tight, Device("slow", 1e14, 1e14, 24 * G, 1e9), 8)[0]
+    assert (slow.strategy, slow.recomputes) == ("zero3", True)
+
+
+def test_it_says_why_nothing_fits_and_what_to_do():
+    assert options(job(100 * G), SMALL, 8) == []
+    assert "its states do not fit on 8; they do on 512 (zero3)" in reason(job(100 * G, 1024), SMALL, 8)
+    assert "with data parallelism alone: split layers" in reason(job(100 * G), SMALL, 8)
+    wide = job(activations=lambda micro, recomputes: 30 * G)
+    assert reason(wide, SMALL, 8).startswith("one row and one gathered layer do not fit")
+    assert "64 rows per step are less than one for each rank; use fewer ranks" in reason(job(), SMALL, 128)
+    assert "64 rows per step cannot be divided among 12 ranks" in reason(job(), SMALL, 12)
+    assert options(job(), SMALL, 128) == options(job(), SMALL, 12) == []
+
+
+def test_activations_are_measured_twice_for_each_choice():
+    calls = []
+
+    def measure(micro, recomputes):
+        calls.append((micro, recomputes))
+        return 100 + micro * (10 if recomputes else 40)
+
+    activations = linear_activations(measure)
+    assert [activations(micro, False) for micro in (1, 2, 8)] == [140, 180, 420]
+    assert activations(8, True) == 180
+    assert calls == [(1, False), (16, False), (1, True), (16, True)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    processes.mess3().save_pretrained(tmp_path / "hmm")
+    content = {"hmm": tmp_path / "hmm", "length": 63, "model": "1m", "train_tokens": 10_000_000, "bf16": "true"}
+    content |= {"global_batch_size": 64, "per_device_train_batch_size": 4, "output_dir": tmp_path / "run"}
+    path = tmp_path / "pretrain.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in content.items()))
+    return str(path)
+
+
+def test_a_recipe_is_advised_with_the_numbers_of_its_plan(file, capsys):
+    found = advise(file, ["--price_per_hour", "2"], devices=["H100", "T4"], models=["1m", "3m"], ranks=[1, 8, 7])
+    assert [(row["model"], row["device"], row["ranks"]) for row in found] == [
+        (model, device, ranks) for model in ("1m", "3m") for device in ("H100 SXM", "T4") for ranks in (1, 8, 7)
+    ]
+    flags = ["--model", "3m", "--assumed_device", "H100", "--per_device_train_batch_size", "64"]
+    plan = plan_recipe(file, flags)
+    row = next(row for row in found if (row["model"], row["device"], row["ranks"]) == ("3m", "H100 SXM", 1))
+    assert (row["strategy"], row["micro_batch_size"], row["recomputes"]) == ("ddp", 64, False)
+    assert row["parameters"] == plan["parameters"]
+    assert row["memory"] == pytest.approx(plan["memory"]["ddp"]["total"], rel=0.02)
+    assert row["hours"] == pytest.approx(plan["time"]["seconds"] / 3600)
+    assert row["cost"] == pytest.approx(2 * row["hours"])
+    assert "cannot be divided among 7 ranks" in found[2]["reason"]
+    assert main(["plan", file, "--devices", "H100", "A100", "--ranks", "1", "7"]) == 0
+    printed = capsys.readouterr().out
+    assert "H100 SXM" in printed
+    assert "none [1]" in printed
+    assert "[1] 64 rows per step cannot be divided among 7 ranks" in printed
+    with pytest.raises(InputError, match="device 'X9' is unknown"):
+        advise(file, devices=["X9"])
+
+
+def test_devices_have_the_memory_and_links_of_their_data_sheets():
+    assert (find_device("NVIDIA H200").memory, find_device("NVIDIA H200").link) == (141 * G, 450 * G)
+    assert (find_device("Tesla T4").memory, find_device("A100").memory) == (16 * G, 80 * G)
