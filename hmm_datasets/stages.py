@@ -106,9 +106,8 @@ class _Run:
             say(f"\n[{number}/{self._total}] {title}\n$ {command}")
             started = time.time()
             errors = None if output is None else subprocess.STDOUT
-            with subprocess.Popen(
-                with_this_interpreter(shlex.split(command)), cwd=self._folder, env=environment, stdout=output, stderr=errors
-            ) as process:
+            words = with_this_interpreter(shlex.split(command))
+            with subprocess.Popen(words, cwd=self._folder, env=environment, stdout=output, stderr=errors) as process:
                 self._running.add(process)
                 code = process.wait()
                 self._running.discard(process)

@@ -1,10 +1,10 @@
 """The subcommand that runs sweeps. Slow imports are in the functions that need them, as in `cli`."""
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
@@ -69,12 +69,11 @@ def sweep(arguments: argparse.Namespace) -> int:
     config = None if arguments.launch is None else launch_config(arguments.launch)
     if config is not None and not RECIPE_COMMANDS[found.recipe].launches:
         raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
-    plan = plan_sweep(found, config, arguments.num_processes)
-    if arguments.plan:
+    with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
+        plan = plan_sweep(found, config, arguments.num_processes)
         _print_plan(found, plan)
-        return 0
-    with exclusive_lock(found.output_dir):
-        _print_plan(found, plan)
+        if arguments.plan:
+            return 0
         return _submit(found, arguments) if arguments.slurm is not None else _run(found, arguments, plan)
 
 
@@ -116,7 +115,9 @@ def _run(found: "Sweep", arguments: argparse.Namespace, plan: "SweepPlan") -> in
 
     stopped = LocalRun(found.cells, states, lanes, arguments.retries, write).run()
     code = _show_results(found)
-    print(f"{format_duration(time.monotonic() - began)}; {found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/")
+    print(
+        f"{format_duration(time.monotonic() - began)}; {found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/"
+    )
     if stopped is not None:
         print(f"stopped; the same command continues: hmm-datasets sweep {found.path}", file=sys.stderr)
         return 128 + stopped

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from ..sweep.planning import SweepPlan
     from ..sweep.sweep_file import Sweep
 
+# A cell that was killed could not write that it has stopped.
+_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
+
 
 def plan_text(sweep: "Sweep", plan: "SweepPlan", states: "Mapping[str, CellState | None]") -> str:
     """A row for each cell with its plan, if its recipe has one, and the totals."""
@@ -18,7 +21,7 @@ def plan_text(sweep: "Sweep", plan: "SweepPlan", states: "Mapping[str, CellState
     header += ["parameters", "tokens", "FLOPs", "hours"] if plan.cells else []
     for cell in sweep.cells:
         state = states[cell.name]
-        row = [cell.name, "new" if state is None else state.state]
+        row = [cell.name, "new" if state is None else _WORDS.get(state.state, state.state)]
         if plan.cells:
             found = plan.cells[cell.name]
             hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"

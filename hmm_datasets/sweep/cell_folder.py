@@ -97,8 +97,7 @@ def write_yaml(path: Path, settings: dict[str, Any]) -> None:
 def read_states(sweep: Sweep) -> dict[str, CellState | None]:
     """The states of all cells; `None` for one that has no folder yet."""
     return {
-        cell.name: CellState.read(cell.folder) if (cell.folder / STATE_NAME).exists() else None
-        for cell in sweep.cells
+        cell.name: CellState.read(cell.folder) if (cell.folder / STATE_NAME).exists() else None for cell in sweep.cells
     }
 
 

@@ -154,7 +154,7 @@ def _alive(jobs: Collection[str], cluster: str) -> set[str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"squeue: {error}; it has to say which cells are queued, so run this where Slurm is") from None
+        raise InputError(f"squeue: {error}; it has to say which cells are queued") from None
     if done.returncode:
         raise InputError(f"squeue: {done.stderr.strip()}; it has to say which cells are queued")
     return jobs & set(done.stdout.split())

@@ -25,6 +25,7 @@ from ..shipped_files import local_or_shipped
 _KEYS = ("recipe", "config", "settings", "grid", "cells", "then", "output_dir", "table")
 _TABLE_KEYS = ("values", "x", "y")
 _MAX_VALUE, _MAX_NAME = 32, 180  # characters in the name of a folder
+_SAFE = re.compile(r"[A-Za-z0-9._+-]+")
 # YAML 1.1 reads 1e-3 as text; everybody means the number.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
@@ -155,10 +156,10 @@ def cell_name(settings: Mapping[str, Any]) -> str:
 
 def _safe(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "empty"
-    if safe == text and len(safe) <= _MAX_VALUE:
-        return safe
-    return f"{safe[-(_MAX_VALUE - 7) :].strip('-.')}-{_digest(text)}"  # paths differ at their ends
+    if _SAFE.fullmatch(text) and len(text) <= _MAX_VALUE:
+        return text
+    end = "-".join(_SAFE.findall(text))[-(_MAX_VALUE - 7) :].strip("-.")  # paths differ at their ends
+    return f"{end}-{_digest(text)}" if end else _digest(text)
 
 
 def _digest(text: str) -> str:
