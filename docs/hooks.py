@@ -15,6 +15,7 @@ PICTURES = {
     "assets/training.png": "recipes/icl_transition/training.png",
     "assets/simplex.png": "recipes/belief_geometry/simplex.png",
     "assets/frontier.png": "recipes/known_optimum/frontier.png",
+    "assets/sweep.png": "recipes/sweeps/small_fits.png",
 }
 """Figures that recipes drew, by their path in the site."""
 

@@ -115,9 +115,8 @@ def _run(found: "Sweep", arguments: argparse.Namespace, plan: "SweepPlan") -> in
 
     stopped = LocalRun(found.cells, states, lanes, arguments.retries, write).run()
     code = _show_results(found)
-    print(
-        f"{format_duration(time.monotonic() - began)}; {found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/"
-    )
+    spent = format_duration(time.monotonic() - began)
+    print(f"{found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/; {spent}")
     if stopped is not None:
         print(f"stopped; the same command continues: hmm-datasets sweep {found.path}", file=sys.stderr)
         return 128 + stopped
@@ -150,7 +149,7 @@ def _submit(found: "Sweep", arguments: argparse.Namespace) -> int:
     for name, job in jobs.items():
         print(f"{job}  {name}")
     print(
-        f"{len(jobs)} cells submitted, {queued} were in the queue, {finished} are finished; "
+        f"cells: {len(jobs)} submitted, {queued} in the queue before, {finished} finished; "
         f"hmm-datasets sweep {found.path} --table writes the tables of what is finished"
     )
     return 0

@@ -38,6 +38,8 @@ _UNITS = {
     "optimum.num_symbols": "symbols",
     "optimum.length": "length (symbols)",
     "optimum.bayes_gap.bayes_gap": "excess over the floor\n(nats per token)",
+    "test_log_likelihood": "held-out log-likelihood\n(nats per token)",
+    "train_log_likelihood": "log-likelihood on train\n(nats per token)",
     "text.bits_per_byte": "bits per byte",
     "model.parameters": "parameters",
     "core.score": "CORE score",

@@ -50,17 +50,18 @@ def write_tables(results: Mapping[str, Any]) -> None:
 def write_page(results: Mapping[str, Any]) -> None:
     """Write `sweep.html`, and `plots/` with a PNG and a PDF of each figure."""
     folder = Path(results["folder"])
+    made_of = {name: results[name] for name in ("file", "recipe", "folder", "settings", "shared")}
     figures = [embed(path, caption) for path, caption in _draw(results, folder / "plots")]
     render(
         folder / "sweep.html",
         title=f"Sweep of {results['recipe']}: {', '.join(results['settings'])}",
-        subtitle=f"{results['file']}, {len(results['cells'])} cells in {results['folder']}",
+        subtitle=f"{results['file']}, {len(results['cells'])} cells in {results['folder']}, {results['time']}",
         summary=[states_sentence(results), *_failures(results)],
         sections=[
             Section("Results", [sweep_table(results)], figures),
             Section("Cells", [cells_table(results)]),
         ],
-        provenance=list(flattened({name: results[name] for name in ("file", "recipe", "folder", "settings")})),
+        provenance=list(flattened(made_of)),
     )
 
 

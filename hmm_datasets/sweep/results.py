@@ -5,6 +5,7 @@ these files that has it: `summary.json`, `report.json`, `report.json` in a folde
 """
 
 import difflib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -37,10 +38,10 @@ def collect(sweep: Sweep, states: Mapping[str, CellState | None] | None = None) 
         states (`dict`, *optional*): the states of its cells; read from their folders by default.
 
     Returns:
-        `dict`, ready for JSON: `file`, `recipe`, `folder`; `settings`, for each setting that varies its values in
-        order; `values`, the paths that are shown; `x`, `y`, the settings on the axes, or `None`; `cells`, a list with
-        `name`, `folder`, `settings`, `state`, `attempts`, `seconds`, `errors` and `values`, where what is missing is
-        `None`.
+        `dict`, ready for JSON: `file`, `recipe`, `folder`, `time`; `settings`, for each setting that varies its values
+        in order; `shared`, the other settings; `values`, the paths that are shown; `x`, `y`, the settings on the axes,
+        or `None`; `cells`, a list with `name`, `folder`, `settings`, `state`, `attempts`, `seconds`, `errors` and
+        `values`, where what is missing is `None`.
     """
     states = read_states(sweep) if states is None else states
     numbers = {
@@ -70,6 +71,8 @@ def collect(sweep: Sweep, states: Mapping[str, CellState | None] | None = None) 
         "recipe": sweep.recipe,
         "folder": str(sweep.output_dir),
         "settings": {name: sweep.values_of(name) for name in sweep.names},
+        "shared": {name: value for name, value in sweep.cells[0].settings.items() if name not in sweep.names},
+        "time": time.strftime("%Y-%m-%d %H:%M"),
         "values": values,
         "x": x,
         "y": y,
