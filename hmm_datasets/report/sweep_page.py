@@ -180,7 +180,8 @@ def _draw(results: Mapping[str, Any], folder: Path) -> list[tuple[Path, str]]:
             else:
                 _plot_heat_map(results, cells, path, png)
             by = " and ".join(axes)
-            drawn.append((png, f"{path} by {by}{', ' * bool(fixed)}{fixed}: mean over seeds."))
+            mean = ", mean over seeds" if any(_is_repeat(results, one) for one in results["settings"]) else ""
+            drawn.append((png, f"{path} by {by}{', ' * bool(fixed)}{fixed}{mean}."))
     return drawn
 
 
