@@ -18,8 +18,6 @@ def recipe_settings(name: str) -> tuple[type, ...]:
     Args:
         name (`str`): one of `RECIPE_COMMANDS`.
     """
-    from .training import settings
-
     path = shipped("recipes") / RECIPE_COMMANDS[name].script
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
@@ -27,9 +25,15 @@ def recipe_settings(name: str) -> tuple[type, ...]:
         return ()
     module = _module(path)
     return tuple(
-        getattr(settings, kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
+        _of_training(kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
         for kind in runs[0].args[1:]
     )
+
+
+def _of_training(name: str) -> type:
+    from .training import settings  # slow, and not needed for all recipes
+
+    return getattr(settings, name)
 
 
 def _module(path: Path) -> types.ModuleType:

@@ -19,6 +19,7 @@ from ..recipe_commands import RECIPE_COMMANDS
 from .cell_folder import run_settings, write_yaml
 from .sweep_file import Sweep
 
+_GPU_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # of NVIDIA, of AMD, and under Windows
 _PLANNED = ("pretrain", "midtrain", "sft")
 
 
@@ -65,8 +66,6 @@ def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: i
 
 def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processes: int | None = None) -> SweepPlan:
     """[`plan_sweep`] in this process."""
-    import torch
-
     from ..recipe_settings import recipe_settings
     from ..training.command_line import setting_names
 
@@ -90,7 +89,15 @@ def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processe
             if found is not None:
                 plans[cell.name] = found
             bar.update()
-    return SweepPlan(plans, torch.cuda.device_count())
+    return SweepPlan(plans, _num_gpus())
+
+
+def _num_gpus() -> int:
+    if not any(any(Path("/dev").glob(name)) for name in _GPU_FILES):
+        return 0  # torch takes seconds to import
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
@@ -117,10 +124,11 @@ def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
 def _plan(
     recipe: str, kinds: Sequence[type], path: Path, launch_config: Path | None, num_processes: int | None
 ) -> dict[str, Any] | None:
-    from ..training.command_line import parse_settings
-    from ..training.plan.recipe_plan import plan_recipe
-
     if recipe in _PLANNED:
+        from ..training.plan.recipe_plan import plan_recipe  # slow, and not needed for all recipes
+
         return plan_recipe(path, num_processes=num_processes, launch_config=launch_config)
+    from ..training.command_line import parse_settings
+
     parse_settings(*kinds, arguments=["--config", str(path)])
     return None
