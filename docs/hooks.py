@@ -2,10 +2,8 @@
 
 import ast
 import dataclasses
-import importlib.util
 import inspect
 import re
-import sys
 import types
 import typing
 from pathlib import Path
@@ -17,6 +15,7 @@ PICTURES = {
     "assets/training.png": "recipes/icl_transition/training.png",
     "assets/simplex.png": "recipes/belief_geometry/simplex.png",
     "assets/frontier.png": "recipes/known_optimum/frontier.png",
+    "assets/sweep.png": "recipes/sweeps/small_fits.png",
 }
 """Figures that recipes drew, by their path in the site."""
 
@@ -101,30 +100,10 @@ def as_markdown(docstring: str) -> str:
 def settings_of_recipes() -> dict[str, list[type]]:
     """The settings dataclasses of each recipe that has any, by its command."""
     from hmm_datasets.recipe_commands import RECIPE_COMMANDS
-    from hmm_datasets.training import settings
+    from hmm_datasets.recipe_settings import recipe_settings
 
-    found = {}
-    for name, recipe in RECIPE_COMMANDS.items():
-        path = ROOT / "recipes" / recipe.script
-        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
-        if not runs:
-            continue
-        module = _module(path)
-        found[name] = [
-            getattr(settings, kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
-            for kind in runs[0].args[1:]
-        ]
-    return found
-
-
-def _module(path: Path) -> types.ModuleType:
-    name = f"_recipe_{path.parent.name}_{path.stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    found = {name: recipe_settings(name) for name in RECIPE_COMMANDS}
+    return {name: list(kinds) for name, kinds in found.items() if kinds}
 
 
 def settings_page() -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__, chat_command, launch_environment
+from . import __version__, chat_command, launch_environment, sweep_command
 from .errors import InputError, one_line_errors
 from .hmm_commands import describe, emissions, entropy_rate, sample, score
 from .recipe_commands import RECIPE_COMMANDS, launch_config, start
@@ -206,6 +206,9 @@ def _add_result_commands(commands) -> None:
 
 def _add_run_commands(commands) -> None:
     """Add the commands that check and watch a run from outside."""
+    command = _add(commands, "sweep", sweep_command.sweep, "run a recipe with many settings, each in its own folder")
+    sweep_command.add_arguments(command, commands.choices)
+
     command = _add(commands, "preflight", preflight, "check this machine before a run")
     command.add_argument("output_dir", nargs="?", type=Path, default=Path("."), metavar="OUTPUT_DIR")
     command.add_argument(

@@ -63,7 +63,7 @@ class _Run:
             numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
             try:
                 if len(lanes) == 1:
-                    self._run_lane(numbered[0], _environment())
+                    self._run_lane(numbered[0], shared_environment())
                 else:
                     self._run_side_by_side(numbered)
             except BaseException:  # for example an interrupt that only this process received
@@ -73,7 +73,7 @@ class _Run:
     def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
         spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
         print(f"\nStages {spans} run in parallel; their output is shown in order.", flush=True)
-        environment = _environment(lanes=len(lanes))
+        environment = shared_environment(lanes=len(lanes))
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             outputs = [stack.enter_context((folder / f"{lane[0][0]}").open("wb")) for lane in lanes[1:]]
@@ -106,9 +106,8 @@ class _Run:
             say(f"\n[{number}/{self._total}] {title}\n$ {command}")
             started = time.time()
             errors = None if output is None else subprocess.STDOUT
-            with subprocess.Popen(
-                _resolve(shlex.split(command)), cwd=self._folder, env=environment, stdout=output, stderr=errors
-            ) as process:
+            words = with_this_interpreter(shlex.split(command))
+            with subprocess.Popen(words, cwd=self._folder, env=environment, stdout=output, stderr=errors) as process:
                 self._running.add(process)
                 code = process.wait()
                 self._running.discard(process)
@@ -137,7 +136,8 @@ def _follow(path: Path, lane: Future) -> Iterator[str]:
                 time.sleep(0.2)
 
 
-def _environment(lanes: int = 1) -> dict[str, str]:
+def shared_environment(lanes: int = 1) -> dict[str, str]:
+    """The environment of a program that shares the cores with others, unless `OMP_NUM_THREADS` is set."""
     environment = os.environ | {
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -147,7 +147,7 @@ def _environment(lanes: int = 1) -> dict[str, str]:
     return environment
 
 
-def _resolve(words: list[str]) -> list[str]:
+def with_this_interpreter(words: list[str]) -> list[str]:
     """The command with this interpreter, independent of PATH."""
     # With -P, modules in the current folder do not hide modules of libraries.
     return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH_FILES = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
@@ -50,14 +52,14 @@ class Slurm:
     def __init__(self, folder, environment):
         self.folder, self.environment = folder, environment
 
-    def run(self, *command, **environment):
+    def run(self, *command, timeout=60, **environment):
         result = subprocess.run(
             list(map(str, command)),
             cwd=ROOT,
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout,
         )
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
@@ -188,3 +190,38 @@ def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm,
     assert summary(output)["resumed_from"] == f"checkpoint-{stopped}"
     assert summary(output)["steps"] == 400
     assert not (slurm.folder / "chain-3.out").exists()
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slurm):
+    """Four fits on two nodes; one is cancelled, and is the only one in the second array."""
+    pytest.importorskip("submitit")
+    from hmm_datasets.hmm import processes
+
+    numpy.save(slurm.folder / "tokens.npy", processes.mess3().sample(2000, 64, seed=0))
+    folder = slurm.folder / "sweep"
+    content = {"recipe": "fit", "output_dir": str(folder), "grid": {"num_states": [2, 3], "seed": [0, 1]}}
+    content["settings"] = {"corpus": str(slurm.folder / "tokens.npy"), "max_epochs": 300, "tolerance": 0.0}
+    (slurm.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+
+    def sweep(*flags):
+        command = (sys.executable, "-m", "hmm_datasets.cli", "sweep", slurm.folder / "sweep.yaml")
+        return slurm.run(*command, *flags, timeout=240)
+
+    parameters = ("--slurm", "time=00:10:00,cpus_per_task=1,array_parallelism=2")
+    said = sweep(*parameters)
+    assert "cells: 4 submitted, 0 in the queue before, 0 finished" in said, said
+    job = said.splitlines()[-5].split("_")[0]
+    # Slurm 22's scancel signals all it should, and exits with 229.
+    subprocess.run(["scancel", f"{job}_3"], env=slurm.environment, timeout=30)
+    said = sweep(*parameters)
+    assert "cells: 1 submitted" in said, said
+    again = said.splitlines()[-2].split()[0]
+    slurm.wait(job)
+    slurm.wait(again)
+    logs = "\n".join(path.read_text() for path in [*folder.glob("*/log.txt"), *folder.glob(".submitit/*.err")])
+    said = sweep("--table")
+    assert "4 of 4 cells are finished." in said, (said, logs)
+    assert "cells: 0 submitted, 0 in the queue before, 4 finished" in sweep(*parameters)
+    assert len((folder / "sweep.csv").read_text().splitlines()) == 5

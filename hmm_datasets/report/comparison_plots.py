@@ -40,6 +40,8 @@ _UNITS = {
     "optimum.num_symbols": "symbols",
     "optimum.length": "length (symbols)",
     "optimum.bayes_gap.bayes_gap": "excess over the floor\n(nats per token)",
+    "test_log_likelihood": "held-out log-likelihood\n(nats per token)",
+    "train_log_likelihood": "log-likelihood on train\n(nats per token)",
     "text.bits_per_byte": "bits per byte",
     "model.parameters": "parameters",
     "core.score": "CORE score",
@@ -169,7 +171,7 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
 
 @rc_context(PAPER)
 def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Plot a value by two settings, with the numbers in the cells; a cell without a run is empty.
+    """Plot a value by two settings, with the numbers in the cells, and a dash where there is no run.
 
     Args:
         sweep (`dict`): the result of [`~hmm_datasets.report.sweep.cells`].
@@ -181,11 +183,15 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     axes = figure.subplots()
     image = axes.imshow(table, cmap="viridis", aspect="auto", origin="lower", interpolation="nearest")
     low, high = np.nanmin(table), np.nanmax(table)
+    # Numbers that differ little get more digits, so that they can be told apart.
+    digits = 3 if low == high else min(6, max(3, 2 + int(np.log10(max(abs(low), abs(high)) / (high - low)))))
     for row, column in np.argwhere(np.isfinite(table)):
         value = table[row, column]
         is_dark = value < (low + high) / 2
         text = {"color": "white" if is_dark else "black", "ha": "center", "va": "center", "fontsize": 6.5}
-        axes.text(column, row, f"{value:.3g}", **text)
+        axes.text(column, row, f"{value:.{digits}g}", **text)
+    for row, column in np.argwhere(~np.isfinite(table)):
+        axes.text(column, row, "–", color="gray", ha="center", va="center", fontsize=6.5)
     x, y, value = (_UNITS.get(sweep[key], sweep[key]) for key in ("x", "y", "value"))
     axes.set(xlabel=x, ylabel=y, xticks=range(table.shape[1]), yticks=range(table.shape[0]))
     axes.set(xticklabels=list(map(_label, sweep["x_values"])), yticklabels=list(map(_label, sweep["y_values"])))

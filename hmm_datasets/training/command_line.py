@@ -41,6 +41,20 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
         raise InputError(f"settings: {error}") from None
 
 
+def setting_names(kinds: Sequence[type]) -> set[str]:
+    """The names of all settings of a recipe."""
+    return {action.dest for action in _Parser(kinds).declared if action.dest != "help"}
+
+
+def check_flags(arguments: Sequence[str], kinds: Sequence[type]) -> None:
+    """Refuse flags that a recipe does not have; their values are not checked.
+
+    Raises:
+        `InputError`: an unknown flag.
+    """
+    _check_flags([part for argument in arguments for part in _split_config(argument)], _Parser(kinds))
+
+
 class _Parser(TrlParser):
     """TRL's parser, except that it keeps the list of its flags and raises instead of printing its usage and exiting.
 
@@ -85,7 +99,7 @@ def _check_flags(arguments: list[str], parser: _Parser) -> None:
     for argument in arguments:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and flag not in known:
-            raise InputError(f"unknown flag {flag}{_suggestion(flag, known)}")
+            raise InputError(f"unknown flag {flag}{suggestion(flag, known)}")
 
 
 def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> None:
@@ -99,7 +113,7 @@ def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> 
         if key == "env":
             continue
         if key not in converters:
-            raise InputError(f"{path}: unknown setting {key!r}{_suggestion(str(key), converters)}")
+            raise InputError(f"{path}: unknown setting {key!r}{suggestion(str(key), converters)}")
         if not _fits(value, expected[key], converters[key]):
             kind = expected[key].__name__ if isinstance(expected[key], type) else expected[key]
             raise InputError(f"{path}: {key} is {value!r} ({type(value).__name__}); expected {kind}")
@@ -120,6 +134,7 @@ def _fits(value: Any, kind: Any, convert: Callable[[str], Any] | None) -> bool:
     return type(value) in scalars or (type(value) is int and float in scalars)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known one that is most like it, if any is."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

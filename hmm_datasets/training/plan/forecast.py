@@ -210,7 +210,7 @@ def peak_activations(
 
     def peak(length: int) -> int:
         peaks = [
-            _tracked_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
+            _remembered_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
             for count in sorted({min(layers, 1), min(layers, 2)})
         ]
         return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
@@ -220,6 +220,17 @@ def peak_activations(
     # On a CPU its code loops over positions, which takes minutes to track; memory grows linearly with the length.
     half, whole = peak(_MAX_TRACKED_SCAN // 2), peak(_MAX_TRACKED_SCAN)
     return whole + (whole - half) * (length - _MAX_TRACKED_SCAN) // (_MAX_TRACKED_SCAN - _MAX_TRACKED_SCAN // 2)
+
+
+_peaks: dict[tuple, int] = {}
+
+
+def _remembered_peak(config, *how) -> int:
+    """[`_tracked_peak`], which takes seconds; the cells of a sweep mostly ask for the same."""
+    key = (type(config), config.to_json_string(), *how)
+    if key not in _peaks:
+        _peaks[key] = _tracked_peak(config, *how)
+    return _peaks[key]
 
 
 def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:

@@ -1,0 +1,76 @@
+"""The plan of a sweep: wrong settings are refused before anything starts, and totals are those of the plans."""
+
+import pytest
+import yaml
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import processes
+from hmm_datasets.report.sweep_plan import plan_text
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.sweep.cell_folder import run_settings, write_yaml
+from hmm_datasets.sweep.planning import check_and_plan
+from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+
+
+@pytest.fixture
+def sweep_of(tmp_path):
+    def read(**entries):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump({"recipe": "fit", "output_dir": str(tmp_path / "sweep"), **entries}))
+        return read_sweep(path, ("fit", "pretrain", "evaluate"))
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"grid": {"num_state": [2]}}, "grid or cells: unknown setting 'num_state' of the recipe fit; did you mean"),
+        (
+            {"grid": {"num_states": [2]}, "settings": {"lenght": 3}},
+            "settings: unknown setting 'lenght' of the recipe fit; did you mean length",
+        ),
+        ({"grid": {"num_states": [2]}, "config": "demo/sft.yaml"}, "demo/sft.yaml: unknown setting 'model'"),
+        ({"grid": {"num_states": [2, -1]}}, "cell num_states=-1: num_states is -1"),
+        ({"grid": {"num_states": [2, "two"]}}, "cell num_states=two: num_states is 'two' (str); expected int"),
+        ({"grid": {"seed": [0]}}, "cell seed=0: the following arguments are required: --num_states"),
+        (
+            {"grid": {"num_states": [2]}, "then": ["evaluate {output_dir} --taks optimum"]},
+            "then: evaluate: unknown flag --taks; did you mean --tasks",
+        ),
+        ({"recipe": "demo", "grid": {"seed": [0]}}, "recipe is 'demo', which has no settings"),
+    ],
+)
+def test_what_the_recipe_would_refuse_is_refused_first(sweep_of, entries, message):
+    with pytest.raises(InputError) as error:
+        check_and_plan(sweep_of(**entries))
+    assert "sweep.yaml: " in str(error.value)
+    assert message in str(error.value)
+
+
+def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
+    processes.mess3().save_pretrained(tmp_path / "mess3")
+    settings = {"hmm": str(tmp_path / "mess3"), "length": 15, "train_tokens": 10_000, "global_batch_size": 8}
+    settings |= {"per_device_train_batch_size": 8, "assumed_tokens_per_second": 100.0}
+    grid = {"model": ["1m", "3m"], "seed": [0, 1]}
+    sweep = sweep_of(recipe="pretrain", settings=settings, grid=grid)
+    found = check_and_plan(sweep)
+    plans = []
+    for number, cell in enumerate(sweep.cells):
+        write_yaml(tmp_path / f"{number}.yaml", run_settings(cell))
+        plans.append(plan_recipe(tmp_path / f"{number}.yaml"))
+    assert found.total("flops") == sum(plan["flops"] for plan in plans)
+    assert found.device_hours == pytest.approx(sum(plan["time"]["device_hours"] for plan in plans))
+    text = plan_text(sweep, found, dict.fromkeys(cell.name for cell in sweep.cells))
+    assert f"4 cells of pretrain, in {sweep.output_dir}; together {sum(p['tokens'] for p in plans):,} tokens" in text
+
+
+@pytest.mark.parametrize("path", sorted(shipped("recipes/sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_sweep_has_twelve_cells_that_its_recipe_takes(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = read_sweep(path)
+    for name in {cell.settings.get("hmm") for cell in sweep.cells} - {None}:
+        processes.mess3().save_pretrained(name)  # what another command makes first
+    assert len(sweep.cells) == 12
+    check_and_plan(sweep)

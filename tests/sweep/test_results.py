@@ -1,0 +1,154 @@
+"""The tables and figures of a sweep: what is there, and what is missing."""
+
+import csv
+import json
+
+import pytest
+import yaml
+
+from hmm_datasets.cli import main
+from hmm_datasets.errors import InputError
+from hmm_datasets.exclusive_lock import exclusive_lock
+from hmm_datasets.report.sweep_page import sweep_table, write_page, write_tables
+from hmm_datasets.sweep.cell_folder import FAILED, FINISHED, prepare
+from hmm_datasets.sweep.results import check_values, collect
+from hmm_datasets.sweep.sweep_file import read_sweep
+
+
+@pytest.fixture
+def sweep_of(tmp_path, stand_in):
+    """A sweep whose cells are finished, with `value` 10 a + b + seed, but for those named."""
+
+    def make(failed=(), **entries):
+        path = tmp_path / "sweep.yaml"
+        content = {"recipe": "stand-in", "output_dir": str(tmp_path / "sweep"), "table": {"values": ["value"]}}
+        path.write_text(yaml.safe_dump({**content, **entries}))
+        sweep = read_sweep(path, ("stand-in", "verify"))
+        states = prepare(sweep)
+        for cell in sweep.cells:
+            state = states[cell.name]
+            state.state = FAILED if cell.name in failed else FINISHED
+            state.errors = ["error: why"] if cell.name in failed else []
+            state.write(cell.folder)
+            cell.output_dir.mkdir(exist_ok=True)
+            value = sum(weight * cell.varied.get(name, 0) for name, weight in (("a", 10), ("b", 1), ("seed", 1)))
+            if state.state == FINISHED:
+                (cell.output_dir / "summary.json").write_text(json.dumps({"value": value, "evaluation": {"loss": 2}}))
+        return sweep
+
+    return make
+
+
+def test_the_table_has_mean_and_spread_over_seeds_and_says_what_is_missing(sweep_of):
+    grid = {"a": [2, 1], "b": [0, 1], "seed": [0, 1]}
+    results = collect(sweep_of(grid=grid, failed={"a=1,b=1,seed=0", "a=1,b=1,seed=1", "a=2,b=0,seed=1"}))
+    table = sweep_table(results)
+    assert list(table.header) == ["a", "b", "seeds", "value"]
+    assert [list(row) for row in table.rows] == [
+        ["1", "0", "2 of 2", "10.5 ± 0.71"],
+        ["1", "1", "0 of 2", "-"],
+        ["2", "0", "1 of 2", "20"],
+        ["2", "1", "2 of 2", "21.5 ± 0.71"],
+    ]
+    assert table.note == "Mean ± standard deviation over seeds. A dash stands for what is missing."
+
+
+def test_two_settings_give_a_heat_map_one_a_line_and_a_third_one_heat_map_for_each_value(sweep_of, tmp_path):
+    plots = tmp_path / "sweep" / "plots"
+    cases = (
+        ({"a": [1, 2], "seed": [0, 1]}, ["value.pdf", "value.png"]),
+        ({"a": [1, 2], "b": [1, 2]}, ["value.pdf", "value.png"]),
+        (
+            {"a": [1, 2], "b": [1, 2], "steps": [4, 5]},
+            [f"value-{n}.{kind}" for n in (1, 2) for kind in ("pdf", "png")],
+        ),
+        ({"seed": [0, 1]}, []),
+    )
+    for grid, files in cases:
+        results = collect(sweep_of(grid=grid))
+        write_page(results)
+        assert sorted(path.name for path in plots.glob("*")) == files
+        for path in plots.glob("*"):
+            path.unlink()
+        page = (tmp_path / "sweep" / "sweep.html").read_text()
+        assert page.count("<img") == len(files) // 2
+        assert "<script" not in page
+
+
+def test_a_cell_without_a_result_is_an_empty_entry_of_the_csv(sweep_of, tmp_path):
+    results = collect(sweep_of(grid={"a": [1, 2]}, failed={"a=2"}))
+    write_tables(results)
+    write_page(results)
+    rows = list(csv.DictReader((tmp_path / "sweep" / "sweep.csv").open()))
+    assert [(row["cell"], row["state"], row["value"]) for row in rows] == [
+        ("a=1", "finished", "10"),
+        ("a=2", "failed", ""),
+    ]
+    assert "a=2: error: why" in (tmp_path / "sweep" / "sweep.html").read_text()
+
+
+def test_without_values_the_usual_ones_are_shown(sweep_of):
+    assert collect(sweep_of(grid={"a": [1]}, table={}))["values"] == ["evaluation.loss"]
+
+
+def test_a_value_that_no_cell_has_is_refused_with_those_that_it_may_mean(sweep_of):
+    sweep = sweep_of(grid={"a": [1]}, table={"values": ["evaluation.los"]})
+    with pytest.raises(InputError, match=r"no finished cell has a number at 'evaluation.los'; .* has evaluation.loss"):
+        check_values(sweep, collect(sweep))
+
+
+def test_a_folder_of_something_else_is_not_taken_for_a_cell(sweep_of, tmp_path):
+    (tmp_path / "sweep" / "a=1" / "run").mkdir(parents=True)
+    with pytest.raises(InputError, match="a=1: is in the way of a cell, but was not made by a sweep"):
+        sweep_of(grid={"a": [1]})
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"settings": {"steps": 9}}, "steps was 20 and is 9 now; delete the folder to run the cell anew"),
+        ({"settings": {"steps": 20, "fails": 1}}, "fails was None and is 1 now"),
+        ({"then": ["verify {output_dir}", "verify ."]}, "`then` had 1 commands and has 2 now"),
+        ({"then": ["verify ."]}, "`then` was 'hmm-datasets verify"),
+    ],
+)
+def test_a_cell_that_was_made_with_other_settings_is_refused_by_name(sweep_of, tmp_path, entries, said):
+    entries = {"grid": {"a": [1]}, "settings": {"steps": 20}, "then": ["verify {output_dir}"], **entries}
+    sweep_of(**{**entries, "settings": {"steps": 20}, "then": ["verify {output_dir}"]})
+    with pytest.raises(InputError) as error:
+        sweep_of(**entries)
+    assert f"{tmp_path}/sweep/a=1: was made with other settings than {tmp_path}/sweep.yaml has now" in str(error.value)
+    assert said in str(error.value)
+
+
+def test_the_tables_can_be_written_without_starting_anything(sweep_of, tmp_path, capsys):
+    sweep_of(grid={"a": [1, 2]}, failed={"a=2"})
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--table"]) == 1
+    said = capsys.readouterr().out
+    assert "1 of 2 cells are finished; 1 failed." in said
+    assert "failed: a=2: error: why" in said
+
+
+def test_a_second_sweep_of_the_same_folder_is_refused(sweep_of, tmp_path, capsys):
+    sweep_of(grid={"a": [1]})
+    with exclusive_lock(tmp_path / "sweep"), pytest.raises(SystemExit) as ended:
+        main(["sweep", str(tmp_path / "sweep.yaml")])
+    assert ended.value.code == 2
+    assert "has been writing there" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs", "0"], "--jobs 0; expected 1 or more"),
+        (["--retries", "-1"], "--retries -1; expected 0 or more"),
+        (["--num_processes", "2"], "--num_processes needs --launch"),
+        (["--launch", "nowhere"], "--launch nowhere: neither a YAML file nor one of"),
+    ],
+)
+def test_flags_are_checked_first(sweep_of, tmp_path, capsys, flags, message):
+    sweep_of(grid={"a": [1]})
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", str(tmp_path / "sweep.yaml"), *flags])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

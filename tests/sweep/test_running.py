@@ -1,0 +1,140 @@
+"""Sweeps of real processes: killed at any time they go on, nothing runs twice, and nothing outlives them."""
+
+import csv
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+import yaml
+
+from hmm_datasets.sweep.cell_folder import CellState, failure, last_line
+from hmm_datasets.sweep.running import Lanes
+
+
+def wait_for(condition, seconds=60.0):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited for too long"
+        time.sleep(0.02)
+
+
+def write_sweep(path, folder, **entries):
+    """Twelve cells."""
+    content = {
+        "recipe": "stand-in",
+        "output_dir": str(folder),
+        "grid": {"a": [1, 2, 3], "b": [0, 1], "seed": [0, 1]},
+        "table": {"values": ["value"]},
+        **entries,
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def finished(folder):
+    return [path.parent for path in folder.glob("*/cell.json") if CellState.read(path.parent).state == "finished"]
+
+
+def processes_of(folder):
+    """The processes that a sweep has started and that are alive: of its cells, and what they run."""
+    alive = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(f"{folder}/" in word for word in words):
+            alive.append(words)
+    return alive
+
+
+@pytest.mark.launch
+def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tmp_path, start_sweep):
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    path = write_sweep(tmp_path / "killed.yaml", folder)
+    done_before: dict[int, list] = {}
+    for count in (2, 7):
+        sweep = start_sweep(path, "--jobs", 3)
+        wait_for(lambda count=count: len(finished(folder)) >= count and len(processes_of(folder)) >= 4)
+        done_before[count] = finished(folder)
+        sweep.kill()
+        sweep.communicate()
+        wait_for(lambda: not processes_of(folder), seconds=3)
+        assert len(finished(folder)) < 12
+    undisturbed = start_sweep(write_sweep(tmp_path / "whole.yaml", whole), "--jobs", 6)
+    output, _ = (sweep := start_sweep(path, "--jobs", 3)).communicate(timeout=120)
+    assert sweep.returncode == 0, output
+    assert "12 of 12 cells are finished." in output
+    for cell in folder.glob("a=*"):
+        assert len((cell / "run" / "ended").read_text().splitlines()) == 1
+        assert len((cell / "run" / "steps").read_text().splitlines()) == 8, "a stopped cell continues"
+    for cells in done_before.values():
+        for cell in cells:
+            assert max(map(float, (cell / "run" / "started").read_text().split())) < float(
+                (cell / "run" / "ended").read_text()
+            )
+    attempts = [CellState.read(cell).attempts for cell in folder.glob("a=*")]
+    assert 12 < sum(attempts) <= 12 + 2 * 3
+
+    output, _ = undisturbed.communicate(timeout=120)
+    assert undisturbed.returncode == 0, output
+    assert (folder / "sweep.csv").read_text() == (whole / "sweep.csv").read_text()
+    assert len(list(csv.DictReader((folder / "sweep.csv").open()))) == 12
+    assert (folder / "plots" / "value.pdf").exists()
+
+
+@pytest.mark.launch
+def test_a_failed_cell_is_tried_again_and_a_stopped_sweep_stops_its_cells(tmp_path, start_sweep):
+    """Cells that fail once, twice and never, with one retry; then the sweep is stopped; then it goes on."""
+    folder = tmp_path / "sweep"
+    cells = [{"a": 1, "fails": 1}, {"a": 2, "fails": 3}, {"a": 3, "fails": 0}]
+    path = write_sweep(tmp_path / "s.yaml", folder, cells=cells, grid=None, settings={"steps": 20})
+    sweep = start_sweep(path, "--jobs", 3)
+    try:
+        wait_for(lambda: (folder / "a=1,fails=1" / "run" / "steps").exists())
+    finally:
+        sweep.send_signal(signal.SIGTERM)
+        output, _ = sweep.communicate(timeout=30)
+    assert sweep.returncode == 128 + signal.SIGTERM
+    assert not processes_of(folder)
+    assert CellState.read(folder / "a=1,fails=1").state == "stopped"
+    assert "a=1,fails=1: failed after" in output
+    assert "error: attempt 1 fails; it will be started again" in output
+    assert "the same command continues" in output
+
+    output, _ = (sweep := start_sweep(path, "--jobs", 3, "--retries", 0)).communicate(timeout=60)
+    assert sweep.returncode == 1
+    assert "failed: a=2,fails=3: error: attempt 3 fails" in output
+    assert f"{folder}/a=2,fails=3/log.txt" in output
+    assert "2 of 3 cells are finished; 1 failed." in output
+    report = json.loads((folder / "sweep.json").read_text())
+    assert [cell["state"] for cell in report["cells"]] == ["finished", "failed", "finished"]
+
+
+def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    lanes = Lanes.of_this_machine(4)
+    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "2", "3"]
+    assert lanes.environment(0)["OMP_NUM_THREADS"] == "4"
+    lanes = Lanes.of_this_machine(4, processes=2)
+    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0,1", "2,3"]
+    lanes = Lanes.of_this_machine(2, jobs=4)
+    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert Lanes.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert Lanes.of_this_machine(0, cells=12).jobs == 12
+    assert Lanes.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert Lanes.of_this_machine(0).jobs == 4
+
+
+def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"earlier\nerror: not found\nsome more\n 10%\r 20%\r\x1b[0m\n")
+    assert failure(log, 0, 2) == "error: not found"
+    assert failure(log, 27, 1) == "20%"
+    assert failure(log, 27, -9) == "ended by SIGKILL; last line: 20%"
+    assert failure(log, log.stat().st_size, 1) == "it printed nothing"
+    assert last_line(log) == "20%"
