@@ -18,6 +18,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
     """Load the model and the pairs, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.text.tokenizers.chat_template import stop_tokens
     from hmm_datasets.training.conversations import never_evaluate, preference_splits
     from hmm_datasets.training.lineage import weights_of
@@ -46,6 +47,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
     if chosen.test_fraction is not None:
         data["test_fraction"] = chosen.test_fraction
     data["reference"] = weights_of(chosen.model)
+    add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
     if settings.merge_adapter and "interrupted" not in summary and trainer.is_world_process_zero():
         print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")

@@ -39,6 +39,7 @@ def main(chosen: PromptSettings, settings) -> None:
     """Load the model, the prompts and the rewards, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.text.tokenizers.chat_template import stop_tokens
     from hmm_datasets.training.conversations import conversation_splits, never_evaluate, prompts_of
     from hmm_datasets.training.lineage import weights_of
@@ -75,6 +76,7 @@ def main(chosen: PromptSettings, settings) -> None:
     data = {"prompts": chosen.prompts, "count": len(train), "seed": settings.seed, "rewards": chosen.rewards}
     data |= {name: asdict(chosen)[name] for name in ("tools", "system", "test_fraction") if asdict(chosen)[name]}
     data["reference"] = weights_of(chosen.model)
+    add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
     if settings.merge_adapter and "interrupted" not in summary and trainer.is_world_process_zero():
         print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")

@@ -16,6 +16,7 @@ def main(mixture: MixtureSettings, settings) -> None:
     """Open the streams, load the model, plan, train, save."""
     from transformers import AutoModelForCausalLM, default_data_collator, set_seed
 
+    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainer import Pretrainer
@@ -32,6 +33,7 @@ def main(mixture: MixtureSettings, settings) -> None:
         processing_class=data.tokenizer,
         data_collator=default_data_collator,  # with a tokenizer the Trainer would choose a collator that pads
     )
+    add_task_evaluations(trainer)
     train_and_save(trainer, settings=asdict(mixture), data=data.identity, base=mixture.model)
 
 

@@ -19,6 +19,7 @@ def main(chat: ConversationSettings, settings) -> None:
 
     from transformers import AutoModelForCausalLM, set_seed
 
+    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
     from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
     from hmm_datasets.training.conversations import chat_tokenizer, conversation_splits, never_evaluate
@@ -46,6 +47,7 @@ def main(chat: ConversationSettings, settings) -> None:
         trainer.say(f"{chat.model}: the chat template ends turns without a special token; generation stops at EOS")
     data = {"conversations": chat.conversations, "count": len(train), "seed": settings.seed}
     data |= {name: value for name in ("test_fraction", "chat_template") if (value := getattr(chat, name)) is not None}
+    add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
     if "interrupted" not in summary and trainer.is_world_process_zero():
         if settings.merge_adapter:

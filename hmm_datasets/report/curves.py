@@ -48,7 +48,7 @@ class Panel:
 
 
 def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Panels of loss, rewards, learning rate, gradient norm and throughput, as far as a run has values.
+    """Panels of loss, rewards, tasks, learning rate, gradient norm, throughput and memory, as far as a run has values.
 
     The panel of the loss also has the held-out loss and, if the distribution of the data is known, the cross-entropy
     of the best predictor. Runs on preferences have the margins and accuracies of TRL, runs on rewards have the mean
@@ -67,11 +67,24 @@ def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
         Panel("reward", "reward", _both(history, "reward")),
         Panel("kl", "divergence from the reference (nats per token)", _both(history, "kl")),
         Panel("length", "tokens per completion", _both(history, "completions/mean_length")),
+        Panel("core", "CORE, mean centered accuracy", [_curve(history, "", "core")], ("guessing", 0.0)),
+        Panel("facts", "simple facts continued correctly", [_curve(history, "", "facts")]),
         Panel("learning_rate", "learning rate", [_curve(history, "", "learning_rate")]),
         Panel("grad_norm", "gradient norm", [_curve(history, "", "grad_norm")]),
         Panel("tokens_per_second", "tokens per second", [_curve(history, "", "tokens_per_second")]),
+        Panel("mfu", "model FLOPs utilization", [_curve(history, "", "mfu")]),
+        Panel("memory", "most memory on rank 0 (GiB)", _memory(history)),
     ]
     return [panel for panel in found if any(curve.values for curve in panel.curves)]
+
+
+def _memory(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """What a GPU had in tensors, and what the allocator had reserved."""
+    names = (("in tensors", "memory_allocated"), ("reserved", "memory_reserved"))
+    curves = [_curve(history, label, name) for label, name in names]
+    return [
+        Curve(curve.label, curve.tokens, [value / 2**30 for value in curve.values]) for curve in curves if curve.values
+    ]
 
 
 def _title_of_loss(history: Sequence[Mapping[str, Any]]) -> str:

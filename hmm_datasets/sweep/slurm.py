@@ -40,7 +40,7 @@ def parse_parameters(text: str) -> dict[str, Any]:
 
     ```
     """
-    from ..training.callbacks.interruptions import parse_time
+    from ..stop_requests import parse_time
 
     found: dict[str, Any] = {}
     others: dict[str, str] = {}

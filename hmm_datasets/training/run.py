@@ -24,6 +24,7 @@ from ..report.overview import draw_run
 from ..stop_requests import parse_time
 from .callbacks.evaluation_schedule import LogSpacedEvaluation
 from .callbacks.interruptions import Interruptions
+from .callbacks.profile import Profile
 from .callbacks.progress import ProgressLine
 from .callbacks.samples import Samples
 from .checkpoints.inspection import optimizer_checkpoint
@@ -166,6 +167,8 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     if args.sample_prompts:
         trainer.add_callback(Samples(trainer))
     trainer.add_callback(History(args.output_dir))
+    if args.profile_steps > 0:
+        trainer.add_callback(Profile(trainer))
     trainer.remove_callback(PrinterCallback)
     # Found by name, since the class for notebooks can be imported only with IPython.
     bars = [one for one in trainer.callback_handler.callbacks if type(one).__name__.endswith("ProgressCallback")]

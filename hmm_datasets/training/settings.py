@@ -22,10 +22,11 @@ from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
 from .sources import TrainingData
 from .trackers import check_trackers
+from .watching import WatchSettings
 
 
 @dataclass
-class RunSettings:
+class RunSettings(WatchSettings):
     """Settings that keep the order of examples the same on any number of processes.
 
     This is a mixin for `TrainingArguments` and its subclasses. The user chooses the global batch; accumulation follows

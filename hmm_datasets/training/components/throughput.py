@@ -85,6 +85,7 @@ class Throughput(Component):
     - `memory_allocated` and `memory_reserved`: maximum bytes, on a GPU;
     - `fraction` of the plan that is done, and `seconds_left` at the rate since this start, including evaluations and
       checkpoints;
+    - `global_batch_size` of the step, and under float16 the `loss_scale`;
     - `skipped_steps` so far, and `cost` so far if `price_per_hour` is set.
     """
 
@@ -179,8 +180,11 @@ class Throughput(Component):
             "flops": now.flops,
             "fraction": self.fraction_done(),
             "seconds_left": left * (now.seconds - self._began.seconds) / (now.rows - self._began.rows),
+            "global_batch_size": self.trainer.schedule.size(now.step - 1),
             "skipped_steps": self.trainer.totals.skipped_steps,
         }
+        if (scale := self._loss_scale()) is not None:
+            found["loss_scale"] = scale
         if self.trainer.args.device.type == "cuda":
             peak = peak_flops(torch.cuda.get_device_name(self.trainer.args.device), self.trainer.args.mixed_precision)
             if peak is not None:
@@ -191,3 +195,12 @@ class Throughput(Component):
             self.trainer.totals.cost += seconds / 3600 * devices * self.trainer.args.price_per_hour
             found["cost"] = self.trainer.totals.cost
         return found
+
+    def _loss_scale(self) -> float | None:
+        """What the loss is multiplied by under float16, by torch's scaler or by DeepSpeed; None otherwise."""
+        scaler = self.trainer.accelerator.scaler
+        if scaler is not None:
+            return float(scaler.get_scale())
+        if self.trainer.is_deepspeed_enabled and self.trainer.args.fp16:
+            return float(self.trainer.deepspeed.optimizer.loss_scale)
+        return None

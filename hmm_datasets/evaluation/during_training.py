@@ -1,0 +1,83 @@
+"""Tasks during training: simple facts and questions of CORE, evaluated every so many steps and logged with the loss.
+
+They are evaluated on the model as it is, on all ranks together. Training is not affected: the mode of the model and
+the state of the random numbers are restored. The rows of `history.jsonl` have `facts` (how many of twenty simple facts
+are continued correctly), and with `core_data` also `core`, the mean centered accuracy with its 95% interval
+(`core_low` to `core_high`), and the accuracy of each task as `core/TASK`. A finished run has their curves in `plots/`.
+
+The cost is that of `hmm-datasets evaluate` with these tasks, but without the control of CORE: a forward pass for every
+option of every question, divided among the ranks, and 24 forward passes of twenty short prompts.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import TrainerCallback
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from ..errors import InputError
+from .completions import complete
+from .core.items import score_core
+
+if TYPE_CHECKING:
+    from ..training.trainer import StepTrainer
+
+
+class TaskEvaluations(TrainerCallback):
+    """Evaluates the tasks of the settings every `task_steps` steps, and after the last one.
+
+    Args:
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
+
+    Raises:
+        `InputError`: it has no tokenizer, or ranks have only a part of the weights.
+    """
+
+    def __init__(self, trainer: "StepTrainer"):
+        if trainer.processing_class is None:
+            raise InputError("task_steps is set, but there is no tokenizer to read the tasks; leave it out")
+        if trainer.args.world_size > 1 and (trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
+            raise InputError(
+                "task_steps: each rank has only a part of the weights under ZeRO-3 and FSDP2; leave it out, keep "
+                "checkpoints (keep_every), and evaluate these"
+            )
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Evaluate, if this step is due."""
+        if state.global_step % args.task_steps == 0 or state.global_step == state.max_steps:
+            should_log = control.should_log
+            self.trainer.log(self.measure())
+            control.should_log = should_log  # logging a row counts as the log of this step, which would lose its loss
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """The columns of a row."""
+        trainer, args = self.trainer, self.trainer.args
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        was_training = model.training
+        model.eval()
+        row = {}
+        if args.core_data is not None:
+            found = score_core(
+                model,
+                trainer.processing_class,
+                args.core_data,
+                trainer.accelerator,
+                tasks=args.core_tasks or None,
+                max_per_task=args.core_max_per_task,
+                batch_size=args.per_device_eval_batch_size,
+                corrupted=False,
+            )
+            if found:  # on the main process
+                row |= {"core": found["score"], "core_low": found["low"], "core_high": found["high"]}
+                row |= {f"core/{name}": task["accuracy"] for name, task in found["tasks"].items()}
+        row["facts"] = float(complete(model, trainer.processing_class, open_prompts=(), samples=0)["facts_correct"])
+        model.train(was_training)
+        return row
+
+
+def add_task_evaluations(trainer: "StepTrainer") -> None:
+    """Let a trainer evaluate the tasks of its settings, if there are any."""
+    if trainer.args.task_steps > 0:
+        trainer.add_callback(TaskEvaluations(trainer))
