@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..data.hmm_sequences import HMMSequences
     from ..text.stream import TokenStream
-    from .targets import Documents
 
 REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
 
@@ -237,8 +236,9 @@ class _Subject:
         from ..hmm import causal_lm  # noqa: F401, so that `settings.model` can be an HMM
         from ..hmm.families import Family
         from ..hmm.model import HMM
+        from ..hmm.tokenizer import check_symbols, reads_symbols
         from ..training.models import load_pretrained, tokenizer_of
-        from .targets import open_target
+        from .targets import Documents, open_target
 
         self.settings = settings
         self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
@@ -251,19 +251,24 @@ class _Subject:
             )
         self.source: HMM | Family | None = processes[0] if processes else None
         self.held_out: TokenStream | Documents | None = texts[0] if texts else None
-        self.tokenizer: PreTrainedTokenizerBase | None = tokenizer_of(settings.model)
+        words = isinstance(self.held_out, Documents) and self.held_out.of_symbols
+        self.tokenizer: PreTrainedTokenizerBase | None = tokenizer_of(settings.model, symbols=words)
+        self.reads_symbols = self.tokenizer is not None and reads_symbols(self.tokenizer)
+        if self.reads_symbols:
+            for text in self.held_out.texts:
+                check_symbols(self.tokenizer, text)
 
     def tasks(self) -> list[str]:
         """The tasks in the settings, or all that apply, in the order of `TASKS`."""
         from ..hmm.model import HMM
 
-        has_text = self.tokenizer is not None
+        has_text = self.tokenizer is not None and not self.reads_symbols
         possible = {
             "optimum": self.source is not None,
             "beliefs": isinstance(self.source, HMM) and self.model_type != "hmm",
             "training": bool(self._history())
             or (bool(self.settings.checkpoints or self.settings.revisions) and self.source is not None),
-            "text": self.held_out is not None and has_text,
+            "text": self.held_out is not None and self.tokenizer is not None,
             "core": self.settings.core_data is not None and has_text,
             "chat": self.settings.chat_data is not None and getattr(self.tokenizer, "chat_template", None) is not None,
             "chat_core": getattr(self.tokenizer, "chat_template", None) is not None,

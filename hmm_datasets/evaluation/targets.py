@@ -14,13 +14,21 @@ from ..text.corpora.loading import load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
+from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
+from ..text.tokenizers.words import WordCorpus
+
+_WINDOW = 64  # words, as fits have by default
 
 
 class Documents(NamedTuple):
-    """Held-out documents: the `name` by which they were opened, and their `texts`."""
+    """Held-out documents: the `name` by which they were opened, and their `texts`.
+
+    If `of_symbols`, the texts are words that an HMM was fitted to, which models of its symbols read by name.
+    """
 
     name: str
     texts: list[str]
+    of_symbols: bool = False
 
     @property
     def sha256(self) -> str:
@@ -35,9 +43,9 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
     """Open a target by its name.
 
     Args:
-        name (`str`): one of these: a folder of an HMM, a family or a token stream; a named corpus, whose test split is
-            read; a file of text, all of whose documents count as held out; or the Hub repository of an HMM, a family
-            or a data set of text.
+        name (`str`): one of these: a folder of an HMM, a family or a token stream; `words/` of a fit, whose held-out
+            sentences are read in windows of 64 words; a named corpus, whose test split is read; a file of text, all of
+            whose documents count as held out; or the Hub repository of an HMM, a family or a data set of text.
         max_documents (`int`, *optional*, defaults to 1000): maximum number of documents read from a corpus or file.
 
     Raises:
@@ -53,10 +61,13 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
     if folder.is_dir():
         if (folder / INDEX_NAME).exists():
             return TokenStream(name)
+        if (folder / WORDS_NAME).exists():
+            return _held_out_words(name)
         if (folder / FAMILY_NAME).exists() or (folder / CONFIG_NAME).exists():
             return load_source(name)
         raise InputError(
-            f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family or {INDEX_NAME} of a token stream"
+            f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family, {INDEX_NAME} of a token stream or "
+            f"{WORDS_NAME} of words"
         )
     if name not in CORPORA and not folder.is_file():
         kind = _repository_of_process(name)
@@ -65,6 +76,12 @@ def open_target(name: str, max_documents: int = 1000) -> HMM | Family | TokenStr
     whole = {"split": "train", "test_fraction": 0.0}
     rows = load_corpus(name, kind="text", **(whole if folder.is_file() else {"split": "test"}))
     return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
+
+
+def _held_out_words(name: str) -> Documents:
+    words = WordCorpus.load(name)
+    windows = words.as_windows("test", min(_WINDOW, len(words.test.tokens)))
+    return Documents(name, [" ".join(words.vocabulary[symbol] for symbol in row) for row in windows], of_symbols=True)
 
 
 def _repository_of_process(name: str) -> str | None:

@@ -194,7 +194,10 @@ def test_a_task_that_does_not_apply_says_what_it_needs(run, writer, tmp_path, ca
         ([bare, "--tasks", "poetry"], "tasks has 'poetry'; expected some of optimum, beliefs, training"),
         ([bare, "--targets", hmm, chains], "targets has 2 processes and 0 texts; expected at most one of each"),
         ([bare, "--targets", hmm, "--checkpoints", "true"], "has no checkpoint-*"),
-        ([bare, "--targets", tmp_path], "no config.json of an HMM, family.json of a family or index.json"),
+        (
+            [bare, "--targets", tmp_path],
+            "no config.json of an HMM, family.json of a family, index.json of a token stream or words.json",
+        ),
         ([writer / "model", "--tasks", "core"], "task core: no questions; give their folder with --core_data"),
         ([bare, "--targets", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
         ([tmp_path / "none"], "none: AutoConfig finds nothing to load"),
