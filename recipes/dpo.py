@@ -22,7 +22,6 @@ def main(chosen: PreferenceSettings, settings) -> None:
     from hmm_datasets.text.tokenizers.chat_template import stop_tokens
     from hmm_datasets.training.conversations import never_evaluate, preference_splits
     from hmm_datasets.training.lineage import weights_of
-    from hmm_datasets.training.lora import save_merged
     from hmm_datasets.training.models import limit_length, load_pretrained
     from hmm_datasets.training.post_training import PreferenceTuner
     from hmm_datasets.training.run import train_and_save
@@ -48,9 +47,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
         data["test_fraction"] = chosen.test_fraction
     data["reference"] = weights_of(chosen.model)
     add_task_evaluations(trainer)
-    summary = train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
-    if settings.merge_adapter and "interrupted" not in summary and trainer.is_world_process_zero():
-        print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")
+    train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
 
 
 if __name__ == "__main__":

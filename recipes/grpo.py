@@ -43,7 +43,6 @@ def main(chosen: PromptSettings, settings) -> None:
     from hmm_datasets.text.tokenizers.chat_template import stop_tokens
     from hmm_datasets.training.conversations import conversation_splits, never_evaluate, prompts_of
     from hmm_datasets.training.lineage import weights_of
-    from hmm_datasets.training.lora import save_merged
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training import PolicyTuner
     from hmm_datasets.training.rewards import reward
@@ -77,9 +76,7 @@ def main(chosen: PromptSettings, settings) -> None:
     data |= {name: asdict(chosen)[name] for name in ("tools", "system", "test_fraction") if asdict(chosen)[name]}
     data["reference"] = weights_of(chosen.model)
     add_task_evaluations(trainer)
-    summary = train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
-    if settings.merge_adapter and "interrupted" not in summary and trainer.is_world_process_zero():
-        print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")
+    train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
 
 
 if __name__ == "__main__":

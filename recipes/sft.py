@@ -23,7 +23,6 @@ def main(chat: ConversationSettings, settings) -> None:
     from hmm_datasets.files import write_json
     from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
     from hmm_datasets.training.conversations import chat_tokenizer, conversation_splits, never_evaluate
-    from hmm_datasets.training.lora import save_merged
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training import FineTuner
     from hmm_datasets.training.run import train_and_save
@@ -50,8 +49,6 @@ def main(chat: ConversationSettings, settings) -> None:
     add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
     if "interrupted" not in summary and trainer.is_world_process_zero():
-        if settings.merge_adapter:
-            print(f"{save_merged(settings.output_dir)}: the model with the adapter merged")
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")
         write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})

@@ -91,16 +91,11 @@ def optimize_preferences(
     if reference == "model":
         pairs = pairs.remove_columns(list(REFERENCE_COLUMNS))
     config = DPOConfig(
-        output_dir=str(output_dir),
-        max_steps=steps,
-        per_device_train_batch_size=batch_size,
-        learning_rate=learning_rate,
         beta=optimum.beta,
         max_length=None,
         precompute_ref_log_probs=True,
-        seed=seed,
-        use_cpu=not torch.accelerator.is_available(),
-        **{**COMMON, **(settings or {})},
+        **_arguments(output_dir, steps, batch_size, learning_rate, seed),
+        **COMMON | (settings or {}),
     )
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     trainer = OpenDPOTrainer(
@@ -151,14 +146,9 @@ def optimize_rewards(
     chosen = {"num_generations": batch_size, "generation_kwargs": {}, **COMMON, **(settings or {})}
     chosen["generation_kwargs"] |= {"suppress_tokens": [symbols], "min_new_tokens": optimum.length}
     config = GRPOConfig(
-        output_dir=str(output_dir),
-        max_steps=steps,
-        per_device_train_batch_size=batch_size,
-        learning_rate=learning_rate,
         max_completion_length=optimum.length,
         beta=0.0 if divergence_in == "reward" else optimum.beta,
-        seed=seed,
-        use_cpu=not torch.accelerator.is_available(),
+        **_arguments(output_dir, steps, batch_size, learning_rate, seed),
         **chosen,
     )
     trainer = GRPOTrainer(
@@ -174,6 +164,18 @@ def optimize_rewards(
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return model
+
+
+def _arguments(output_dir: str | Path, steps: int, batch_size: int, learning_rate: float, seed: int) -> dict[str, Any]:
+    """The arguments of both trainers' settings that the caller chooses."""
+    return {
+        "output_dir": str(output_dir),
+        "max_steps": steps,
+        "per_device_train_batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "use_cpu": not torch.accelerator.is_available(),
+    }
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from ..compat.trl import OpenDPOTrainer, OpenGRPOTrainer
 from ..data.shuffled_epochs import ShuffledEpochs
 from ..errors import InputError
 from .conversations import check_marks
-from .lora import lora_config
+from .lora import lora_config, save_merged
 from .models import is_recurrent
 from .plan.plan import Plan
 from .settings import SFTSettings
@@ -37,6 +37,12 @@ class AdapterTrainer(StepTrainer):
         super().__init__(*args, peft_config=peft_config, **kwargs)
         if peft_config is not None and self.is_fsdp_enabled:
             raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
+
+    def save_finished(self) -> None:
+        """Save the adapter or the model in the run's folder, and the merged model if the settings ask for it."""
+        super().save_finished()
+        if self.args.merge_adapter and self.is_world_process_zero():
+            self.say(f"{save_merged(self.args.output_dir)}: the model with the adapter merged")
 
 
 class FineTuner(AdapterTrainer, SFTTrainer):

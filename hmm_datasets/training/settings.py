@@ -151,6 +151,8 @@ class RunSettings(WatchSettings):
                 f"the launcher started {launch_environment.world_size()} processes that do not see each other (world "
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
+        if getattr(self, "sync_ref_model", False):  # a setting of TRL's trainers with a reference
+            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickling, without the Hub token, which must not be written to a file."""
@@ -267,8 +269,6 @@ class DPOSettings(OptimizerSettings, LoRASettings, RunSettings, DPOConfig):
         super().__post_init__()
         if self.z_loss:
             raise InputError("z_loss is set, but preferences have no labels to add it to; leave it out")
-        if self.sync_ref_model:
-            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
 
 
 @dataclass
@@ -297,8 +297,6 @@ class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
         if self.batch_ramp or self.z_loss or self.log_indices:
             name = next(name for name in ("batch_ramp", "z_loss", "log_indices") if getattr(self, name))
             raise InputError(f"{name} is set, but it is not possible with rollouts; leave it out")
-        if self.sync_ref_model:
-            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
         if self.rollout_steps * self.gradient_accumulation_steps != self.steps_per_generation * self.num_iterations:
             raise InputError(
                 f"generation_batch_size {self.generation_batch_size} with num_iterations {self.num_iterations} does "

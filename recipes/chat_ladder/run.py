@@ -24,57 +24,59 @@ CORE_TASKS = "arc_easy copa winograd"
 
 def stages(core_data: str | None = None, max_prompts: int = 4000) -> list[tuple[str, str]]:
     """Title and command of every stage."""
-    here = Path(__file__).parent
     tokens = f"{ROOT}/tokens"
     streams = f"{tokens}/text {tokens}/chat"
-    preferences = f"--model {ROOT}/sft --output {ROOT}/preferences.jsonl --max_prompts {max_prompts}"
-    training = [
-        ("BPE, token streams", f"tokenize --config demo/tokenize_corpus.yaml --output_dir {tokens}"),
+    found = [
+        ("BPE, token streams", f"hmm-datasets tokenize --config demo/tokenize_corpus.yaml --output_dir {tokens}"),
         (
             "pretrain: a Llama on stories",
-            "pretrain --launch cpu2 --config demo/pretrain_text.yaml --per_device_train_batch_size 16 "
-            f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer --train_tokens 2_000_000",
+            _trained("pretrain", "demo/pretrain_text.yaml", f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer")
+            + " --train_tokens 2_000_000",
         ),
         (
             "midtrain: 70% stories, 30% conversations by tokens, the latter packed whole",
-            f"midtrain --launch cpu2 --config demo/midtrain.yaml --model {ROOT}/pretrain --streams {streams} "
-            f"--weights 0.7 0.3 --weigh_by tokens --packed_streams {tokens}/chat --optimizer_from {ROOT}/pretrain",
+            _trained("midtrain", "demo/midtrain.yaml", f"--model {ROOT}/pretrain --streams {streams}")
+            + f" --weights 0.7 0.3 --weigh_by tokens --packed_streams {tokens}/chat --optimizer_from {ROOT}/pretrain",
         ),
         (
             "sft: questions about stories",
-            f"sft --launch cpu2 --config demo/sft.yaml --model {ROOT}/midtrain --num_questions 0 "
-            "--max_conversations 1500",
+            _trained("sft", "demo/sft.yaml", f"--model {ROOT}/midtrain --num_questions 0 --max_conversations 1500"),
         ),
-        ("Right and wrong answers of that model", f"python {shlex.quote(str(here / 'preferences.py'))} {preferences}"),
+        (
+            "Right and wrong answers of that model",
+            f"python {_beside('preferences.py')} --model {ROOT}/sft --output {ROOT}/preferences.jsonl "
+            f"--max_prompts {max_prompts}",
+        ),
         (
             "dpo: right answers rather than wrong ones",
-            f"dpo --launch cpu2 --config chat_ladder/dpo.yaml --model {ROOT}/sft "
-            f"--preferences {ROOT}/preferences.jsonl",
+            _trained("dpo", "chat_ladder/dpo.yaml", f"--model {ROOT}/sft --preferences {ROOT}/preferences.jsonl"),
         ),
         (
             "grpo: rewards for right answers",
-            f"grpo --launch cpu2 --config chat_ladder/grpo.yaml --model {ROOT}/sft --prompts {QUESTIONS}",
+            _trained("grpo", "chat_ladder/grpo.yaml", f"--model {ROOT}/sft --prompts {QUESTIONS}"),
         ),
     ]
-    found = []
-    for title, command in training:
-        if command.startswith("python"):
-            found.append((title, command))
-            continue
-        name = command.partition(" ")[0]
-        output = "" if name == "tokenize" else f" --output_dir {ROOT}/{name}"
-        found.append((title, f"hmm-datasets {command}{output}"))
-    core = "" if core_data is None else f" --core_data {shlex.quote(core_data)} --core_tasks {CORE_TASKS}"
-    core += "" if core_data is None else " --core_max_per_task 200"
-    for name in STAGES:
-        found.append((
+    tasks = "--tasks text chat completions"
+    if core_data is not None:
+        tasks += f" core --core_data {shlex.quote(core_data)} --core_tasks {CORE_TASKS} --core_max_per_task 200"
+    found += [
+        (
             f"{name}: on held-out stories and questions",
             f"hmm-datasets evaluate {ROOT}/{name} --targets {tokens}/text/test --window 128 --by_document true "
-            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 --tasks text chat completions"
-            f"{' core' * bool(core)}{core} --output_dir {ROOT}/evaluation/{name}",
-        ))  # fmt: skip
-    found.append(("All stages", f"python {shlex.quote(str(here / 'table.py'))} {ROOT} --stages {' '.join(STAGES)}"))
-    return found
+            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {tasks} --output_dir {ROOT}/evaluation/{name}",
+        )
+        for name in STAGES
+    ]
+    return [*found, ("All stages", f"python {_beside('table.py')} {ROOT} --stages {' '.join(STAGES)}")]
+
+
+def _trained(recipe: str, config: str, flags: str) -> str:
+    """The command of a stage that trains, whose run is named by its recipe."""
+    return f"hmm-datasets {recipe} --launch cpu2 --config {config} --output_dir {ROOT}/{recipe} {flags}"
+
+
+def _beside(name: str) -> str:
+    return shlex.quote(str(Path(__file__).with_name(name)))
 
 
 STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
