@@ -78,6 +78,9 @@ RECIPE_COMMANDS = {
     "leaky-tokenizer": RecipeCommand(
         "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
     ),
+    "tinystories-hmm": RecipeCommand(
+        "tinystories_hmm/run.py", "experiment: HMMs of words, their sizes and update rules", launches=False
+    ),
 }
 
 LAUNCHER_HELP = """\

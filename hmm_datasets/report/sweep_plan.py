@@ -37,5 +37,8 @@ def _totals(sweep: "Sweep", plan: "SweepPlan") -> str:
         return text
     text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
     if plan.device_hours is None:
-        return f"{text}; hours: set assumed_run, assumed_device or assumed_tokens_per_second"
+        settings = (
+            "assumed_flops" if sweep.recipe == "fit" else "assumed_run, assumed_device or assumed_tokens_per_second"
+        )
+        return f"{text}; hours: set {settings}"
     return f"{text}, {format_duration(3600 * plan.device_hours)} of one device"
