@@ -36,6 +36,7 @@ def sweep_of(content: dict, path):
     return read_sweep(path)
 
 
+@pytest.mark.launch
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "icll"))
     assert len(sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells) == 3 * 2 * 3
