@@ -189,7 +189,7 @@ def emissions(arguments: argparse.Namespace) -> int:
         [epoch for epoch, _ in found],
         states,
         output,
-        title=f"Emissions over the epochs of {folder.resolve().name}",
+        title=f"Emissions of an HMM of {last.num_states} states over the epochs of its fit",
         names=last.vocabulary,
         num_symbols=arguments.top,
     )

@@ -43,6 +43,7 @@ def test_every_recipe_is_a_command_and_every_command_a_recipe():
     parts = {
         "leaky_tokenizer/compare.py",
         "tinystories_hmm/compare.py",
+        "icll/compare.py",
         "chat_ladder/preferences.py",
         "chat_ladder/table.py",
     }
