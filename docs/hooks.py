@@ -16,6 +16,9 @@ PICTURES = {
     "assets/simplex.png": "recipes/belief_geometry/simplex.png",
     "assets/frontier.png": "recipes/known_optimum/frontier.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
+    "assets/updates.png": "recipes/tinystories_hmm/updates.png",
+    "assets/emissions.png": "recipes/tinystories_hmm/emissions.png",
+    "assets/icll.png": "recipes/icll/icll.png",
 }
 """Figures that recipes drew, by their path in the site."""
 

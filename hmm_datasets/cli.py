@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import __version__, chat_command, launch_environment, sweep_command
 from .errors import InputError, one_line_errors
-from .hmm_commands import describe, emissions, entropy_rate, sample, score
+from .hmm_commands import SPLITS, describe, emissions, entropy_rate, plan_fit, sample, score
 from .recipe_commands import RECIPE_COMMANDS, launch_config, start
 from .shipped_files import local_or_shipped
 
@@ -70,7 +70,6 @@ def _add_hmm_commands(commands) -> None:
         metavar="FILE",
         help=".npy, .bin (raw little-endian) or .txt (one line per sequence); by default text to stdout",
     )
-
     command.add_argument("--text", action="store_true", help="write the names of symbols, as words, not their numbers")
 
     command = _add_hmm_command(commands, "score", score, "log-likelihood of sequences, in nats per token")
@@ -81,9 +80,7 @@ def _add_hmm_commands(commands) -> None:
         help=".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
     )
     command.add_argument("--length", type=int, default=64, metavar="L", help="words per window, default 64")
-    command.add_argument(
-        "--split", choices=("train", "test", "unique"), default="test", help="sentences of words/, default test"
-    )
+    command.add_argument("--split", choices=SPLITS, default="test", help="sentences of words/, default test")
 
     command = _add(commands, "emissions", emissions, "draw how the emissions of states change over a fit")
     command.add_argument("fit", type=Path, metavar="FOLDER", help="output folder of hmm-datasets fit")
@@ -116,7 +113,7 @@ def _add_planning_commands(commands) -> None:
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
 
     command = _add(commands, "plan", plan, "tokens, memory and time of a recipe, before it runs")
-    command.add_argument("settings", metavar="FILE.yaml", help="settings of the recipe pretrain, midtrain, sft or dpo")
+    command.add_argument("settings", metavar="FILE.yaml", help="settings of fit, pretrain, midtrain, sft or dpo")
     command.add_argument("--num-processes", type=int, metavar="N", help="ranks; default those of --launch, or 1")
     command.add_argument(
         "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: name of a shipped one, or a file"
@@ -286,10 +283,13 @@ def plan(arguments: argparse.Namespace) -> int:
     import json
 
     from .report.forecast_table import advice_text, forecast_text
+    from .training.plan.fit_plan import is_fit
     from .training.plan.recipe_advice import advise
     from .training.plan.recipe_plan import plan_recipe
 
     file = local_or_shipped(arguments.settings, "recipes")
+    if is_fit(file):
+        return plan_fit(file, arguments)
     launch = None if arguments.launch is None else launch_config(arguments.launch)
     if arguments.devices is not None:
         advice = advise(

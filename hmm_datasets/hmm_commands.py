@@ -15,11 +15,16 @@ from .progress_bars import progress_bar
 from .token_arrays import read_tokens
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from transformers import PreTrainedModel
 
     from .hmm.families import Family
     from .hmm.model import HMM
+
+SPLITS = ("train", "test", "unique", "unique_test")
+"""The sentences of a `WordCorpus`, which is slow to import."""
 
 _CHUNK_TOKENS = 1 << 22
 
@@ -105,23 +110,18 @@ def score(arguments: argparse.Namespace) -> int:
     """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
     import numpy as np
 
+    from .hmm.analysis.window_losses import window_losses
+
     hmm = _load(arguments.hmm)
     tokens = _tokens_to_score(hmm, arguments)
     count, length = tokens.shape
-    rows = max(1, _CHUNK_TOKENS // max(length, _width(hmm, length)))
-    total, before = np.empty(count), np.empty(count)
-    with progress_bar(tokens.size, " tokens") as bar:
-        for start in range(0, count, rows):
-            part = np.asarray(tokens[start : start + rows])
-            total[start : start + rows] = hmm.log_likelihood(part)
-            before[start : start + rows] = hmm.log_likelihood(part[:, :-1])
-            bar.update(part.size)
-    impossible = int(np.isinf(total).sum())
-    print(f"{_mean(-total / length)}, over {count:,} sequences of {length:,} tokens")
+    mean, last = window_losses(hmm, tokens)
+    impossible = int(np.isinf(mean).sum())
+    print(f"{_mean(mean)}, over {count:,} sequences of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the HMM or family")
     else:
-        print(f"{_mean(before - total)} at the last token of each")
+        print(f"{_mean(last)} at the last token of each")
     return 0
 
 
@@ -189,11 +189,25 @@ def emissions(arguments: argparse.Namespace) -> int:
         [epoch for epoch, _ in found],
         states,
         output,
-        title=f"Emissions over the epochs of {folder.resolve().name}",
+        title=f"Emissions of an HMM of {last.num_states} states over the epochs of its fit",
         names=last.vocabulary,
         num_symbols=arguments.top,
     )
     print(output)
+    return 0
+
+
+def plan_fit(file: "Path", arguments: argparse.Namespace) -> int:
+    """Print the plan of a fit as a table or JSON."""
+    import json
+
+    from .report.forecast_table import fit_plan_text
+    from .training.plan.fit_plan import plan_fit_recipe
+
+    if arguments.devices is not None:
+        raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")
+    found = plan_fit_recipe(file, arguments.flags, required=True)
+    print(json.dumps(found) if arguments.json else fit_plan_text(found))
     return 0
 
 
@@ -238,13 +252,6 @@ def _load(name_or_path: str) -> "HMM | Family":
     from .hmm.families import load_source
 
     return load_source(name_or_path)
-
-
-def _width(source: "HMM | Family", length: int) -> int:
-    """Numbers in memory for the log-likelihood of one sequence."""
-    from .hmm.model import HMM
-
-    return source.num_states if isinstance(source, HMM) else length * source.num_symbols
 
 
 def _drawn_by_model(model: "PreTrainedModel", num_symbols: int) -> "Callable[[int, int, int, int], np.ndarray]":

@@ -78,6 +78,10 @@ RECIPE_COMMANDS = {
     "leaky-tokenizer": RecipeCommand(
         "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
     ),
+    "icll": RecipeCommand("icll/run.py", "experiment: in-context learning of HMMs of words", launches=False),
+    "tinystories-hmm": RecipeCommand(
+        "tinystories_hmm/run.py", "experiment: HMMs of words, their sizes and update rules", launches=False
+    ),
 }
 
 LAUNCHER_HELP = """\

@@ -6,13 +6,15 @@ The output of the others is stored, and shown when the lanes before them have fi
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -34,6 +36,8 @@ class SideBySide:
 
 def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> int:
     """Run the stages in order. When one fails, stop those that run in parallel and start no other.
+
+    On SIGTERM the running stages get it too, so that they can save; no other starts, and the exit code is 143.
 
     Args:
         stages (sequence of `Stage` and [`SideBySide`]): the stages.
@@ -59,16 +63,32 @@ class _Run:
         self._total = sum(len(lane) for lanes in groups for lane in lanes)
         self._running: set[subprocess.Popen] = set()
         numbers = iter(range(1, self._total + 1))
-        for lanes in groups:
-            numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
-            try:
-                if len(lanes) == 1:
-                    self._run_lane(numbered[0], shared_environment())
-                else:
-                    self._run_side_by_side(numbered)
-            except BaseException:  # for example an interrupt that only this process received
-                self._stop()
-                raise
+        with self._passing_on_sigterm():
+            for lanes in groups:
+                numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
+                try:
+                    if len(lanes) == 1:
+                        self._run_lane(numbered[0], shared_environment())
+                    else:
+                        self._run_side_by_side(numbered)
+                except BaseException:  # for example an interrupt that only this process received
+                    self._stop()
+                    raise
+
+    @contextmanager
+    def _passing_on_sigterm(self) -> Iterator[None]:
+        def stop(number: int, frame: object) -> None:
+            self.code = self.code or 128 + number
+            self._stop()
+
+        if threading.current_thread() is not threading.main_thread():  # others cannot handle signals
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None stands for a handler not of Python
 
     def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
         spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
@@ -109,6 +129,8 @@ class _Run:
             words = with_this_interpreter(shlex.split(command))
             with subprocess.Popen(words, cwd=self._folder, env=environment, stdout=output, stderr=errors) as process:
                 self._running.add(process)
+                if self.code != 0:  # set since the stage began to start
+                    process.terminate()
                 code = process.wait()
                 self._running.discard(process)
             if code != 0:

@@ -44,6 +44,12 @@ class CorpusSettings:
         default=None,
         metadata={"help": "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."},
     )
+    assumed_tokens: int | None = field(
+        default=None, metadata={"help": "Tokens per epoch that a plan assumes; without it there is no plan of a fit."}
+    )
+    assumed_flops: float | None = field(
+        default=None, metadata={"help": "FLOP/s of the device in float32 that a plan assumes, for hours."}
+    )
     device: str | None = field(
         default=None, metadata={"help": "Device to compute on, such as cuda:1; by default one per process."}
     )
@@ -69,6 +75,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import read_jsonl, write_json
+    from hmm_datasets.hmm.analysis.window_losses import mean_losses
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
     from hmm_datasets.hub.run_cards import write_hmm_card
     from hmm_datasets.report.overview import draw_fit
@@ -82,14 +89,16 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     if settings.is_array:
         train = read_tokens(settings.corpus)
         test = None if settings.test is None else read_tokens(settings.test)
-        num_symbols = settings.num_symbols
+        num_symbols, scored = settings.num_symbols, {} if test is None else {"test": test}
     else:
         words = _words(settings)
         train, test = (
             words.as_windows(split, settings.length, seed=fit_settings.seed) for split in (settings.sentences, "test")
         )
         num_symbols = data["vocabulary_size"] = settings.vocabulary_size
-        vocabulary = words.vocabulary
+        vocabulary, scored = words.vocabulary, {"test": test}
+        if len(words.unique_test.tokens) >= settings.length:
+            scored["unique_test"] = words.as_windows("unique_test", settings.length, seed=fit_settings.seed)
     write_record(output, asdict(settings) | asdict(fit_settings), data, None)
     if state.is_main_process and vocabulary is not None:
         words.save(output / "words", overwrite=True)
@@ -132,6 +141,9 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             "train_tokens": int(train.size),
             "test_tokens": 0 if test is None else int(test.size),
             "seconds": round(time.time() - began, 1),
+        } | {
+            name: mean_losses(result.hmm, windows, device=settings.device or state.device)
+            for name, windows in scored.items()
         }
         write_json(output / "summary.json", summary)
         write_hmm_card(output)

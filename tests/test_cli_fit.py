@@ -43,6 +43,18 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     assert [row["epoch"] for row in rows] == list(range(6))
 
 
+def test_the_summary_has_the_final_token_cross_entropy_of_held_out_sequences(path, tmp_path):
+    np.save(tmp_path / "test.npy", TOKENS[:9])
+    main(["fit", path, "--num-states", "3", "--max-epochs", "2", "--test", str(tmp_path / "test.npy"),
+          "--output", str(tmp_path / "run")])  # fmt: skip
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["test"]
+    hmm = HMM.from_pretrained(tmp_path / "run" / "hmm")
+    last = hmm.log_likelihood(TOKENS[:9, :-1]) - hmm.log_likelihood(TOKENS[:9])
+    assert found["final_token_cross_entropy"] == pytest.approx(last.mean(), abs=1e-12)
+    assert found["cross_entropy"] == pytest.approx(-hmm.log_likelihood(TOKENS[:9]).mean() / 20, abs=1e-12)
+    assert (found["windows"], found["length"]) == (9, 20)
+
+
 def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     for max_epochs in ("2", "5"):
         main(["fit", path, "--num-states", "3", "--max-epochs", max_epochs, "--output", str(tmp_path)])

@@ -90,6 +90,7 @@ def check_command(name: str, words: list[str]) -> None:
     if name == "plan":
         assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
         script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
+        script = "fit_hmm" if "fit_hmm" in arguments.settings else script
         check_flags(f"recipes/{script}.py", [word.replace("-", "_").replace("__", "--", 1) for word in rest])
     else:
         assert not rest, rest

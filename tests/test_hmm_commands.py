@@ -70,7 +70,7 @@ def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
     corpus.save(tmp_path / "words")
     hmm = HMM(**processes.random(3, 7, alpha=0.5, seed=3).tables(), vocabulary=corpus.vocabulary)
     hmm.save_pretrained(tmp_path / "hmm")
-    for split in ("train", "test"):
+    for split in ("train", "test", "unique_test"):
         assert main(["score", str(tmp_path / "hmm"), str(tmp_path / "words"), "--length", "8", "--split", split]) == 0
         expected = -hmm.log_likelihood(corpus.as_windows(split, 8)).mean() / 8
         assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token")

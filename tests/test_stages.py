@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -62,6 +63,25 @@ def test_lanes_share_the_cores_unless_omp_num_threads_is_set(tmp_path, capfd, mo
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run_stages([lanes], tmp_path)
     assert "threads 3" in capfd.readouterr().out
+
+
+def test_sigterm_reaches_the_running_stage_which_may_save_and_nothing_more_starts(tmp_path, capfd):
+    saves = "signal.signal(15, lambda *_: (open('saved', 'w'), sys.exit(0)))"
+    stage = python(f"import signal; {saves}; open('there', 'w'); time.sleep(60)")
+
+    def terminate() -> None:
+        while not (tmp_path / "there").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    assert run_stages([("Saves", stage), ("Next", python("print('next ran')"))], tmp_path) == 128 + signal.SIGTERM
+    thread.join()
+    assert (tmp_path / "saved").exists()
+    assert "next ran" not in capfd.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_an_interrupt_ends_both_lanes(tmp_path):

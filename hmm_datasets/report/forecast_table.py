@@ -54,6 +54,24 @@ def forecast_text(found: dict[str, Any]) -> str:
     return "\n\n".join((_left(rows), _memory_table(found)))
 
 
+def fit_plan_text(found: dict[str, Any]) -> str:
+    """The table of a plan of a fit, see [`~hmm_datasets.hmm.fitting.plan.plan_fit`]."""
+    rows = [
+        ("parameters", f"{found['parameters']:,}", "free ones of the start, transition and emission tables"),
+        ("tokens per epoch", f"{found['tokens_per_epoch']:,}", ""),
+        ("FLOPs per epoch", f"{found['flops_per_epoch']:.4g}", "6 N L H^2, without the loss on held-out sequences"),
+        ("tokens", f"{found['tokens']:,}", "of max_epochs; early stopping may need fewer"),
+        ("FLOPs", f"{found['flops']:.4g}", ""),
+        ("memory", f"{found['memory'] / _GIB:.3g} GiB", "of a batch's beliefs on a GPU, the tables and the counts"),
+    ]
+    if "time" in found:
+        time = found["time"]
+        rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
+    else:
+        rows.append(("time", "unknown", "set assumed_flops to the FLOP/s of the device in float32"))
+    return "\n".join(line.rstrip() for line in _left(rows).splitlines())
+
+
 def advice_text(rows: Sequence[dict[str, Any]]) -> str:
     """A table of the result of [`~hmm_datasets.training.plan.recipe_advice.advise`], and the reasons below it."""
     has_cost = any("cost" in row for row in rows)

@@ -1,7 +1,7 @@
 """The plan of a sweep as a table: its cells, and what they will consume."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..quantities import format_duration
 from .tables import Table
@@ -18,16 +18,25 @@ _WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
 def plan_text(sweep: "Sweep", plan: "SweepPlan", states: "Mapping[str, CellState | None]") -> str:
     """A row for each cell with its plan, if its recipe has one, and the totals."""
     header, rows = ["cell", "state"], []
-    header += ["parameters", "tokens", "FLOPs", "hours"] if plan.cells else []
+    has_cost = any("cost" in found.get("time", {}) for found in plan.cells.values())
+    header += ["parameters", "tokens", "FLOPs", "GiB", "hours", *(["cost"] if has_cost else [])] if plan.cells else []
     for cell in sweep.cells:
         state = states[cell.name]
         row = [cell.name, "new" if state is None else _WORDS.get(state.state, state.state)]
         if plan.cells:
             found = plan.cells[cell.name]
             hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"
-            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", hours]
+            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", _memory(found), hours]
+            row += [f"{found['time']['cost']:,.2f}"] if has_cost else []
         rows.append(row)
-    return f"{Table('', header, rows).text()}\n\n{_totals(sweep, plan)}"
+    note = "GiB: memory per rank, with data parallelism." if plan.cells else ""
+    return f"{Table('', header, rows, note).text()}\n\n{_totals(sweep, plan)}"
+
+
+def _memory(found: Mapping[str, Any]) -> str:
+    """GiB per rank of a run, or of a fit."""
+    memory = found["memory"]
+    return f"{(memory['ddp']['total'] if isinstance(memory, dict) else memory) / 2**30:.3g}"
 
 
 def _totals(sweep: "Sweep", plan: "SweepPlan") -> str:
@@ -37,5 +46,10 @@ def _totals(sweep: "Sweep", plan: "SweepPlan") -> str:
         return text
     text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
     if plan.device_hours is None:
-        return f"{text}; hours: set assumed_run, assumed_device or assumed_tokens_per_second"
-    return f"{text}, {format_duration(3600 * plan.device_hours)} of one device"
+        settings = (
+            "assumed_flops" if sweep.recipe == "fit" else "assumed_run, assumed_device or assumed_tokens_per_second"
+        )
+        return f"{text}; hours: set {settings}"
+    costs = [found["time"].get("cost") for found in plan.cells.values()]
+    cost = f", {sum(costs):,.2f} at price_per_hour" if None not in costs else ""
+    return f"{text}, {format_duration(3600 * plan.device_hours)} of one device{cost}"

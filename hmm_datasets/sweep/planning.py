@@ -29,7 +29,8 @@ class SweepPlan:
 
     Attributes:
         cells (`dict`): for each name of a cell the plan of its run, see
-            [`~hmm_datasets.training.plan.recipe_plan.plan_recipe`]; empty for recipes that have none.
+            [`~hmm_datasets.training.plan.recipe_plan.plan_recipe`] and
+            [`~hmm_datasets.training.plan.fit_plan.plan_fit_recipe`]; empty for recipes that have none.
         num_gpus (`int`): number of GPUs of this machine.
     """
 
@@ -128,6 +129,10 @@ def _plan(
         from ..training.plan.recipe_plan import plan_recipe  # slow, and not needed for all recipes
 
         return plan_recipe(path, num_processes=num_processes, launch_config=launch_config)
+    if recipe == "fit":
+        from ..training.plan.fit_plan import plan_fit_recipe
+
+        return plan_fit_recipe(path)
     from ..training.command_line import parse_settings
 
     parse_settings(*kinds, arguments=["--config", str(path)])

@@ -1,6 +1,6 @@
 """Comparison of clean and leaky: a table in the terminal, `report.json` and `leaky.png` in the experiment's folder.
 
-    python recipes/leaky_tokenizer/compare.py --experiment outputs/leaky_tokenizer --seeds 0 1
+    python recipes/leaky_tokenizer/compare.py --experiment outputs/leaky_tokenizer
 
 It shows the compression of train and held-out text by both tokenizers, the tokens that the leaky tokenizer has because
 of the held-out text, and the bits per byte of the models on the held-out documents. Differences are leaky minus clean,
@@ -8,6 +8,7 @@ on the same documents. Their intervals come from the paired bootstrap over docum
 between training runs, which the seeds show.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ class ComparisonSettings:
     """The experiment to compare."""
 
     experiment: str = field(metadata={"help": "Folder of the runs."})
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the models."})
 
 
 def main(settings: ComparisonSettings) -> None:
@@ -43,11 +43,12 @@ def main(settings: ComparisonSettings) -> None:
 
     compression = {split: compare(*tokenizers, texts(split)) for split in ("test", "train")}
     leaked = tokens_from_test(*tokenizers, texts("train"), texts("test"))
-    models = compare_models(root, settings.seeds)
+    models = {size: compare_models(folders) for size, folders in evaluations(root).items()}
     for split, name in (("test", "held-out"), ("train", "train")):
         print(_compression_table(name, compression[split]), end="\n\n")
     print(_leaked_table(leaked), end="\n\n")
-    print(_models_table(models))
+    for size, found in models.items():
+        print(_models_table(size, found), end="\n\n")
     report = {
         "compression": {split: asdict(found) for split, found in compression.items()},
         "tokens_from_test": asdict(leaked),
@@ -56,11 +57,34 @@ def main(settings: ComparisonSettings) -> None:
     }
     write_json(root / "report.json", report)
     draw(compression, models, root / "leaky.png")
-    print(f"\n{root}/report.json, leaky.png")
+    print(f"{root}/report.json, leaky.png, models/sweep.html")
 
 
-def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
+def evaluations(root: Path) -> dict[str, dict[int, dict[str, Path]]]:
+    """The folders of the evaluations by size, seed and tokenizer.
+
+    Raises:
+        `InputError`: a model is not finished.
+    """
+    from hmm_datasets.files import read_json
+
+    found: dict[str, dict[int, dict[str, Path]]] = {}
+    for cell in read_json(root / "models" / "sweep.json")["cells"]:
+        if cell["state"] != "finished":
+            raise InputError(f"{cell['folder']}: the model is not finished; start the experiment again")
+        settings = cell["settings"]
+        name = Path(settings["tokens"]).parent.name
+        found.setdefault(settings["model"], {}).setdefault(settings["seed"], {})[name] = (
+            Path(cell["folder"]) / "run" / "evaluation"
+        )
+    return found
+
+
+def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
     """Bits per byte of each seed's two models, their difference, and the mean difference over seeds.
+
+    Args:
+        folders (`dict`): for each seed the folders of the evaluations of `clean` and `leaky`.
 
     Returns:
         `dict`: `seeds`, a list with `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the
@@ -74,10 +98,10 @@ def compare_models(root: Path, seeds: list[int]) -> dict[str, Any]:
     from hmm_datasets.statistics import paired_difference
 
     rows, losses, reference = [], {"clean": [], "leaky": []}, None
-    for seed in seeds:
+    for seed, pair in folders.items():
         found = {}
         for name in losses:
-            folder = root / name / f"evaluation-{seed}"
+            folder = pair[name]
             documents = read_jsonl(folder / "items" / "text.jsonl")
             losses[name].append(np.array([row["nats"] for row in documents]) / math.log(2))
             found[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
@@ -123,7 +147,7 @@ def _leaked_table(leaked, max_rows: int = 10) -> str:
     return f"{head}\n{text_table(['token', 'in held-out text', 'in train text'], rows)}" if rows else head
 
 
-def _models_table(models: dict[str, Any]) -> str:
+def _models_table(size: str, models: dict[str, Any]) -> str:
     from hmm_datasets.report.tables import text_table
 
     rows = []
@@ -133,7 +157,7 @@ def _models_table(models: dict[str, Any]) -> str:
         rows.append(
             [str(row["seed"]), f"{row['clean']:.4f}", f"{row['leaky']:.4f}", f"{difference['value']:+.4f}", interval]
         )
-    header = ["bits per byte, seed", "clean", "leaky", "leaky - clean", "95% interval"]
+    header = [f"bits per byte of {size}, seed", "clean", "leaky", "leaky - clean", "95% interval"]
     return f"{text_table(header, rows)}\n({models['documents']:,} held-out documents, {models['bytes']:,} bytes)"
 
 
@@ -146,8 +170,9 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
     left = {"train text": compression["train"].bytes_per_token, "held-out text": compression["test"].bytes_per_token}
     left = {name: (found.value, found.low, found.high) for name, found in left.items()}
     right = {
-        ("mean" if row["seed"] == "mean" else f"seed {row['seed']}"): tuple(row["difference"].values())
-        for row in [*models["seeds"], {"seed": "mean", **models["mean"]}]
+        f"{size}, {'mean' if row['seed'] == 'mean' else 'seed ' + str(row['seed'])}": tuple(row["difference"].values())
+        for size, found in models.items()
+        for row in [*found["seeds"], {"seed": "mean", **found["mean"]}]
     }
     figure = Figure(figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
     panels = figure.subplots(1, 2)

@@ -1,18 +1,106 @@
 """The experiment with a leaky tokenizer, from its first command to its table, at the smallest size."""
 
+import importlib.util
 import json
 
 import pytest
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow]
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import write_json, write_jsonl
+from hmm_datasets.recipe_commands import launch_config
+from hmm_datasets.recipe_settings import recipe_settings
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.sweep.cell_folder import write_yaml
+from hmm_datasets.sweep.planning import check_and_plan
+from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.training.command_line import check_flags, parse_settings
+from hmm_datasets.training.plan.devices import find_device, peak_flops
+
+FOLDER = shipped("recipes") / "leaky_tokenizer"
 
 SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--global_batch_size", 8)
 
 
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"leaky_tokenizer_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RECIPE, COMPARE = load("run"), load("compare")
+
+
+def settings(config: str, *flags: str):
+    return parse_settings(RECIPE.LeakySettings, arguments=["--config", str(FOLDER / config), *flags])[0]
+
+
+@pytest.mark.launch
+def test_the_full_experiment_has_24_models_and_is_planned_without_its_data(tmp_path):
+    chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"))
+    write_yaml(tmp_path / "models.yaml", RECIPE.models_sweep(chosen))
+    assert len(read_sweep(tmp_path / "models.yaml").cells) == 4 * 2 * 3
+    one = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"), "--seeds", "0")
+    planned = RECIPE.planned_sweep(one, tmp_path)
+    write_yaml(
+        tmp_path / "planned.yaml", {**planned, "cells": planned["cells"][:1]}
+    )  # the other tokenizer costs the same
+    found = check_and_plan(read_sweep(tmp_path / "planned.yaml"))
+    assert len(found.cells) == 4
+    for plan in found.cells.values():
+        assert (plan["steps"], plan["tokens"]) == (50_000, 50_000 * 32 * 1024)
+        assert (plan["precision"], plan["row_length"]) == ("bf16", 1024)
+        assert plan["time"]["cost"] == pytest.approx(3.5 * plan["time"]["device_hours"])
+        assert plan["memory"]["ddp"]["total"] < 141e9
+    commands = [command for _, command in RECIPE.planning(chosen, tmp_path / "planned.yaml")]
+    assert "--devices H200 H100 A100 T4 P100 'TPU v3' --models 30m 60m 125m 250m" in commands[-1]
+
+
+def test_stages_and_their_flags_exist(tmp_path):
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path), "--launcher", "cpu2")
+    write_yaml(tmp_path / "models.yaml", RECIPE.models_sweep(chosen))
+    sweep = read_sweep(tmp_path / "models.yaml")
+    assert [cell.varied["seed"] for cell in sweep.cells] == [0, 1, 0, 1]
+    commands = [command.split() for _, command in RECIPE.stages(chosen)]
+    assert [words[1] for words in commands[:3]] == ["tokenize", "tokenize", "sweep"]
+    assert commands[2][-2:] == ["--launch", "cpu2"]
+    for words in commands[:2]:
+        check_flags(words[2:], recipe_settings("tokenize"))
+    check_flags(sweep.cells[0].then[0][2:], recipe_settings("evaluate"))
+
+
+def test_models_are_compared_by_size_on_the_same_documents(tmp_path):
+    cells = []
+    for size, gain in (("1m", 0.5), ("3m", 0.25)):
+        for name in ("clean", "leaky"):
+            folder = tmp_path / f"{name}-{size}"
+            nats = 4.0 - gain * (name == "leaky")
+            write_jsonl(folder / "run/evaluation/items/text.jsonl", [{"nats": nats, "bytes": 2}] * 3)
+            write_json(folder / "run/evaluation/report.json", {"text": {"bits_per_byte": nats}})
+            chosen = {"tokens": f"out/{name}/text", "model": size, "seed": 0}
+            cells.append({"folder": str(folder), "state": "finished", "settings": chosen})
+    write_json(tmp_path / "models/sweep.json", {"cells": cells})
+    found = {size: COMPARE.compare_models(folders) for size, folders in COMPARE.evaluations(tmp_path).items()}
+    in_bits = 0.5 / 0.6931471805599453 / 2
+    assert found["1m"]["mean"]["difference"]["value"] == pytest.approx(-in_bits)
+    assert found["3m"]["mean"]["difference"]["value"] == pytest.approx(-in_bits / 2)
+    write_json(tmp_path / "models/sweep.json", {"cells": [{**cells[0], "state": "failed"}]})
+    with pytest.raises(InputError, match="the model is not finished"):
+        COMPARE.evaluations(tmp_path)
+
+
+def test_a_tpu_has_no_rate_in_float16_and_its_configuration_says_that_it_is_untested():
+    assert find_device("TPU v3").bf16 == 61.5e12
+    assert peak_flops("TPU v3", "fp16") is None
+    assert "UNTESTED" in launch_config("tpu").read_text()
+
+
+@pytest.mark.launch
+@pytest.mark.slow
 def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_path):
     output = tmp_path / "leaky"
     command = ("recipes/leaky_tokenizer/run.py", "--config", "recipes/leaky_tokenizer/small.yaml", *SMALL)
-    settings = ("--micro_batch_size", 8, "--length", 64, "--seeds", 3, "--launcher", "cpu1")
+    settings = ("--micro_batch_size", 8, "--length", 64, "--seeds", 3)
     result = succeeded(program.run(*command, *settings, "--output_dir", output, timeout=500))
     report = json.loads((output / "report.json").read_text())
 
@@ -23,13 +111,14 @@ def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_p
     assert report["tokens_from_test"]["new"] > 0
     assert all(token["in_test"] > 0 for token in report["tokens_from_test"]["from_test"])
 
-    (row,) = report["models"]["seeds"]
+    (row,) = report["models"]["1m"]["seeds"]
     assert row["seed"] == 3
     assert row["difference"]["value"] == pytest.approx(row["leaky"] - row["clean"], abs=1e-9)
     assert row["difference"]["low"] < row["difference"]["high"]
-    assert report["models"]["bytes"] == test["first"]["bytes"], "every byte of every held-out document is scored"
-    runs = [json.loads((output / name / "model-3" / "summary.json").read_text()) for name in ("clean", "leaky")]
+    assert report["models"]["1m"]["bytes"] == test["first"]["bytes"], "every byte of every held-out document is scored"
+    runs = [json.loads(path.read_text()) for path in sorted(output.glob("models/*/run/summary.json"))]
+    assert len(runs) == 2
     assert runs[0]["tokens"] == runs[1]["tokens"], "the same budget"
     assert (output / "leaky.png").stat().st_size > 5_000
-    for said in ("held-out text", "leaky - clean", "bits per byte, seed", "mean"):
+    for said in ("held-out text", "leaky - clean", "bits per byte of 1m, seed", "mean"):
         assert said in result.stdout

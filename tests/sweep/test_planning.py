@@ -52,7 +52,7 @@ def test_what_the_recipe_would_refuse_is_refused_first(sweep_of, entries, messag
 def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
     processes.mess3().save_pretrained(tmp_path / "mess3")
     settings = {"hmm": str(tmp_path / "mess3"), "length": 15, "train_tokens": 10_000, "global_batch_size": 8}
-    settings |= {"per_device_train_batch_size": 8, "assumed_tokens_per_second": 100.0}
+    settings |= {"per_device_train_batch_size": 8, "assumed_tokens_per_second": 100.0, "price_per_hour": 2.0}
     grid = {"model": ["1m", "3m"], "seed": [0, 1]}
     sweep = sweep_of(recipe="pretrain", settings=settings, grid=grid)
     found = check_and_plan(sweep)
@@ -64,6 +64,18 @@ def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
     assert found.device_hours == pytest.approx(sum(plan["time"]["device_hours"] for plan in plans))
     text = plan_text(sweep, found, dict.fromkeys(cell.name for cell in sweep.cells))
     assert f"4 cells of pretrain, in {sweep.output_dir}; together {sum(p['tokens'] for p in plans):,} tokens" in text
+    assert f"{2 * found.device_hours:,.2f} at price_per_hour" in text
+    header, _, row = text.splitlines()[:3]
+    assert header.split() == ["cell", "state", "parameters", "tokens", "FLOPs", "GiB", "hours", "cost"]
+    assert row.split()[5] == f"{plans[0]['memory']['ddp']['total'] / 2**30:.3g}"
+
+
+def test_fits_are_planned_if_their_tokens_are_assumed(sweep_of):
+    settings = {"assumed_tokens": 1_000, "max_epochs": 10, "vocabulary_size": 5}
+    sweep = sweep_of(settings=settings, grid={"num_states": [2, 4]})
+    found = check_and_plan(sweep)
+    assert [plan["flops"] for plan in found.cells.values()] == [6 * 10_000 * states**2 for states in (2, 4)]
+    assert "hours: set assumed_flops" in plan_text(sweep, found, dict.fromkeys(cell.name for cell in sweep.cells))
 
 
 @pytest.mark.parametrize("path", sorted(shipped("recipes/sweeps").glob("*.yaml")), ids=lambda path: path.stem)

@@ -44,6 +44,7 @@ INDEX_NAME = "words.json"
 ARRAYS_NAME = "sentences.safetensors"
 
 _PARTS = ("train", "test", "unique")
+SPLITS = (*_PARTS, "unique_test")
 _SAVED = ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction")
 _WORD = r"[^\W_]+(?:'[^\W_]+)*"
 _TOKEN = re.compile(rf"{_WORD}|\S")
@@ -109,14 +110,19 @@ class WordCorpus:
     num_words: int
     test_fraction: float
 
+    @property
+    def unique_test(self) -> Sentences:
+        """Each distinct sentence of `test` once, in the order of first occurrence."""
+        return Sentences.from_list(list({sentence.tobytes(): sentence for sentence in self.test}.values()))
+
     def as_windows(
-        self, which: Literal["train", "test", "unique"], length: int, seed: int = 0
+        self, which: Literal["train", "test", "unique", "unique_test"], length: int, seed: int = 0
     ) -> UInt16[np.ndarray, "N L"]:
         """Concatenate the sentences in a seeded order and cut them into windows; the remainder is dropped.
 
         Args:
             which (`str`):
-                `"train"`, `"test"` or `"unique"`.
+                `"train"`, `"test"`, `"unique"` or `"unique_test"`.
             length (`int`):
                 Symbols per window.
             seed (`int`, *optional*, defaults to 0):
@@ -128,8 +134,8 @@ class WordCorpus:
         Raises:
             `InputError`: `which` is another name, or the sentences do not fill one window.
         """
-        if which not in _PARTS:
-            raise InputError(f"which={which!r}: expected 'train', 'test' or 'unique'")
+        if which not in SPLITS:
+            raise InputError(f"which={which!r}: expected one of {', '.join(SPLITS)}")
         sentences: Sentences = getattr(self, which)
         if not 1 <= length <= len(sentences.tokens):
             raise InputError(f"length={length}: expected 1 to {len(sentences.tokens)}, the symbols in {which}")

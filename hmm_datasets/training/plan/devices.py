@@ -21,7 +21,7 @@ class Device:
 
     Attributes:
         name (`str`): name in reports.
-        fp16 (`float`): peak in float16, FLOP/s.
+        fp16 (`float`): peak in float16, FLOP/s; 0 if the device does not compute in float16.
         bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
         memory (`int`): bytes.
         link (`float`): bytes per second in one direction to a device of the same machine.
@@ -64,6 +64,9 @@ _DEVICES = (
     (r"P100.*SXM", _device("P100 SXM", 21.2, 16, 80, bf16=False)),
     (r"P100\b", _device("P100 PCIe", 18.7, 16, 16, bf16=False)),
     (r"MI300X", _device("MI300X", 1307.4, 192, 448)),
+    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
+    # divided by its cores.
+    (r"TPU v3", Device("TPU v3 core", 0.0, 61.5 * _T, 16 << 30, 166 * _G)),
     (r"MI250X", _device("MI250X", 383.0, 128, 200)),
 )
 
@@ -88,4 +91,4 @@ def peak_flops(name: str, precision: str) -> float | None:
         precision (`str`): `"bf16"`, `"fp16"` or another. float32 has no rate, since it may or may not use TF32.
     """
     device = find_device(name)
-    return getattr(device, precision) if device is not None and precision in ("bf16", "fp16") else None
+    return getattr(device, precision) or None if device is not None and precision in ("bf16", "fp16") else None

@@ -116,6 +116,11 @@ def test_unique_holds_each_sentence_of_train_once_in_order(corpus):
     assert spoken(corpus, corpus.unique) == list(dict.fromkeys(spoken(corpus, corpus.train)))
 
 
+def test_unique_test_holds_each_sentence_of_test_once_in_order(corpus):
+    assert spoken(corpus, corpus.unique_test) == list(dict.fromkeys(spoken(corpus, corpus.test)))
+    assert 0 < len(corpus.unique_test) <= len(corpus.test)
+
+
 def test_ties_are_broken_by_the_alphabet():
     corpus = build_word_corpus(["b a c. b a c. d."], k=4, test_fraction=0.0)
     assert corpus.vocabulary == (".", "a", "b", "c")
@@ -162,7 +167,7 @@ def test_the_order_of_windows_depends_on_the_seed_alone(corpus):
 
 
 def test_impossible_windows_are_refused(corpus):
-    assert "expected 'train', 'test' or 'unique'" in message(corpus.as_windows, "all", 8)
+    assert "expected one of train, test, unique, unique_test" in message(corpus.as_windows, "all", 8)
     assert f"expected 1 to {len(corpus.test.tokens)}" in message(corpus.as_windows, "test", 10**9)
 
 

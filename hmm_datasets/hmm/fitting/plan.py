@@ -1,0 +1,71 @@
+"""What a fit will consume: parameters, tokens, operations, memory, and time at an assumed rate.
+
+An epoch costs `6 N L H^2` operations for `N` sequences of `L` tokens and `H` states: a product with the transition
+table for each token in the forward pass, in the backward pass, and for the expected counts of moves. The loss on
+held-out sequences is not counted; it costs a third of that for as many tokens. Tables of data sheets have no rate for
+such products in float32, so the rate is one that is given, such as that of an earlier fit.
+"""
+
+from typing import Any
+
+import torch
+
+from ...errors import InputError
+from .baum_welch import batch_rows
+from .settings import FitSettings
+
+
+def plan_fit(
+    settings: FitSettings,
+    num_tokens: int,
+    length: int,
+    num_symbols: int,
+    *,
+    flops_per_second: float | None = None,
+) -> dict[str, Any]:
+    """The plan of a fit that runs for all of its `max_epochs`.
+
+    Args:
+        settings ([`FitSettings`]): settings of the fit.
+        num_tokens (`int`): tokens per epoch.
+        length (`int`): `L`, tokens per sequence.
+        num_symbols (`int`): `E`.
+        flops_per_second (`float`, *optional*): operations per second of the device.
+
+    Returns:
+        `dict`: `parameters`, the free ones of the tables; `tokens_per_epoch` and `flops_per_epoch`; `tokens` and
+        `flops` of all epochs; `memory`, bytes of the beliefs of a batch on a GPU, of the tables and of the counts; and
+        with a rate `time`, a `dict` with `seconds` and `device_hours`.
+
+    Raises:
+        `InputError`: a number is not positive.
+
+    ```python
+    >>> plan_fit(FitSettings(num_states=2, max_epochs=10), 1000, 50, 3)["parameters"]
+    7
+
+    ```
+    """
+    given: dict[str, float] = {"num_tokens": num_tokens, "length": length, "num_symbols": num_symbols}
+    given |= {} if flops_per_second is None else {"flops_per_second": flops_per_second}
+    for name, value in given.items():
+        if not value > 0:
+            raise InputError(f"{name} is {value}; expected a positive number")
+    states, dtype = settings.num_states, getattr(torch, settings.dtype)
+    shape = (max(1, num_tokens // length), length)
+    rows = min(shape[0], settings.batch_size or batch_rows(shape, states, dtype, torch.device("cuda")))
+    per_epoch = 6 * num_tokens * states**2
+    tables = states * (1 + states + num_symbols)
+    found = {
+        "parameters": (states - 1) + states * (states - 1) + states * (num_symbols - 1),
+        "tokens_per_epoch": num_tokens,
+        "flops_per_epoch": per_epoch,
+        "tokens": num_tokens * settings.max_epochs,
+        "flops": per_epoch * settings.max_epochs,
+        # Tables in the type of the recursions; counts, and those of stochastic EM, in float64.
+        "memory": rows * length * states * dtype.itemsize + tables * (dtype.itemsize + 2 * 8),
+    }
+    if flops_per_second is None:
+        return found
+    seconds = found["flops"] / flops_per_second
+    return found | {"time": {"seconds": seconds, "device_hours": seconds / 3600}}

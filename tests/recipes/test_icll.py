@@ -1,0 +1,123 @@
+"""The experiment on in-context learning of languages: its stages and plans, and all of it in a slow test."""
+
+import importlib.util
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, write_json
+from hmm_datasets.hmm.families import load_source
+from hmm_datasets.hmm.model import HMM
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.sweep.cell_folder import write_yaml
+from hmm_datasets.sweep.planning import check_and_plan
+from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.training.command_line import parse_settings
+
+FOLDER = shipped("recipes") / "icll"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"icll_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RECIPE, COMPARE = load("run"), load("compare")
+
+
+def settings(config: str, *flags: str):
+    return parse_settings(RECIPE.ICLLSettings, arguments=["--config", str(FOLDER / config), *flags])[0]
+
+
+def sweep_of(content: dict, path):
+    write_yaml(path, content)
+    return read_sweep(path)
+
+
+@pytest.mark.launch
+def test_the_full_experiment_is_planned_without_its_data(tmp_path):
+    chosen = settings("full.yaml", "--output_dir", str(tmp_path / "icll"))
+    assert len(sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells) == 3 * 2 * 3
+    one = settings("full.yaml", "--output_dir", str(tmp_path / "icll"), "--hmms", "H500-E200", "--kinds", "permuted")
+    RECIPE.stand_ins(one, tmp_path)  # the six sources cost the same
+    found = check_and_plan(sweep_of(RECIPE.models_sweep(one, tmp_path), tmp_path / "models.yaml"))
+    assert len(found.cells) == 3
+    for plan in found.cells.values():
+        assert plan["tokens"] == pytest.approx(5e9, rel=1e-4)
+        assert plan["precision"] == "bf16"
+        assert plan["memory"]["ddp"]["total"] < 141e9
+        assert plan["time"]["cost"] == pytest.approx(3.5 * plan["time"]["device_hours"])
+    assert 20 < 6 * found.device_hours < 30
+    fits = sweep_of(RECIPE.fits_sweep(chosen), tmp_path / "fits.yaml")
+    assert [cell["flops_per_epoch"] for cell in check_and_plan(fits).cells.values()] == [
+        6 * 13_000_000 * states**2 for states in (500, 200, 500)
+    ]
+    commands = [command for _, command in RECIPE.planning(chosen, tmp_path / "fits.yaml", tmp_path / "models.yaml")]
+    assert "--devices H200 H100 A100 T4 --models 10m 38m 135m" in commands[-1]
+
+
+def test_small_sources_are_an_hmm_and_a_family_with_and_without_exact_distribution(tmp_path):
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path))
+    RECIPE.stand_ins(chosen, tmp_path)
+    names = {f"{name}-{kind}" for name in ("H4-E100", "H8-E100", "H16-E100") for kind in ("plain", "permuted")}
+    sources = {path.name: load_source(str(path)) for path in (tmp_path / "sources").iterdir()}
+    assert sources.keys() == names
+    exact = {name for name, source in sources.items() if isinstance(source, HMM) or source.has_exact_distribution}
+    assert names - exact == {"H8-E100-permuted", "H16-E100-permuted"}
+    sweep = sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml")
+    assert len(check_and_plan(sweep).cells) == 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--hmms", "500-100"), "hmms has '500-100'; expected names such as H500-E100"),
+        (("--kinds", "plain", "mixed"), "kinds has 'mixed'; expected some of plain, permuted"),
+        (("--precision", "fp8"), "precision is 'fp8'; expected fp32 or bf16"),
+    ],
+)
+def test_wrong_settings_are_refused(flags, message):
+    with pytest.raises(InputError, match=message):
+        settings("small.yaml", *flags)
+
+
+def test_results_of_exact_and_inexact_sources_are_shown_together(tmp_path):
+    cells = []
+    for name, floor in (("H16-E9-permuted", "oracle"), ("H4-E9-permuted", "bayes"), ("H4-E9-plain", "bayes")):
+        kl = {predictor: {"kl": 0.5} for predictor in (floor, "bigram", "uniform")}
+        optimum = {"cross_entropy": {"model": {"cross_entropy": 2.0}}, "floor": floor, "kl": kl}
+        optimum["bayes_gap"] = {"bayes_gap": 0.25, "standard_error": 0.01}
+        report = {"model": {"parameters": 1000}, "optimum": optimum}
+        write_json(tmp_path / name / "run" / "evaluation" / "report.json", report)
+        chosen = {"hmm": f"somewhere/{name}", "model": "1m", "seed": 0}
+        cells.append({"folder": str(tmp_path / name), "settings": chosen, "state": "finished"})
+    rows = COMPARE.results(cells)
+    assert [(row["kind"], row["states"]) for row in rows] == [("permuted", 4), ("permuted", 16), ("plain", 4)]
+    shown = COMPARE.divergences_table(rows).rows
+    assert [row[4:6] for row in shown] == [["-", "0.5000"], ["0.5000", "-"], ["-", "0.5000"]]
+    assert [row[6] for row in COMPARE.quality_table(rows).rows] == ["bayes", "oracle", "bayes"]
+    COMPARE.draw(rows, tmp_path / "icll.png")
+    assert (tmp_path / "icll.png").stat().st_size > 5_000
+    with pytest.raises(InputError, match="the model is not finished"):
+        COMPARE.results([{**cells[0], "state": "failed"}])
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
+    small = ("--hmms", "H4-E100", "H8-E100", "--fit_epochs", 4, "--train_tokens", 20_000, "--num_sequences", 16)
+    command = ("recipes/icll/run.py", "--config", "recipes/icll/small.yaml", *small, "--output_dir", tmp_path)
+    said = succeeded(program.run(*command, timeout=900)).stdout
+    rows = read_json(tmp_path / "report.json")["models"]
+    floors = {(row["states"], row["kind"]): row["floor"] for row in rows}
+    assert floors == {
+        (4, "plain"): "bayes",
+        (8, "plain"): "bayes",
+        (4, "permuted"): "bayes",
+        (8, "permuted"): "oracle",
+    }
+    assert all(row["excess"] > 0 and row["kl"]["bigram"] > 0 for row in rows)
+    assert (tmp_path / "icll.png").stat().st_size > 5_000
+    assert "Quality of the models by number of states" in said

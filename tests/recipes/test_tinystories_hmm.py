@@ -1,0 +1,136 @@
+"""The experiment on HMMs of words: its stages and plans in this process, and all of it in a slow test."""
+
+import importlib.util
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets.cli import main
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, write_json
+from hmm_datasets.recipe_settings import recipe_settings
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.sweep.cell_folder import write_yaml
+from hmm_datasets.sweep.planning import check_and_plan
+from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.training.command_line import check_flags, parse_settings
+
+FOLDER = shipped("recipes") / "tinystories_hmm"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"tinystories_hmm_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RECIPE, COMPARE = load("run"), load("compare")
+
+
+def settings(config: str, *flags: str):
+    return parse_settings(RECIPE.TinyStoriesSettings, arguments=["--config", str(FOLDER / config), *flags])[0]
+
+
+def planned(config: str, folder: Path) -> dict:
+    found = {}
+    for name, content in RECIPE.sweeps(settings(config, "--output_dir", str(folder))).items():
+        write_yaml(folder / f"{name}.yaml", content)
+        sweep = read_sweep(folder / f"{name}.yaml")
+        found[name] = sweep, check_and_plan(sweep)
+    return found
+
+
+def test_the_full_experiment_is_planned_without_its_data(tmp_path):
+    found = planned("full.yaml", tmp_path)
+    sizes, plan = found["sizes"]
+    ways = {name: sizes.values_of(name) for name in ("vocabulary_size", "num_states", "length")}
+    assert set(map(tuple, ways.values())) == {(100, 200, 300, 400, 500, 600)}
+    assert len(sizes.cells) == 216
+    largest = plan.cells["vocabulary_size=600,num_states=600,length=600,seed=0"]
+    assert largest["parameters"] == 599 + 600 * 599 + 600 * 599
+    assert largest["flops_per_epoch"] == 6 * 27_000_000 * 600**2
+    assert 0 < largest["memory"] < 4 << 30
+    assert plan.device_hours == pytest.approx(plan.total("flops") / 1e13 / 3600)
+    updates, _ = found["updates"]
+    assert updates.values_of("update_every") == [1, 2, 8, 16, 32, None]
+    assert len(updates.cells) == 11
+
+
+def test_a_small_experiment_has_no_plan_but_its_settings_are_those_of_fit(tmp_path):
+    found = planned("small.yaml", tmp_path)
+    assert [(len(sweep.cells), plan.cells) for sweep, plan in found.values()] == [(9, {}), (11, {})]
+
+
+def test_the_best_fit_has_the_largest_vocabulary_and_all_must_be_finished(tmp_path):
+    def cell(words, loss, state="finished"):
+        settings = {"vocabulary_size": words}
+        return {"name": f"E={words}", "folder": f"{words}-{loss}", "settings": settings, "state": state,
+                "values": {"test.cross_entropy": loss}}  # fmt: skip
+
+    write_json(tmp_path / "updates" / "sweep.json", {"cells": []})
+    write_json(tmp_path / "sizes" / "sweep.json", {"cells": [cell(100, 2.0), cell(200, 3.1), cell(200, 3.0)]})
+    assert RECIPE.best_fit(tmp_path) == Path("200-3.0/run")
+    write_json(tmp_path / "updates" / "sweep.json", {"cells": [cell(200, None, "stopped")]})
+    with pytest.raises(InputError, match="1 fits are not finished, such as E=200; the same command continues"):
+        RECIPE.best_fit(tmp_path)
+
+
+def test_commands_of_stages_have_flags_that_exist(tmp_path):
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path / "with space"))
+    commands = [shlex.split(command) for _, command in RECIPE.on_the_best(chosen, tmp_path / "best")]
+    for words in commands:
+        if words[1] in ("pretrain", "evaluate"):
+            check_flags(words[3 if words[1] == "evaluate" else 2 :], recipe_settings(words[1]))
+    assert [words[1] for words in commands[:5]] == ["emissions", "sample", "pretrain", "evaluate", "sample"]
+    assert str(tmp_path / "with space" / "llama") in commands[4]
+
+
+def test_a_fit_is_planned_by_the_command(tmp_path, capsys):
+    flags = ("--assumed_tokens", "1000", "--assumed_flops", "1e9", "--num_states", "10", "--vocabulary_size", "20")
+    assert main(["plan", "demo/fit_hmm.yaml", *flags]) == 0
+    said = capsys.readouterr().out
+    assert f"{9 + 90 + 190:,}  free ones" in said
+    assert "6e+05  6 N L H^2" in said
+    main(["plan", "demo/fit_hmm.yaml", *flags, "--json"])
+    assert json.loads(capsys.readouterr().out)["time"]["seconds"] == pytest.approx(100 * 6e5 / 1e9)
+    for flags, message in (((), "set assumed_tokens"), (("--devices", "T4"), "set --assumed_flops instead")):
+        with pytest.raises(SystemExit):
+            main(["plan", "demo/fit_hmm.yaml", *flags])
+        assert message in capsys.readouterr().err
+
+
+def test_curves_and_tables_are_those_of_the_histories(tmp_path):
+    cells = []
+    for every, rule, seed in ((1, "replace", 0), (1, "replace", 1), (None, "stochastic", 0)):
+        folder = tmp_path / f"{every}-{seed}"
+        rows = [{"updates": 4, "test_log_likelihood": -4.0 + epoch - seed} for epoch in range(3)]
+        (folder / "run" / "fit").mkdir(parents=True)
+        (folder / "run" / "fit" / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        cells.append({"folder": str(folder), "settings": {"update_every": every, "update_rule": rule}})
+    curves = COMPARE.held_out_curves(cells)
+    assert curves[1, "replace"] == {"losses": [4.5, 3.5, 2.5], "updates": 4, "best_epoch": 2}
+    (_, last) = COMPARE.updates_table(curves).rows
+    assert last == ["all", "-", "4", "3.0000", "2.0000", "2.0000", "2", "2.0000"]
+    COMPARE.draw_updates(curves, tmp_path / "updates.png")
+    assert (tmp_path / "updates.png").stat().st_size > 5_000
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
+    small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6, "--update_every", 1, 8, "--update_epochs", 4)
+    small += ("--pretrain_tokens", 20_000, "--output_dir", tmp_path)
+    command = ("recipes/tinystories_hmm/run.py", "--config", "recipes/tinystories_hmm/small.yaml")
+    said = succeeded(program.run(*command, *small, timeout=900)).stdout
+    report = read_json(tmp_path / "report.json")
+    assert len(report["updates"]) == 5
+    assert [len(sentences) for sentences in report["sentences"].values()] == [10, 10]
+    assert report["llama"]["kl"]["bayes"]["kl"] > 0
+    fit = read_json(Path(report["best"]) / "summary.json")
+    assert {"cross_entropy", "final_token_cross_entropy"} <= fit["unique_test"].keys()
+    for name in ("updates.png", "emissions.png", "report.md", "sizes/sweep.csv"):
+        assert (tmp_path / name).stat().st_size > 200
+    assert "Sentences of the Llama" in said
