@@ -121,6 +121,12 @@ def _add_planning_commands(commands) -> None:
     command.add_argument(
         "--launch", "--config-file", metavar="CONFIG", help="a launch configuration: name of a shipped one, or a file"
     )
+    command.add_argument(
+        "--assumed-vocab-size",
+        type=int,
+        metavar="V",
+        help="plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
+    )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.epilog = (
         "All other flags are those of the recipe and override the file; --assumed_device H200, for example, gives the "
@@ -279,6 +285,7 @@ def plan(arguments: argparse.Namespace) -> int:
         arguments.flags,
         num_processes=arguments.num_processes,
         launch_config=None if arguments.launch is None else launch_config(arguments.launch),
+        assumed_vocab_size=arguments.assumed_vocab_size,
     )
     print(json.dumps(found) if arguments.json else forecast_text(found))
     return 0

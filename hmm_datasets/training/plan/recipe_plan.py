@@ -19,6 +19,7 @@ from ..lora import with_adapter
 from ..models import ModelSettings, limit_length, load_pretrained, new_model
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
+from .assumed_data import AssumedData
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -36,6 +37,7 @@ def plan_recipe(
     *,
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
 ) -> dict[str, Any]:
     """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py` or `sft.py` describes, or `dpo.py`.
 
@@ -46,9 +48,11 @@ def plan_recipe(
         flags (sequence of `str`): flags of the recipe that override the file.
         num_processes (`int`, *optional*): number of ranks; by default that of `launch_config`, or one.
         launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
+        assumed_vocab_size (`int`, *optional*): for pretraining and midtraining, plan without opening the HMM or the
+            token streams, for a vocabulary of this size; the model to midtrain may then be the name of a preset.
 
     Returns:
-        `dict`: see [`forecast`].
+        `dict`: see [`forecast`]; and `assumed_vocab_size`.
 
     Raises:
         `InputError`: settings that the recipe would refuse too.
@@ -60,7 +64,15 @@ def plan_recipe(
     content = read_yaml(Path(path))
     with _launched_in(str(launch.get("mixed_precision", "no"))):
         *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
-    if isinstance(settings, PretrainSettings):
+    if assumed_vocab_size is not None:
+        if not isinstance(settings, PretrainSettings):
+            raise InputError(
+                f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are not "
+                "known without their tokenizer; leave it out"
+            )
+        data = AssumedData(chosen[0], assumed_vocab_size)
+        config = (chosen[1] if len(chosen) == 2 else ModelSettings(chosen[0].model)).config(data)
+    elif isinstance(settings, PretrainSettings):
         data = chosen[0].load()
         config = chosen[1].config(data) if len(chosen) == 2 else load_pretrained(AutoConfig, chosen[0].model)
     else:
@@ -78,7 +90,8 @@ def plan_recipe(
             model = with_adapter(model, settings)
     plan = settings.plan(data, model, world_size)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    return forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now(), trained=trained)
+    found = forecast(plan, settings, config, world_size=world_size, now=datetime.datetime.now(), trained=trained)
+    return found | {"assumed_vocab_size": assumed_vocab_size}
 
 
 def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
