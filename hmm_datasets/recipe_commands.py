@@ -78,6 +78,15 @@ RECIPE_COMMANDS = {
     "leaky-tokenizer": RecipeCommand(
         "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
     ),
+    "wordplay": RecipeCommand(
+        "wordplay/run.py", "experiment: a text by characters; DDP, ZeRO and FSDP side by side", launches=False
+    ),
+    "tr1": RecipeCommand(
+        "tr1/run.py", "experiment: a growing global batch under ZeRO, in chained jobs", launches=False
+    ),
+    "zac-gpt": RecipeCommand(
+        "zac_gpt/run.py", "experiment: pretraining to a chat model of half a billion parameters", launches=False
+    ),
 }
 
 LAUNCHER_HELP = """\

@@ -18,8 +18,8 @@
 | 6.7b | 32 | 4096 | 6439 million |
 | 13b | 40 | 5120 | 12590 million |
 
-The last five have the depths and widths, and the names, of Brown et al., "Language models are few-shot learners", 2020,
-table 2.1, whose numbers of parameters include embeddings.
+The last five have the names, depths and widths of Brown et al., "Language models are few-shot learners", 2020, table
+2.1, whose numbers of parameters include embeddings.
 
 `dN` instead of a preset sets only the depth: `N` layers, width `64 N`, `N` heads. Any other name is that of a
 transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).

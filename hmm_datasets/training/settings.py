@@ -94,8 +94,10 @@ class RunSettings:
     assumed_mfu: float = field(default=0.4, metadata={"help": "Assumed model FLOPs utilization of assumed_device."})
     batch_ramp: list[str] = field(
         default_factory=list,
-        metadata={"help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
-            "START+INCREMENT:ROWS: 16+16:5000000 reaches global_batch_size after 5 million rows."},
+        metadata={
+            "help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
+            "START+INCREMENT:ROWS: 16+16:5000000 reaches global_batch_size after 5 million rows."
+        },
     )
     z_loss: float = field(
         default=0.0, metadata={"help": "Weight of the z-loss (mean squared log-normalizer) in the loss, such as 1e-4."}

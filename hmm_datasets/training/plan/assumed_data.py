@@ -16,11 +16,11 @@ class AssumedData(TrainingData):
     """
 
     rows_per_epoch = None
-    identity: dict = {}
 
     def __init__(self, settings: DataSettings | MixtureSettings, vocab_size: int):
         if vocab_size < 1:
             raise InputError(f"assumed_vocab_size is {vocab_size}; expected 1 or more")
+        self.identity = {}
         symbols = getattr(settings, "hmm", None) is not None
         self.vocab_size = vocab_size + symbols  # a beginning token stands before the symbols of an HMM
         self.row_length = settings.length + symbols

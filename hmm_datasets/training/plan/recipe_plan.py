@@ -67,8 +67,8 @@ def plan_recipe(
     if assumed_vocab_size is not None:
         if not isinstance(settings, PretrainSettings):
             raise InputError(
-                f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are not "
-                "known without their tokenizer; leave it out"
+                f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are "
+                "not known without their tokenizer; leave it out"
             )
         data = AssumedData(chosen[0], assumed_vocab_size)
         config = (chosen[1] if len(chosen) == 2 else ModelSettings(chosen[0].model)).config(data)
