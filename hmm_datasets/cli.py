@@ -129,6 +129,12 @@ def _add_planning_commands(commands) -> None:
     command.add_argument(
         "--network", type=float, default=25, metavar="GB/S", help="per device, between machines of eight; default 25"
     )
+    command.add_argument(
+        "--assumed-vocab-size",
+        type=int,
+        metavar="V",
+        help="plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
+    )
     command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.epilog = (
         "All other flags are those of the recipe and override the file; --assumed_device H200, for example, gives the "
@@ -300,12 +306,19 @@ def plan(arguments: argparse.Namespace) -> int:
             ranks=arguments.ranks,
             network=arguments.network * 1e9,
             launch_config=launch,
+            assumed_vocab_size=arguments.assumed_vocab_size,
         )
         print(json.dumps(advice) if arguments.json else advice_text(advice))
         return 0
     if arguments.models is not None:
         raise InputError("--models is for --devices; name one model with --model, or the devices to compare")
-    found = plan_recipe(file, arguments.flags, num_processes=arguments.num_processes, launch_config=launch)
+    found = plan_recipe(
+        file,
+        arguments.flags,
+        num_processes=arguments.num_processes,
+        launch_config=launch,
+        assumed_vocab_size=arguments.assumed_vocab_size,
+    )
     print(json.dumps(found) if arguments.json else forecast_text(found))
     return 0
 

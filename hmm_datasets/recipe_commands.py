@@ -82,6 +82,15 @@ RECIPE_COMMANDS = {
     "tinystories-hmm": RecipeCommand(
         "tinystories_hmm/run.py", "experiment: HMMs of words, their sizes and update rules", launches=False
     ),
+    "wordplay": RecipeCommand(
+        "wordplay/run.py", "experiment: a text by characters; DDP, ZeRO and FSDP side by side", launches=False
+    ),
+    "tr1": RecipeCommand(
+        "tr1/run.py", "experiment: a growing global batch under ZeRO, in chained jobs", launches=False
+    ),
+    "zac-gpt": RecipeCommand(
+        "zac_gpt/run.py", "experiment: pretraining to a chat model of half a billion parameters", launches=False
+    ),
 }
 
 LAUNCHER_HELP = """\

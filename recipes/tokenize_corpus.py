@@ -10,6 +10,8 @@ instead of a new one, so that a corpus can be added later, in another folder:
     hmm-datasets tokenize --corpus none --conversations more.jsonl --tokenizer outputs/a/tokenizer \
         --output_dir outputs/more
 
+With `--vocabulary characters` the new tokenizer has one token per character of the corpus, train and held out.
+
 Both splits of a corpus are written in one pass over its first `max_documents` rows. A hash of its words decides
 whether a document is held out; if a file has only one text, its end is held out. Everything is opened and checked
 before the work starts. A run that was stopped continues after the last whole shard of each split when it is started
@@ -47,8 +49,11 @@ class TokenizeSettings:
         default_factory=lambda: ["train"],
         metadata={"help": "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."},
     )
+    vocabulary: str = field(
+        default="bpe", metadata={"help": "Kind of a new tokenizer: bpe, or characters for one token per character."}
+    )
     vocab_size: int = field(
-        default=4096, metadata={"help": "Vocabulary size of a new tokenizer, special tokens included."}
+        default=4096, metadata={"help": "Vocabulary size of a new BPE tokenizer, special tokens included."}
     )
     split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
     test_fraction: float = field(default=0.1, metadata={"help": "Share of the documents that is held out."})
@@ -67,6 +72,13 @@ class TokenizeSettings:
             raise InputError("corpus is none, so there is no text to train a tokenizer on; set tokenizer")
         if self.corpus is None and not self.conversations:
             raise InputError("corpus is none and conversations is none; set one of them")
+        if self.vocabulary not in ("bpe", "characters"):
+            raise InputError(f"vocabulary is {self.vocabulary!r}; expected bpe or characters")
+        if self.vocabulary == "characters" and self.conversations and self.tokenizer is None:
+            raise InputError(
+                f"vocabulary is characters, which has no chat template for {self.conversations[0]}; set conversations "
+                "to none"
+            )
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction is {self.test_fraction}; expected above 0 and below 1")
         if not set(self.tokenizer_splits) <= {"train", "test"} or not self.tokenizer_splits:
@@ -102,6 +114,8 @@ def main(settings: TokenizeSettings) -> None:
     output = Path(settings.output_dir)
     chosen = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
     data = {name: value for name, value in asdict(settings).items() if name != "output_dir"}
+    if settings.vocabulary == "bpe":
+        del data["vocabulary"]
     if len(settings.conversations) < 2:
         data["conversations"] = next(iter(settings.conversations), None)
     remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} uses this tokenizer there"
@@ -138,12 +152,15 @@ def _splits(folder: Path) -> dict[str, Path]:
 
 
 def _trained(settings: TokenizeSettings, chosen: dict):
-    """A tokenizer trained on the text of `tokenizer_splits`."""
+    """A tokenizer trained on the text of `tokenizer_splits`, or of the characters of both splits."""
     from itertools import chain
 
-    from hmm_datasets.text.corpora.loading import load_corpus
+    from hmm_datasets.text.corpora.loading import load_corpus, read_splits
     from hmm_datasets.text.tokenizers.bpe import train_bpe
+    from hmm_datasets.text.tokenizers.characters import character_tokenizer
 
+    if settings.vocabulary == "characters":
+        return character_tokenizer(row["text"] for _, row in read_splits(settings.corpus, kind="text", **chosen))
     splits = (load_corpus(settings.corpus, split=split, kind="text", **chosen) for split in settings.tokenizer_splits)
     texts = chain.from_iterable(rows["text"] for rows in splits)
     return train_bpe(texts, settings.vocab_size, split_pattern=settings.split_pattern)

@@ -30,12 +30,16 @@ def forecast_text(found: dict[str, Any]) -> str:
         ("FLOPs", f"{found['flops']:.4g}", "of the model, without padding and recomputation"),
     ]
     if found["batch_ramp"]:
-        rows.insert(3, ("batch ramp", " ".join(found["batch_ramp"]), "rows:steps, before the full batch"))
+        stages = found["batch_ramp"]
+        told = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
+        rows.insert(3, ("batch ramp", " ".join(told), f"rows:steps of {len(stages)} stages before the full batch"))
     if found["trained_parameters"] < found["parameters"]:
         rows.insert(
             1, ("trained", f"{found['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
         )
-    if not found["corpora"] and found["epochs"] is None:
+    if found.get("assumed_vocab_size") is not None:
+        rows.append(("epochs", "unknown", f"the data were not read; a vocabulary of {found['assumed_vocab_size']:,}"))
+    elif not found["corpora"] and found["epochs"] is None:
         rows.append(("epochs", "none", "no sequence is repeated"))
     elif not found["corpora"]:
         rows.append(("epochs", f"{found['epochs']:,.2f}", f"{found['rows']:,} rows in all"))

@@ -12,6 +12,14 @@
 | 135m | 12 | 960 | 133 million |
 | 250m | 16 | 1152 | 255 million |
 | 500m | 24 | 1280 | 473 million |
+| 760m | 24 | 1536 | 680 million |
+| 1.3b | 24 | 2048 | 1210 million |
+| 2.7b | 32 | 2560 | 2514 million |
+| 6.7b | 32 | 4096 | 6439 million |
+| 13b | 40 | 5120 | 12590 million |
+
+The last five have the names, depths and widths of Brown et al., "Language models are few-shot learners", 2020, table
+2.1, whose numbers of parameters include embeddings.
 
 `dN` instead of a preset sets only the depth: `N` layers, width `64 N`, `N` heads. Any other name is that of a
 transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).
@@ -57,6 +65,11 @@ PRESETS = {
     "135m": Shape(12, 960),
     "250m": Shape(16, 1152),
     "500m": Shape(24, 1280),
+    "760m": Shape(24, 1536),
+    "1.3b": Shape(24, 2048),
+    "2.7b": Shape(32, 2560),
+    "6.7b": Shape(32, 4096),
+    "13b": Shape(40, 5120),
 }
 
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
@@ -69,7 +82,7 @@ class ModelSettings:
 
     model: str = field(
         default="10m",
-        metadata={"help": "A size (1m to 500m), a depth (d12), or a configuration of transformers."},
+        metadata={"help": "A size (1m to 13b), a depth (d12), or a configuration of transformers."},
     )
     tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
     attention: str = field(default="sdpa", metadata={"help": f"Implementation of attention: {', '.join(ATTENTION)}."})

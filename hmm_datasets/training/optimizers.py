@@ -161,6 +161,21 @@ def named_optimizer(
     return _optimizer(args, groups)
 
 
+def scaled_learning_rate(args) -> float:
+    """The peak learning rate, scaled by the number of processes if `scale_learning_rate` asks for it."""
+    return args.learning_rate * (math.sqrt(args.world_size) if args.scale_learning_rate == "sqrt" else 1.0)
+
+
+@contextlib.contextmanager
+def resolved_learning_rate(args) -> Iterator[None]:
+    """Within this context, `args.learning_rate` is the scaled one; an optimizer is created in it."""
+    given, args.learning_rate = args.learning_rate, scaled_learning_rate(args)
+    try:
+        yield
+    finally:
+        args.learning_rate = given
+
+
 @contextlib.contextmanager
 def resolved_schedule(args, num_training_steps: int) -> Iterator[None]:
     """Within this context, `args.lr_scheduler_kwargs` are those resolved for a run of `num_training_steps` steps."""
@@ -206,6 +221,8 @@ def check_optimizer(args) -> None:
         raise InputError(
             f"matrix_optimizer is {args.matrix_optimizer!r}; expected one of {', '.join(MATRIX_OPTIMIZERS)}"
         )
+    if args.scale_learning_rate not in (None, "sqrt"):
+        raise InputError(f"scale_learning_rate is {args.scale_learning_rate!r}; expected sqrt, or leave it out")
     if not args.decay_steps >= 0:
         raise InputError(f"decay_steps is {args.decay_steps}; expected a share of the run below 1, or steps")
     args.learning_rate_factors = _read_factors(args.learning_rate_factors)

@@ -95,7 +95,10 @@ class RunSettings(WatchSettings):
     assumed_mfu: float = field(default=0.4, metadata={"help": "Assumed model FLOPs utilization of assumed_device."})
     batch_ramp: list[str] = field(
         default_factory=list,
-        metadata={"help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300."},
+        metadata={
+            "help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
+            "START+INCREMENT:ROWS: 16+16:5000000 reaches global_batch_size after 5 million rows."
+        },
     )
     z_loss: float = field(
         default=0.0, metadata={"help": "Weight of the z-loss (mean squared log-normalizer) in the loss, such as 1e-4."}
@@ -215,6 +218,10 @@ class OptimizerSettings:
     learning_rate_factors: dict[str, Any] | str | None = field(
         default=None,
         metadata={"help": "Regular expressions on parameter names, and factors of their learning rate."},
+    )
+    scale_learning_rate: str | None = field(
+        default=None,
+        metadata={"help": "sqrt to multiply learning_rate by the square root of the number of processes."},
     )
     decay_steps: float = field(
         default=0.2,

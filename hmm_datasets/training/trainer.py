@@ -33,7 +33,7 @@ from .components.throughput import Throughput
 from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
-from .optimizers import named_optimizer, resolved_schedule
+from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
 from .plan.plan import Plan
 from .vocabulary import pad_output, vocabulary_multiple
 
@@ -134,12 +134,13 @@ class StepTrainer(ShardedTrainer):
         )
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        """Create the optimizer, unless there is one."""
-        if self.optimizer is None:
-            trained = self.model if model is None else model
-            decayed = set(self.get_decay_parameter_names(trained))
-            self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
-        return super().create_optimizer(model)
+        """Create the optimizer, unless there is one, with a learning rate scaled as the settings ask."""
+        with resolved_learning_rate(self.args):
+            if self.optimizer is None:
+                trained = self.model if model is None else model
+                decayed = set(self.get_decay_parameter_names(trained))
+                self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
+            return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""

@@ -159,6 +159,24 @@ def test_the_default_is_fused_adamw_without_decay_on_norms(tmp_path):
     assert {parameter.ndim for parameter in plain["params"]} == {1}
 
 
+# Learning rates by the number of processes
+
+
+def test_the_learning_rate_grows_with_the_square_root_of_the_number_of_processes(tmp_path, monkeypatch):
+    """Only if it is asked for, with every optimizer; the setting itself stays as it was given."""
+    for given in ({}, {"matrix_optimizer": "muon"}, {"learning_rate_factors": {"embed_tokens": 0.5}}):
+        for scale, factor in ((None, 1.0), ("sqrt", 2.0)):
+            run = trainer(tmp_path, learning_rate=0.01, scale_learning_rate=scale, **given)
+            monkeypatch.setattr(type(run.args), "world_size", 4)
+            rates = {group["lr"] for group in run.create_optimizer().param_groups}
+            monkeypatch.undo()
+            assert rates == {0.01 * factor} | ({0.005 * factor} if "learning_rate_factors" in given else set())
+            assert (run.args.learning_rate, run.args.to_dict()["scale_learning_rate"]) == (0.01, scale)
+    assert rates_of(tmp_path, scale_learning_rate="sqrt") == rates_of(tmp_path), "one process changes nothing"
+    message = "scale_learning_rate is 'linear'; expected sqrt, or leave it out"
+    assert error(settings, tmp_path, scale_learning_rate="linear") == message
+
+
 # Learning rates by name
 
 

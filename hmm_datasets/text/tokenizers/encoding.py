@@ -6,6 +6,7 @@ text. Time is linear in the bytes of text; memory is about 5 bytes per byte of t
 encoded as a whole, so that its ids do not depend on cuts.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -117,6 +118,9 @@ class Encoder:
 def _fast_tokenizer(state: str):
     import fastokens
 
+    model = json.loads(state)["model"]
+    if model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("byte_fallback"):
+        return None  # fastokens refuses a text with a byte outside of the vocabulary
     try:
         return fastokens.Tokenizer.from_json_str(state)
     except (ValueError, NotImplementedError) as error:  # an unsupported model or split pattern

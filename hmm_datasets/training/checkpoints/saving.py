@@ -30,7 +30,7 @@ _SETTINGS = (
     *("global_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
     *("seed", "data_seed", "bf16", "fp16"),
-    *("matrix_optimizer", "learning_rate_factors", "decay_steps", "z_loss", "batch_ramp"),
+    *("matrix_optimizer", "learning_rate_factors", "scale_learning_rate", "decay_steps", "z_loss", "batch_ramp"),
 )
 
 

@@ -59,19 +59,24 @@ class BatchSchedule:
 
     @classmethod
     def parse(cls, stages: Sequence[str], global_batch_size: int) -> "BatchSchedule":
-        """Read stages written `ROWS:STEPS`.
+        """Read stages written `ROWS:STEPS`, or a whole ramp written `START+INCREMENT:ROWS`; see [`linear_ramp`].
 
         ```python
         >>> BatchSchedule.parse(["16:100", "32:300"], 64).stages
         ((16, 100), (32, 300))
+        >>> BatchSchedule.parse(["16+16:4800"], 64).stages
+        ((16, 100), (32, 50), (48, 34))
 
         ```
         """
+        if len(stages) == 1 and (ramp := re.fullmatch(r"(\d+)\+(\d+):(\d[\d_]*)", str(stages[0]))):
+            start, increment, rows = map(int, ramp.groups())
+            return cls(linear_ramp(start, increment, rows, global_batch_size), global_batch_size)
         for stage in stages:
             if not re.fullmatch(r"\d+:\d+", str(stage)):
                 raise InputError(
                     f"batch_ramp: {stage!r} is not a stage; expected ROWS:STEPS, such as 16:100 for 100 steps of 16 "
-                    "rows (in YAML within quotation marks)"
+                    "rows (in YAML within quotation marks), or a single START+INCREMENT:ROWS"
                 )
         return cls(tuple(tuple(map(int, stage.split(":"))) for stage in stages), global_batch_size)
 
@@ -162,3 +167,37 @@ class BatchSchedule:
                     f"batch_ramp: {size}:{steps} does not divide by world size x per_device_train_batch_size {rows}; "
                     "use a multiple of it, or a smaller micro-batch"
                 )
+
+
+def linear_ramp(start: int, increment: int, rows: int, global_batch_size: int) -> tuple[tuple[int, int], ...]:
+    """The stages of a global batch that grows linearly with the rows consumed, as Megatron's `--rampup-batch-size`.
+
+    Args:
+        start (`int`): rows of the first step.
+        increment (`int`): rows by which the batch grows, each time that an equal share of `rows` is consumed.
+        rows (`int`): rows after which it is `global_batch_size`.
+        global_batch_size (`int`): rows per step after the ramp.
+
+    Raises:
+        `InputError`: `global_batch_size` is not `start` and some increments.
+
+    ```python
+    >>> linear_ramp(16, 16, 4800, 64)
+    ((16, 100), (32, 50), (48, 34))
+
+    ```
+    """
+    grows = increment > 0 and 0 < start < global_batch_size and (global_batch_size - start) % increment == 0
+    if not grows or rows < 1:
+        raise InputError(
+            f"batch_ramp: {start}+{increment}:{rows} does not lead to global_batch_size {global_batch_size}; expected "
+            "a smaller first batch, increments that add up to the rest, and 1 row or more"
+        )
+    count, consumed, stages = (global_batch_size - start) // increment, 0, []
+    for number in range(count):
+        size = start + number * increment
+        steps = -(-((number + 1) * rows - count * consumed) // (count * size))
+        if steps > 0:
+            stages.append((size, steps))
+            consumed += steps * size
+    return tuple(stages)

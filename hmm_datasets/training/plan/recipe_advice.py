@@ -20,11 +20,12 @@ def advise(
     ranks: Sequence[int] = (1,),
     network: float = NETWORK,
     launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
 ) -> list[dict[str, Any]]:
     """The fastest way to run a recipe that fits, for every model, device and number of ranks.
 
     Args:
-        path, flags, launch_config: see [`~hmm_datasets.training.plan.recipe_plan.read_recipe`].
+        path, flags, launch_config, assumed_vocab_size: see [`~hmm_datasets.training.plan.recipe_plan.read_recipe`].
         devices (sequence of `str`): names that [`~hmm_datasets.training.plan.devices.find_device`] knows.
         models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
         ranks (sequence of `int`, *optional*): numbers of devices.
@@ -45,7 +46,13 @@ def advise(
     found = []
     for model in models or (None,):
         chosen = [] if model is None else ["--model", model]
-        recipe, _ = read_recipe(path, [*flags, *chosen], num_processes=1, launch_config=launch_config)
+        recipe, _ = read_recipe(
+            path,
+            [*flags, *chosen],
+            num_processes=1,
+            launch_config=launch_config,
+            assumed_vocab_size=assumed_vocab_size,
+        )
         plan, settings = recipe.plan, recipe.settings
         job = Job(
             parameters=plan.parameters["total"],

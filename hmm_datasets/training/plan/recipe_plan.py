@@ -19,6 +19,7 @@ from ..lora import with_adapter
 from ..models import ModelSettings, limit_length, load_pretrained, new_model
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
+from .assumed_data import AssumedData
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -79,17 +80,25 @@ def plan_recipe(
     *,
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
 ) -> dict[str, Any]:
     """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py`, `sft.py` or `dpo.py` describes.
 
     Args:
-        path, flags, num_processes, launch_config: see [`read_recipe`].
+        path, flags, num_processes, launch_config, assumed_vocab_size: see [`read_recipe`].
 
     Returns:
-        `dict`: see [`forecast`].
+        `dict`: see [`forecast`]; and `assumed_vocab_size`.
     """
-    recipe, world_size = read_recipe(path, flags, num_processes=num_processes, launch_config=launch_config)
-    return forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    recipe, world_size = read_recipe(
+        path,
+        flags,
+        num_processes=num_processes,
+        launch_config=launch_config,
+        assumed_vocab_size=assumed_vocab_size,
+    )
+    found = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    return found | {"assumed_vocab_size": assumed_vocab_size}
 
 
 def read_recipe(
@@ -98,6 +107,7 @@ def read_recipe(
     *,
     num_processes: int | None = None,
     launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
 ) -> tuple[Recipe, int]:
     """Read the settings of a recipe, its data and the configuration of its model.
 
@@ -108,6 +118,8 @@ def read_recipe(
         flags (sequence of `str`): flags of the recipe that override the file.
         num_processes (`int`, *optional*): number of ranks; by default that of `launch_config`, or one.
         launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
+        assumed_vocab_size (`int`, *optional*): for pretraining and midtraining, plan without opening the HMM or the
+            token streams, for a vocabulary of this size; the model to midtrain may then be the name of a preset.
 
     Returns:
         `tuple`: the recipe, and the number of ranks.
@@ -122,7 +134,15 @@ def read_recipe(
     content = read_yaml(Path(path))
     with _launched_in(str(launch.get("mixed_precision", "no"))):
         *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
-    if isinstance(settings, PretrainSettings):
+    if assumed_vocab_size is not None:
+        if not isinstance(settings, PretrainSettings):
+            raise InputError(
+                f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are "
+                "not known without their tokenizer; leave it out"
+            )
+        data = AssumedData(chosen[0], assumed_vocab_size)
+        config = (chosen[1] if len(chosen) == 2 else ModelSettings(chosen[0].model)).config(data)
+    elif isinstance(settings, PretrainSettings):
         data = chosen[0].load()
         config = chosen[1].config(data) if len(chosen) == 2 else load_pretrained(AutoConfig, chosen[0].model)
     else:

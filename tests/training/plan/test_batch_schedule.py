@@ -38,6 +38,26 @@ def test_steps_for_rows_is_the_minimum_number_of_steps(stages, rows):
     assert steps == 0 or schedule.rows_before(steps - 1) < rows
 
 
+def test_a_linear_ramp_is_that_of_a_published_run():
+    """The log of BLOOM's tr1-13B-base, which began with `--rampup-batch-size 16 16 5_000_000`.
+
+    "iteration 29020/ 311541 | consumed samples: 10698064 | global batch size: 1024", and 33240 at 15019344.
+    """
+    schedule = BatchSchedule.parse(["16+16:5_000_000"], 1024)
+    assert len(schedule.stages) == 63
+    assert schedule.stages[:3] == ((16, 4961), (32, 2480), (48, 1654))
+    assert [schedule.rows_before(step) for step in (29_020, 33_240)] == [10_698_064, 15_019_344]
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 5), st.integers(1, 400))
+def test_a_linear_ramp_grows_whenever_an_equal_share_of_the_rows_is_consumed(start, increment, count, rows):
+    full = start + increment * count
+    schedule = BatchSchedule.parse([f"{start}+{increment}:{rows}"], full)
+    for step in range(60):
+        consumed = schedule.rows_before(step)
+        assert schedule.size(step) == min(start + consumed * count // rows * increment, full)
+
+
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
@@ -48,6 +68,9 @@ def test_steps_for_rows_is_the_minimum_number_of_steps(stages, rows):
         ),  # 16:10 is a number in base 60 there
         (["0:3"], "batch_ramp: 0:3 means 0 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
         (["16:3"], "batch_ramp: 16:3 means 16 rows in each of 3 steps; expected 1 to global_batch_size 8 rows"),
+        (["4+3:80"], "batch_ramp: 4\\+3:80 does not lead to global_batch_size 8"),
+        (["4+2:0"], "batch_ramp: 4\\+2:0 does not lead to global_batch_size 8; expected a smaller first batch"),
+        (["4+2:80", "6:1"], "batch_ramp: '4\\+2:80' is not a stage; .*or a single START\\+INCREMENT:ROWS"),
         (["4:0"], "batch_ramp: 4:0 means 4 rows in each of 0 steps"),
     ],
 )

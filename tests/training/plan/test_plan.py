@@ -129,6 +129,35 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
         plan_recipe(path, num_processes=3)
 
 
+def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
+    rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
+    rest += "per_device_train_batch_size: 4\nassumed_device: H100\n"
+    exist = {"hmm": f"hmm: {hmm}\n", "text": f"tokens: {tokens}\ntokenizer: {tokens}/tokenizer\n"}
+    missing = {"hmm": "hmm: nowhere\n", "text": "tokens: nowhere/text\ntokenizer: nowhere/tokenizer\n"}
+    streams = "model: nowhere\nstreams: [a, b]\nweights: [0.3, 0.7]\npacked_streams: [b]\n"
+    for kind in exist:
+        path, later = tmp_path / "a.yaml", tmp_path / "b.yaml"
+        path.write_text(exist[kind] + "model: d2\n" + rest)
+        later.write_text(missing[kind] + "model: d2\n" + rest)
+        found = plan_recipe(path)
+        vocabulary = found["parameters"] - found["parameters_without_embeddings"]
+        symbols = vocabulary // (2 * 128) - (kind == "hmm")
+        assumed = plan_recipe(later, assumed_vocab_size=symbols)
+        differing = {"corpora", "epochs", "time", "assumed_vocab_size"}
+        assert {key: found[key] for key in found.keys() - differing} == {
+            key: assumed[key] for key in assumed.keys() - differing
+        }
+        assert assumed["assumed_vocab_size"] == symbols
+        later.write_text(streams + rest)
+        midtrain = plan_recipe(later, ["--model", "d2"], assumed_vocab_size=symbols)
+        assert midtrain["parameters_without_embeddings"] == found["parameters_without_embeddings"]
+        with pytest.raises(InputError, match="assumed_vocab_size is 0; expected 1 or more"):
+            plan_recipe(later, ["--model", "d2"], assumed_vocab_size=0)
+    later.write_text(f"conversations: lima\nmodel: nowhere\noutput_dir: {tmp_path / 'run'}\n")
+    with pytest.raises(InputError, match="lengths of conversations and preferences are not known"):
+        plan_recipe(later, assumed_vocab_size=10)
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [

@@ -1,0 +1,51 @@
+"""The experiment with characters: its stages, its plan, and, slowly, all of it."""
+
+import json
+import runpy
+
+import pytest
+
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+
+
+def test_its_stages_train_the_same_model_under_each_strategy():
+    program = runpy.run_path(str(shipped("recipes/wordplay/run.py")))
+    settings = program["WordplaySettings"](text="a b.txt", strategies=["ddp", "zero3"], scale_learning_rate="sqrt")
+    commands = [command for _, command in program["stages"](settings)]
+    assert [command.split()[1] for command in commands[:5]] == ["tokenize", "pretrain", "evaluate", *["pretrain"] * 2]
+    assert "--vocabulary characters --corpus 'a b.txt'" in commands[0]
+    assert all("--scale_learning_rate sqrt" in command for command in (commands[1], *commands[3:5]))
+    first, second = (
+        command.partition("--mixed_precision")[2].rpartition(" --output_dir")[0] for command in commands[3:5]
+    )
+    assert first == second
+    assert "--launch zero3 --num_processes 2" in commands[4]
+
+
+def test_the_full_plan_is_that_of_nanogpts_character_model():
+    found = plan_recipe(shipped("recipes/wordplay/pretrain.yaml"), ["--assumed_device", "A100"], assumed_vocab_size=68)
+    assert found["parameters_without_embeddings"] == pytest.approx(10.65e6, rel=0.01)
+    assert found["steps"] == 5005
+    assert found["tokens"] == 5005 * 64 * 256
+    assert found["memory"]["ddp"]["total"] > 16 * found["parameters"]
+    assert found["time"]["seconds"] < 3600
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_strategies_train_alike_and_are_shown_side_by_side(program, succeeded, tmp_path):
+    (tmp_path / "plays.txt").write_text("To be, or not to be, that is the question.\n" * 300)
+    settings = ("--text", tmp_path / "plays.txt", "--output_dir", tmp_path / "out", "--train_tokens", 16_000)
+    compared = ("--strategies", "ddp", "zero2", "fsdp2", "--strategy_steps", 10, "--length", 32)
+    said = succeeded(program.run("recipes/wordplay/run.py", *settings, *compared, timeout=900)).stdout
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    first, *others = report["strategies"]
+    assert [one["strategy"] for one in report["strategies"]] == ["ddp", "zero2", "fsdp2"]
+    for one in others:
+        assert one["losses"] == pytest.approx(first["losses"], abs=1e-5)
+        assert one["tokens_per_second"] > 0
+        assert one["planned_memory"] > 0
+    assert len(report["texts"]) == 3
+    assert "samples/s" in said
+    assert (tmp_path / "out" / "strategies.png").stat().st_size > 5_000

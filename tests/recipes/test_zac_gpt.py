@@ -1,0 +1,64 @@
+"""The road from text to a chat model of half a billion parameters: its stages, its plans, and, slowly, a small one."""
+
+import runpy
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, read_yaml
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.training.plan.recipe_plan import plan_recipe
+
+
+@pytest.fixture
+def recipe():
+    return runpy.run_path(str(shipped("recipes/zac_gpt/run.py")))
+
+
+def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
+    launch = shipped("accelerate_configs/ddp.yaml")
+    for name, tokens, flags in (("pretrain", 10e9, ()), ("midtrain", 5e9, ("--model", "500m"))):
+        path = shipped(f"recipes/zac_gpt/{name}.yaml")
+        found = plan_recipe(path, flags, launch_config=launch, assumed_vocab_size=32_768)
+        assert found["parameters"] == 556_791_040
+        assert tokens <= found["tokens"] < tokens + found["tokens_per_step"]
+        assert found["memory"]["ddp"]["total"] < 80 * 2**30
+        assert found["memory"]["ddp"]["optimizer"] < 6 * found["parameters"], "Muon keeps one moment of matrices"
+        assert found["time"]["cost"] == pytest.approx(found["time"]["device_hours"] * 2.5)
+
+
+def test_every_stage_is_trained_on_the_one_before_and_measured(recipe, tmp_path):
+    settings = recipe["ZacSettings"](output_dir=str(tmp_path), core_data="core", chat_core=True)
+    commands = [command for _, command in recipe["stages"](settings)]
+    names = [command.split()[1] for command in commands[:-2]]
+    assert names == ["tokenize"] * 2 + ["pretrain", "evaluate", "midtrain", "evaluate", *["sft", "evaluate"] * 2]
+    for stage, before in (("midtrain", "pretrain"), ("sft", "midtrain"), ("lima", "sft")):
+        (command,) = (one for one in commands if f"--config zac_gpt/{stage}.yaml" in one)
+        assert f"--model {tmp_path}/{before}" in command
+    assert ["chat_core" in one for one in commands if one.split()[1] == "evaluate"] == [False, False, True, True]
+    (tmp_path / "evaluation" / "sft").mkdir(parents=True)
+    (tmp_path / "evaluation" / "sft" / "report.json").write_text("{}")
+    again = [command for _, command in recipe["stages"](settings)]
+    assert [one for one in commands if one not in again] == [commands[7]], "a finished evaluation is not repeated"
+
+
+def test_three_weights_are_needed(recipe):
+    with pytest.raises(InputError, match="2 conversations and 2 weights; expected two corpora of conversations"):
+        recipe["main"](recipe["ZacSettings"](output_dir="x", weights=[0.3, 0.7]))
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_the_small_road_ends_in_a_table_and_curves(program, succeeded, tmp_path):
+    config = ("recipes/zac_gpt/run.py", "--config", "recipes/zac_gpt/small.yaml", "--output_dir", tmp_path / "out")
+    given = read_yaml(shipped("recipes/zac_gpt/small.yaml"))
+    shorter = given["pretrain"].replace("600_000", "150_000")
+    shorter += " --save_steps 15 --keep_every 15"
+    succeeded(program.run(*config, "--pretrain", shorter, "--max_documents", 600, timeout=2000))
+    stages = (tmp_path / "out" / "stages.md").read_text()
+    for name in ("pretrain", "midtrain", "sft", "lima"):
+        assert f"| {name} |" in stages
+    found = read_json(tmp_path / "out" / "along.json")["checkpoints"]
+    assert len(found) >= 2
+    assert found[-1]["bits_per_byte"] < found[0]["bits_per_byte"]
+    assert (tmp_path / "out" / "along.png").stat().st_size > 5_000
