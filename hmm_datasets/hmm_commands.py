@@ -15,8 +15,6 @@ from .progress_bars import progress_bar
 from .token_arrays import read_tokens
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from transformers import PreTrainedModel
 
@@ -194,20 +192,6 @@ def emissions(arguments: argparse.Namespace) -> int:
         num_symbols=arguments.top,
     )
     print(output)
-    return 0
-
-
-def plan_fit(file: "Path", arguments: argparse.Namespace) -> int:
-    """Print the plan of a fit as a table or JSON."""
-    import json
-
-    from .report.forecast_table import fit_plan_text
-    from .training.plan.fit_plan import plan_fit_recipe
-
-    if arguments.devices is not None:
-        raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")
-    found = plan_fit_recipe(file, arguments.flags, required=True)
-    print(json.dumps(found) if arguments.json else fit_plan_text(found))
     return 0
 
 
