@@ -28,7 +28,7 @@ class TR1Settings:
     launcher: str = field(default="zero1", metadata={"help": "Launch configuration: zero1, zero2, zero3, fsdp2 ..."})
     num_processes: int = field(default=2, metadata={"help": "Number of processes."})
     jobs: int = field(default=2, metadata={"help": "Number of jobs that continue each other."})
-    job_time: str = field(default="0:00:40", metadata={"help": "Time limit of every job but the last."})
+    job_time: str = field(default="0:01:30", metadata={"help": "Time limit of every job but the last."})
 
 
 def main(settings: TR1Settings) -> None:

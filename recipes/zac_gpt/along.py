@@ -74,6 +74,8 @@ def draw(rows: list[dict], path: Path) -> None:
         axes.plot([row["tokens"] for row in rows], [row[name] for row in rows], color="#0072B2", marker="o")
         axes.set(xlabel="tokens of pretraining", ylabel=title)
         axes.xaxis.set_major_formatter(EngFormatter())
+        if name == "facts":
+            axes.set_ylim(-0.05, 1.05)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25, linewidth=0.6)
     save_figure(figure, path)

@@ -33,14 +33,14 @@ def test_each_job_but_the_last_has_a_time_limit():
     program = runpy.run_path(str(shipped("recipes/tr1/run.py")))
     commands = [command for _, command in program["stages"](program["TR1Settings"](jobs=3))]
     assert ["--time_limit" in command for command in commands] == [False, True, True, False, False]
-    assert commands[1] == f"{commands[3]} --time_limit 0:00:40"
+    assert commands[1] == f"{commands[3]} --time_limit 0:01:30"
 
 
 @pytest.mark.launch
 @pytest.mark.slow
 def test_two_jobs_consume_the_planned_tokens_on_the_ramp(program, succeeded, tmp_path):
     command = ("recipes/tr1/run.py", "--config", "recipes/tr1/small.yaml", "--output_dir", tmp_path / "out")
-    said = succeeded(program.run(*command, "--max_documents", 400, "--job_time", "0:00:15", timeout=900)).stdout
+    said = succeeded(program.run(*command, "--max_documents", 400, "--job_time", "0:00:50", timeout=900)).stdout
     model = tmp_path / "out" / "model"
     plan, summary = read_json(model / "plan.json"), read_json(model / "summary.json")
     assert (summary["steps"], summary["tokens"]) == (plan["steps"], plan["tokens"])
