@@ -100,7 +100,13 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
             folder.name,
             parameters=plan["parameters"],
             world_size=record["world_size"],
-            activations=peak_activations(config, micro_batch_size=micro, length=plan["row_length"], low_precision=low),
+            activations=peak_activations(
+                config,
+                micro_batch_size=micro,
+                length=plan["row_length"],
+                low_precision=low,
+                low_weights=folder.name != "ddp",
+            ),
             largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
             low_precision=low,
         ).total

@@ -53,7 +53,8 @@ class Job:
         global_batch_size (`int`): rows per step.
         low_precision (`bool`): whether it computes in bfloat16 or float16.
         moments (`float`): floats per parameter that the optimizer keeps.
-        activations (callable): bytes for a micro-batch of so many rows, with or without recomputing.
+        activations (callable): bytes for a micro-batch of so many rows, with or without recomputing, under a strategy
+            that shards or ddp.
     """
 
     parameters: int
@@ -63,7 +64,7 @@ class Job:
     global_batch_size: int
     low_precision: bool
     moments: float
-    activations: Callable[[int, bool], int]
+    activations: Callable[[int, bool, bool], int]
 
     @property
     def bytes_per_number(self) -> int:
@@ -133,7 +134,7 @@ def reason(job: Job, device: Device, world_size: int) -> str:
             )
         return f"{job.global_batch_size:,} rows per step cannot be divided among {world_size} ranks; change either"
     room = USABLE * device.memory
-    one_row = job.activations(1, True) + 2 * job.bytes_per_number * job.largest_layer
+    one_row = job.activations(1, True, True) + 2 * job.bytes_per_number * job.largest_layer
     if one_row > room:
         return "one row and one gathered layer do not fit: split layers or rows (tensor or context parallelism)"
     ranks = world_size
@@ -157,7 +158,8 @@ def _with_batch(job, device, world_size, micro, recomputes, mfu, network) -> Ite
     flops = job.flops_per_token * job.row_length * job.global_batch_size / world_size
     computing = flops * (4 / 3 if recomputes else 1) / (mfu * peak)
     link = device.link if world_size <= DEVICES_PER_MACHINE else min(device.link, network)
-    for strategy, volume in _volumes(job, accumulation).items():
+    volumes = _volumes(job, accumulation) if world_size > 1 else {"ddp": 0.0}  # there is nothing to shard over
+    for strategy, volume in volumes.items():
         memory = _memory(job, strategy, world_size, micro, recomputes)
         seconds = volume * (world_size - 1) / world_size / link
         yield Option(strategy, micro, recomputes, memory.total, 0, computing, seconds)
@@ -183,23 +185,25 @@ def _memory(job: Job, strategy: str, world_size: int, micro: int, recomputes: bo
         strategy,
         parameters=job.parameters,
         world_size=world_size,
-        activations=job.activations(micro, recomputes),
+        activations=job.activations(micro, recomputes, strategy != "ddp"),
         largest_layer=job.largest_layer,
         low_precision=job.low_precision,
         moments=job.moments,
     )
 
 
-def linear_activations(measure: Callable[[int, bool], int], micro_batch_sizes: Sequence[int] = (1, 16)):
+def linear_activations(
+    measure: Callable[[int, bool, bool], int], micro_batch_sizes: Sequence[int] = (1, 16)
+) -> Callable[[int, bool, bool], int]:
     """Activations by micro-batch from two measurements each, since they grow linearly with it; measured once."""
-    known: dict[bool, tuple[int, int]] = {}
+    known: dict[tuple[bool, bool], tuple[int, int]] = {}
 
-    def activations(micro: int, recomputes: bool) -> int:
-        if recomputes not in known:
-            first, second = (measure(size, recomputes) for size in micro_batch_sizes)
+    def activations(micro: int, recomputes: bool, sharded: bool) -> int:
+        if (recomputes, sharded) not in known:
+            first, second = (measure(size, recomputes, sharded) for size in micro_batch_sizes)
             slope = (second - first) // (micro_batch_sizes[1] - micro_batch_sizes[0])
-            known[recomputes] = first - slope * micro_batch_sizes[0], slope
-        fixed, slope = known[recomputes]
+            known[recomputes, sharded] = first - slope * micro_batch_sizes[0], slope
+        fixed, slope = known[recomputes, sharded]
         return fixed + slope * micro
 
     return activations

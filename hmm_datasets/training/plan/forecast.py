@@ -17,15 +17,19 @@ Sharded weights are gathered one layer at a time; the gathered layer is counted 
 
 Activations are the peak over the forward and backward pass of one micro-batch, including the loss and its logits.
 torch's memory tracker runs the model's own code on fake tensors with one and with two layers, and the difference is
-added for each further layer. Attention is assumed to be fused (memory linear in the length) unless it is `eager`. For
-a recurrent model, such as Mamba, the tracker runs the reference code in Python; the kernels of its packages keep less.
+added for each further layer. Where autocast computes in bfloat16, its copies of the matrices count as activations;
+under ZeRO and FSDP2 the weights are in bfloat16 themselves. Attention is assumed to be fused (memory linear in the
+length) unless it is `eager`. For a recurrent model, such as Mamba, the tracker runs the reference code in Python; the
+kernels of its packages keep less.
 
 Not counted are memory lost to fragmentation in the allocator, CUDA's context (about half a GiB) and communication
 buffers.
 """
 
+import contextlib
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +39,7 @@ from ...files import read_jsonl
 from .devices import find_device, peak_flops
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig
 
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
@@ -192,6 +197,7 @@ def peak_activations(
     micro_batch_size: int,
     length: int,
     low_precision: bool = False,
+    low_weights: bool = False,
     checkpointing: bool = False,
 ) -> int:
     """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
@@ -201,7 +207,9 @@ def peak_activations(
             alike.
         micro_batch_size (`int`): rows.
         length (`int`): tokens per row.
-        low_precision (`bool`, *optional*): whether to autocast to bfloat16, as accelerate does.
+        low_precision (`bool`, *optional*): whether to compute in bfloat16, by autocast as accelerate does.
+        low_weights (`bool`, *optional*): whether the weights are in bfloat16 then, as under ZeRO and FSDP2. Autocast
+            otherwise keeps a copy of all matrices until the backward pass, which counts as activations.
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
     """
     from ..models import is_recurrent
@@ -210,7 +218,7 @@ def peak_activations(
 
     def peak(length: int) -> int:
         peaks = [
-            _remembered_peak(config, count, micro_batch_size, length, low_precision, checkpointing)
+            _remembered_peak(config, count, micro_batch_size, length, low_precision, low_weights, checkpointing)
             for count in sorted({min(layers, 1), min(layers, 2)})
         ]
         return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
@@ -233,7 +241,7 @@ def _remembered_peak(config, *how) -> int:
     return _peaks[key]
 
 
-def _tracked_peak(config, layers, micro_batch_size, length, low_precision, checkpointing) -> int:
+def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing) -> int:
     import copy
 
     import torch
@@ -248,7 +256,8 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
     if attention_of(config) != "eager":
         set_attention(config, "sdpa")  # fused like flash and flex attention, and available everywhere
     with fake_tensors():
-        model = new_model(config)
+        with _default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
+            model = new_model(config)
         model.train()
         if checkpointing:
             model.activation_checkpointing_enable()
@@ -256,7 +265,19 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, check
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
         with tracked_memory(model) as peak:
-            with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+            with torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights):
                 loss = model(input_ids=rows, labels=rows).loss
             loss.backward()
         return peak()
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: "torch.dtype") -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -63,13 +63,14 @@ class Recipe:
         """Whether it computes in bfloat16 or float16."""
         return self.settings.mixed_precision in ("bf16", "fp16")
 
-    def activations(self, micro_batch_size: int, recomputes: bool) -> int:
-        """Peak bytes of activations, see [`peak_activations`]."""
+    def activations(self, micro_batch_size: int, recomputes: bool, sharded: bool) -> int:
+        """Peak bytes of activations under ZeRO and FSDP2 (`sharded`) or DDP, see [`peak_activations`]."""
         return peak_activations(
             self.config,
             micro_batch_size=micro_batch_size,
             length=self.plan.data.row_length,
             low_precision=self.low_precision,
+            low_weights=sharded,
             checkpointing=recomputes,
         )
 
@@ -204,14 +205,13 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
-    activations = recipe.activations(micro, settings.activation_checkpointing)
     memory = {}
     for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
         found = memory_per_rank(
             strategy,
             parameters=plan.parameters["total"],
             world_size=world_size,
-            activations=activations,
+            activations=recipe.activations(micro, settings.activation_checkpointing, strategy != "ddp"),
             largest_layer=recipe.largest_layer,
             low_precision=recipe.low_precision,
             moments=recipe.moments,

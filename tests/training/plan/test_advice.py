@@ -17,7 +17,12 @@ G = 10**9
 SMALL = Device("small", 1e14, 1e14, 20 * G, 1e11)
 
 
-def job(parameters=G, batch=64, activations=lambda micro, recomputes: micro * (G if recomputes else 4 * G), **given):
+def job(
+    parameters=G,
+    batch=64,
+    activations=lambda micro, recomputes, sharded: micro * (G if recomputes else 4 * G),
+    **given,
+):
     defaults = {"largest_layer": parameters // 32, "flops_per_token": 6 * parameters, "row_length": 2048}
     return Job(
         parameters=parameters,
@@ -79,7 +84,7 @@ def test_the_fastest_comes_first_and_offloading_last():
     assert all(one.host_memory and math.isnan(one.seconds) for one in found[len(on_device) :])
     assert len(on_device) < len(found)
     # On a slow link gathering the weights for every micro-batch costs more than recomputing for larger ones.
-    tight = job(5 * G, activations=lambda micro, recomputes: micro * (G // 2 if recomputes else 3 * G))
+    tight = job(5 * G, activations=lambda micro, recomputes, sharded: micro * (G // 2 if recomputes else 3 * G))
     slow = options(tight, Device("slow", 1e14, 1e14, 24 * G, 1e9), 8)[0]
     assert (slow.strategy, slow.recomputes) == ("zero3", True)
 
@@ -88,7 +93,7 @@ def test_it_says_why_nothing_fits_and_what_to_do():
     assert options(job(100 * G), SMALL, 8) == []
     assert "its states do not fit on 8; they do on 512 (zero3)" in reason(job(100 * G, 1024), SMALL, 8)
     assert "with data parallelism alone: split layers" in reason(job(100 * G), SMALL, 8)
-    wide = job(activations=lambda micro, recomputes: 30 * G)
+    wide = job(activations=lambda micro, recomputes, sharded: 30 * G)
     assert reason(wide, SMALL, 8).startswith("one row and one gathered layer do not fit")
     assert "64 rows per step are less than one for each rank; use fewer ranks" in reason(job(), SMALL, 128)
     assert "64 rows per step cannot be divided among 12 ranks" in reason(job(), SMALL, 12)
@@ -98,14 +103,14 @@ def test_it_says_why_nothing_fits_and_what_to_do():
 def test_activations_are_measured_twice_for_each_choice():
     calls = []
 
-    def measure(micro, recomputes):
-        calls.append((micro, recomputes))
-        return 100 + micro * (10 if recomputes else 40)
+    def measure(micro, recomputes, sharded):
+        calls.append((micro, recomputes, sharded))
+        return 100 - 50 * sharded + micro * (10 if recomputes else 40)
 
     activations = linear_activations(measure)
-    assert [activations(micro, False) for micro in (1, 2, 8)] == [140, 180, 420]
-    assert activations(8, True) == 180
-    assert calls == [(1, False), (16, False), (1, True), (16, True)]
+    assert [activations(micro, False, False) for micro in (1, 2, 8)] == [140, 180, 420]
+    assert activations(8, True, True) == 130
+    assert calls == [(1, False, False), (16, False, False), (1, True, True), (16, True, True)]
 
 
 @pytest.fixture

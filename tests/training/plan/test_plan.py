@@ -188,20 +188,22 @@ def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
 # Memory
 
 
-@pytest.mark.parametrize("low", [False, True])
-def test_activations_are_those_that_a_real_step_allocates(low):
+@pytest.mark.parametrize(
+    ("low", "low_weights"), [(False, False), (True, False), (True, True)], ids=["float32", "autocast", "low weights"]
+)
+def test_activations_are_those_that_a_real_step_allocates(low, low_weights):
     """The profiler's record of every allocation of a forward and backward pass, at its peak, at four layers."""
     from torch.profiler import ProfilerActivity, profile
 
     config = llama_config("d2", vocab_size=300, max_length=64)
     config.num_hidden_layers = 4
-    told = peak_activations(config, micro_batch_size=4, length=64, low_precision=low)
-    model = LlamaForCausalLM(config)
+    told = peak_activations(config, micro_batch_size=4, length=64, low_precision=low, low_weights=low_weights)
+    model = LlamaForCausalLM(config).to(torch.bfloat16 if low_weights else torch.float32)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     tokens = torch.zeros(4, 64, dtype=torch.int64)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low and not low_weights):
             loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
     changes = [event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
