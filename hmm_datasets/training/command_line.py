@@ -98,7 +98,8 @@ def _check_flags(arguments: list[str], parser: _Parser) -> None:
     known = {"--config", *(flag for action in parser.declared for flag in action.option_strings)}
     for argument in arguments:
         flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
+        # A word with a space in it is a value, such as flags for another program; argparse takes it so.
+        if flag.startswith("--") and " " not in flag and flag not in known:
             raise InputError(f"unknown flag {flag}{suggestion(flag, known)}")
 
 

@@ -168,6 +168,11 @@ def test_a_wrong_flag_is_named(flags, message):
     assert error(["--corpus", "a", *flags]) == message
 
 
+def test_a_value_may_be_flags_for_another_program():
+    (settings,) = parse(["--corpus", "--model 1m --steps 5"])
+    assert settings.corpus == "--model 1m --steps 5"
+
+
 def test_a_setting_without_a_default_has_to_be_given(config):
     message = "the following arguments are required: --corpus"
     assert error([]) == message
