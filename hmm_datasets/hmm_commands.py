@@ -80,10 +80,8 @@ class _Drawable:
 
 
 def _drawable(name_or_path: str) -> _Drawable:
-    from .launch import expect_no_gpu_if_there_is_none
     from .training.models import symbol_model
 
-    expect_no_gpu_if_there_is_none()
     found = symbol_model(name_or_path)
     if found is not None:
         model, vocabulary = found

@@ -36,7 +36,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     with exit_without_teardown(), one_line_errors(), _one_line_of_lost_peers():
         import torch
 
-        expect_no_gpu_if_there_is_none()
+        launch_environment.expect_no_gpu_if_there_is_none()
         from .training import command_line, settings
 
         kinds = [getattr(settings, kind) if isinstance(kind, str) else kind for kind in kinds]
@@ -53,14 +53,6 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             state = PartialState()
             state.wait_for_everyone()
             state.destroy_process_group()
-
-
-def expect_no_gpu_if_there_is_none() -> None:
-    """Tell DeepSpeed that there is no GPU, about which it would otherwise write a warning to stdout."""
-    import torch
-
-    if not torch.accelerator.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 # Messages of gloo, which has no class for these errors.

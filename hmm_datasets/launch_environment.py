@@ -16,3 +16,11 @@ def local_rank() -> int:
 def world_size() -> int:
     """The number of processes; 1 if no launcher started this one."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def expect_no_gpu_if_there_is_none() -> None:
+    """Tell DeepSpeed that there is no GPU, about which it would otherwise write a warning to stdout."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -53,6 +53,13 @@ def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> i
     return code
 
 
+def run_or_exit(stages: Sequence[Stage | SideBySide]) -> None:
+    """Run the stages in order; if one fails, end this program with its exit code."""
+    code = run_stages(stages)
+    if code != 0:
+        sys.exit(code)
+
+
 class _Run:
     """Runs stages when it is made; `code` is the exit code of the first stage that failed, or 0."""
 

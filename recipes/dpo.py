@@ -31,12 +31,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
     settings.max_length = limit_length(model.config, settings.max_length)
-    train, test = preference_splits(
-        chosen.preferences,
-        max_preferences=chosen.max_preferences,
-        num_test_sequences=chosen.num_test_sequences,
-        test_fraction=chosen.test_fraction,
-    )
+    train, test = preference_splits(chosen)
     if test is None:
         never_evaluate(settings)
     trainer = PreferenceTuner(

@@ -102,9 +102,7 @@ def check_symbols(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
     names = tokenizer.get_vocab()
     unknown = [] if _UNKNOWN in names else [word for word in text.split() if word not in names]
     if unknown:
-        symbols = [
-            name for name in sorted(names, key=lambda name: names[name]) if name not in tokenizer.all_special_tokens
-        ]
+        symbols = sorted(names.keys() - set(tokenizer.all_special_tokens), key=lambda name: names[name])
         some = ", ".join(symbols[:8]) + ", ..." * (len(symbols) > 8)
         raise InputError(f"{unknown[0]!r} is not a symbol of this model; expected some of {some}")
 

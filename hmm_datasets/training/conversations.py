@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoTokenizer, TrainingArguments
 
 from .. import launch_environment
-from ..compat.trl import prepared_pairs
 from ..data.packing import IGNORED
 from ..errors import InputError
 from ..text.corpora.loading import load_corpus
@@ -94,20 +93,11 @@ def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
     return rows.map(prompt, remove_columns=rows.column_names)
 
 
-def preference_splits(
-    name: str,
-    *,
-    max_preferences: int | None = None,
-    num_test_sequences: int = 256,
-    test_fraction: float | None = None,
-) -> tuple["Dataset", "Dataset | None"]:
+def preference_splits(chosen: PreferenceSettings) -> tuple["Dataset", "Dataset | None"]:
     """Read the preferences to train on and to evaluate on.
 
     Args:
-        name (`str`): a corpus, as [`~hmm_datasets.text.corpora.loading.load_corpus`] takes it.
-        max_preferences (`int`, *optional*): maximum number of pairs to train on.
-        num_test_sequences (`int`, *optional*, defaults to 256): maximum number of pairs to evaluate on.
-        test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
+        chosen ([`~hmm_datasets.training.sources.PreferenceSettings`]): the corpus, and how much of it.
 
     Returns:
         `tuple`: rows with `prompt`, `chosen` and `rejected` to train on, and to evaluate on; the latter is None if
@@ -118,10 +108,13 @@ def preference_splits(
     """
 
     def split(part: str, count: int | None) -> "Dataset":
-        rows = load_corpus(name, split=part, kind="preferences", streaming=False, test_fraction=test_fraction)
+        rows = load_corpus(
+            chosen.preferences, split=part, kind="preferences", streaming=False, test_fraction=chosen.test_fraction
+        )
         return rows if count is None else rows.select(range(min(len(rows), count)))
 
-    return split("train", max_preferences), None if test_fraction == 0 else split("test", num_test_sequences)
+    test = None if chosen.test_fraction == 0 else split("test", chosen.num_test_sequences)
+    return split("train", chosen.max_preferences), test
 
 
 def never_evaluate(settings: TrainingArguments) -> None:
@@ -174,13 +167,10 @@ def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> Co
 
 def preference_data(chosen: PreferenceSettings, settings: "DPOSettings") -> PreferenceData:
     """The preferences of a run, tokenized as TRL does it for training."""
+    from ..compat.trl import prepared_pairs  # imports TRL's trainers, which takes seconds
+
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
-    train, test = preference_splits(
-        chosen.preferences,
-        max_preferences=chosen.max_preferences,
-        num_test_sequences=chosen.num_test_sequences,
-        test_fraction=chosen.test_fraction,
-    )
+    train, test = preference_splits(chosen)
     return PreferenceData(
         prepared_pairs(train, tokenizer, settings),
         tokenizer,

@@ -399,13 +399,14 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
 
 def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] | None":
     """A model in a folder that was trained on the symbols of an HMM, and their names; None for anything else."""
+    config = Path(name_or_path) / "config.json"
+    if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
+        return None
+    launch_environment.expect_no_gpu_if_there_is_none()
     from transformers import AutoModelForCausalLM
 
     from ..hmm.tokenizer import reads_symbols
 
-    config = Path(name_or_path) / "config.json"
-    if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
-        return None
     tokenizer = tokenizer_of(name_or_path, symbols=True)
     if tokenizer is None or not reads_symbols(tokenizer):
         return None

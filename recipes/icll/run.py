@@ -15,7 +15,6 @@ oracle that is told the permutation, which no model can reach. When started agai
 
 import re
 import shlex
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +85,7 @@ def size_of(name: str) -> tuple[int, int]:
 def main(settings: ICLLSettings) -> None:
     """Fit HMMs, make the sources, train and measure models on them, compare."""
     from hmm_datasets.hmm.model import HMM
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
     from hmm_datasets.sweep.cell_folder import write_yaml
     from hmm_datasets.sweep.sweep_file import read_sweep
 
@@ -98,8 +97,9 @@ def main(settings: ICLLSettings) -> None:
             stand_ins(settings, Path(folder))
             models = Path(folder) / "models.yaml"
             write_yaml(models, models_sweep(settings, Path(folder)))
-            sys.exit(run_stages(planning(settings, fits, models)))
-    _run(run_stages([("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")]))
+            run_or_exit(planning(settings, fits, models))
+        return
+    run_or_exit([("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")])
     found = {
         f"H{cell.varied['num_states']}-E{cell.varied['vocabulary_size']}": cell for cell in read_sweep(fits).cells
     }
@@ -109,13 +109,11 @@ def main(settings: ICLLSettings) -> None:
         save_sources(name, HMM.from_pretrained(cell.output_dir / "hmm"), settings, root)
     write_yaml(models, models_sweep(settings, root))
     compare = _quoted(Path(__file__).with_name("compare.py"))
-    _run(
-        run_stages(
-            [
-                ("A model of each size on each source", f"hmm-datasets sweep {_quoted(models)}"),
-                ("Everything together", f"python {compare} --experiment {_quoted(root)}"),
-            ]
-        )
+    run_or_exit(
+        [
+            ("A model of each size on each source", f"hmm-datasets sweep {_quoted(models)}"),
+            ("Everything together", f"python {compare} --experiment {_quoted(root)}"),
+        ]
     )
 
 
@@ -205,11 +203,6 @@ def planning(settings: ICLLSettings, fits: Path, models: Path) -> list[tuple[str
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-def _run(code: int) -> None:
-    if code != 0:
-        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ below the frontier that no policy can exceed. When started again the experiment 
 """
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def main(settings: KnownOptimumSettings) -> None:
     """Pretrain, try, report."""
     from hmm_datasets.hmm import processes
     from hmm_datasets.report.known_optimum import write_known_optimum
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
 
     folder = Path(settings.output_dir)
     chosen = trials_of(settings)
@@ -56,9 +55,7 @@ def main(settings: KnownOptimumSettings) -> None:
         f"--length {settings.length} --train_tokens {settings.pretrain_tokens} "
         f"--output_dir {_quoted(folder / 'pretrain')}"
     )
-    code = run_stages((("A small Llama on sequences of Mess3", pretrain),))
-    if code != 0:
-        sys.exit(code)
+    run_or_exit((("A small Llama on sequences of Mess3", pretrain),))
     results = [tried(settings, folder, name, beta, trial) for name, beta, trial in chosen]
     write_known_optimum(folder, results)
 

@@ -11,7 +11,6 @@ with as many symbols as a tokenizer has tokens.
 """
 
 import shlex
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +65,7 @@ class LeakySettings:
 
 def main(settings: LeakySettings) -> None:
     """Tokenize twice, train and evaluate all models, compare."""
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
     from hmm_datasets.sweep.cell_folder import write_yaml
 
     path = Path(settings.output_dir) / "models.yaml"
@@ -74,12 +73,10 @@ def main(settings: LeakySettings) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "models.yaml"
             write_yaml(path, planned_sweep(settings, Path(folder)))
-            code = run_stages(planning(settings, path))
+            run_or_exit(planning(settings, path))
     else:
         write_yaml(path, models_sweep(settings))
-        code = run_stages(stages(settings))
-    if code != 0:
-        sys.exit(code)
+        run_or_exit(stages(settings))
 
 
 def stages(settings: LeakySettings) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ The fits save and stop on SIGTERM, and each at `--time_limit`; when started agai
 """
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,15 +76,15 @@ class TinyStoriesSettings:
 
 def main(settings: TinyStoriesSettings) -> None:
     """Fit, choose the best HMM, pretrain on it, compare."""
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
     from hmm_datasets.sweep.cell_folder import write_yaml
 
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():
         write_yaml(root / f"{name}.yaml", content)
-    _run(run_stages(fitting(settings)))
+    run_or_exit(fitting(settings))
     if not settings.plan:
-        _run(run_stages(on_the_best(settings, best_fit(root))))
+        run_or_exit(on_the_best(settings, best_fit(root)))
 
 
 def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
@@ -190,11 +189,6 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-def _run(code: int) -> None:
-    if code != 0:
-        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ another stage of ZeRO. `history.jsonl` and `plots/` in the run's folder show bat
 """
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 
 from hmm_datasets.launch import run
@@ -33,11 +32,9 @@ class TR1Settings:
 
 def main(settings: TR1Settings) -> None:
     """Tokenize, train job after job, measure."""
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
 
-    code = run_stages(stages(settings))
-    if code != 0:
-        sys.exit(code)
+    run_or_exit(stages(settings))
 
 
 def stages(settings: TR1Settings) -> list[tuple[str, str]]:

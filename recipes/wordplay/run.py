@@ -11,7 +11,6 @@ When started again the experiment continues where it stopped.
 """
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +49,9 @@ class WordplaySettings:
 
 def main(settings: WordplaySettings) -> None:
     """Tokenize, train, evaluate; train under each strategy; report."""
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
 
-    code = run_stages(stages(settings))
-    if code != 0:
-        sys.exit(code)
+    run_or_exit(stages(settings))
 
 
 def stages(settings: WordplaySettings) -> list[tuple[str, str]]:

@@ -14,7 +14,6 @@ stopped: streams and runs continue, finished evaluations are not repeated.
 """
 
 import shlex
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,16 +66,14 @@ class ZacSettings:
 def main(settings: ZacSettings) -> None:
     """Tokenize, train every stage, measure each."""
     from hmm_datasets.errors import InputError
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.stages import run_or_exit
 
     if len(settings.conversations) != 2 or len(settings.weights) != 3:
         raise InputError(
             f"{len(settings.conversations)} conversations and {len(settings.weights)} weights; expected two corpora "
             "of conversations, and three weights, the first that of the text"
         )
-    code = run_stages(stages(settings))
-    if code != 0:
-        sys.exit(code)
+    run_or_exit(stages(settings))
 
 
 def stages(settings: ZacSettings) -> list[tuple[str, str]]:

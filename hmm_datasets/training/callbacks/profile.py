@@ -6,11 +6,14 @@ Three steps are left out first, which compile, allocate and fill caches. On ever
 lines. Recording slows the steps down, so their times in the log are not those of training.
 """
 
-import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import torch
 from transformers import TrainerCallback
+
+from ...files import atomic_file
 
 FOLDER_NAME = "profile"
 _LEFT_OUT = 3
@@ -53,16 +56,17 @@ class Profile(TrainerCallback):
     def _finish(self, first: int, last: int) -> None:
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        self.folder.mkdir(exist_ok=True)
         trace = self.folder / f"rank-{self.trainer.args.process_index}.json.gz"
-        temporary = trace.with_name(f".{trace.name}")  # the profiler compresses if the name ends so
-        profiler.export_chrome_trace(str(temporary))
-        os.replace(temporary, trace)
+        with tempfile.TemporaryDirectory() as folder, atomic_file(trace) as temporary:
+            compressed = Path(folder, trace.name)  # the profiler compresses if the name ends so
+            profiler.export_chrome_trace(str(compressed))
+            shutil.copyfile(compressed, temporary)
         if self.trainer.args.process_index != 0:
             return
         by = "self_cuda_time_total" if self.trainer.args.device.type == "cuda" else "self_cpu_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=48)
         text = f"Steps {first:,} to {last:,} on rank 0, recording included.\n{table}\n"
-        (self.folder / "operations.txt").write_text(text, encoding="utf-8")
+        with atomic_file(self.folder / "operations.txt") as temporary:
+            temporary.write_text(text, encoding="utf-8")
         self.trainer.say("\n".join(text.splitlines()[: _SHOWN + 4]))
         self.trainer.say(f"{self.folder}/: operations.txt, and a trace of each rank for https://ui.perfetto.dev")
