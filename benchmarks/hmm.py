@@ -1,7 +1,7 @@
-"""HMMs: drawing and fitting, this package beside hmmlearn, pomegranate and dynamax, in one run.
+"""HMMs: drawing, inference and fitting, this package beside hmmlearn, pomegranate and dynamax, in one run.
 
     pip install -e ".[bench]"
-    python benchmarks/hmm.py [--part sampling fitting epoch] [--seconds 3]
+    python benchmarks/hmm.py [--part sampling inference fitting epoch] [--seconds 3]
 
 Prints machine, versions, then a table a part: rates, how many times faster ours is, and what bounds it. Everything is
 timed after a warm-up that compiles it. Run it on a quiet machine. With a CUDA device its rows are added.
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 import torch
+from inference import inference
 from machine import CORES, print_heading
 
 from hmm_datasets.hmm import processes
@@ -34,7 +35,7 @@ EPOCHS = 2
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"sampling": sampling, "fitting": fitting, "epoch": epoch}
+    parts = {"sampling": sampling, "inference": inference, "fitting": fitting, "epoch": epoch}
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each draw at least")
     settings = parser.parse_args()

@@ -87,9 +87,11 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
             raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
         beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
         tokens = tokens.masked_fill(beyond, 0)
-    wrong = ((tokens < 0) | (tokens >= num_symbols)).nonzero()
-    if len(wrong) > 0:
-        row, position = wrong[0].tolist()
+    if tokens.numel() == 0:
+        return tokens, lengths
+    least, most = torch.aminmax(tokens)
+    if least < 0 or most >= num_symbols:
+        row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()
         raise InputError(
             f"tokens[{row}, {position}] is {tokens[row, position].item()}; the symbols of this HMM are "
             f"0..{num_symbols - 1}"

@@ -18,7 +18,6 @@ def train(settings):
     """Train, evaluate and save as the recipes do; a step takes as long as `STEP_SECONDS` says."""
     from transformers import set_seed
 
-    from hmm_datasets.hmm import processes
     from hmm_datasets.training.models import ModelSettings, new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.sources import DataSettings
@@ -46,8 +45,6 @@ def train(settings):
     phase("building")
     set_seed(settings.seed)
     folder = Path(settings.output_dir).with_name("hmm")
-    if not folder.exists():
-        processes.mess3().save_pretrained(folder)
     data = DataSettings(hmm=str(folder), length=LENGTH, num_test_sequences=24).load()
     model = new_model(ModelSettings("d1").config(data))
     plan = settings.plan(data, model)

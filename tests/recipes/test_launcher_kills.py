@@ -13,6 +13,7 @@ from killed_run import GLOBAL_BATCH, train
 from safetensors.torch import load_file
 
 from hmm_datasets.files import read_jsonl
+from hmm_datasets.hmm.processes import mess3
 from hmm_datasets.training.settings import PretrainSettings
 
 pytestmark = pytest.mark.launch
@@ -69,6 +70,7 @@ def test_however_often_the_launcher_is_killed_every_row_is_trained_on_once_per_s
     chance = random.Random(7)
     max_steps = 400 if kills == 20 else 24
     rows = []
+    mess3().save_pretrained(tmp_path / "hmm")
     launch = Launch(program, tmp_path, 2, max_steps)
     for number in range(kills):
         moment = chance.uniform(0.5, 18.0) if kills > 3 else (3.0, 9.0, 8.0)[number]

@@ -11,7 +11,8 @@ Viterbi works with logarithms and has no such limit.
 Both kinds of HMM share one recursion over the matrices `T^(x)[i, j] = P(emit x, go to j | in i)`. In a state-emitting
 HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores the `E` matrices `T^(x)`. Time is
 `O(B T H^2)`, by matrix products over the batch. Memory is that of the result plus `O(B H)`, never `(B, T, H, H)`. For
-an edge-emitting HMM, a step gathers `T^(x)` for a few rows at a time, in 64 MiB.
+an edge-emitting HMM, a step gathers `T^(x)` for a few rows at a time, in 64 MiB. On a CPU the compiled loops of
+[`.fused_filter`] do the same in less time.
 
 Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) gives the lengths of ragged sequences;
 tokens beyond them are ignored. A sequence that the HMM cannot emit has log-likelihood -inf, and its distributions are
@@ -26,7 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import fused_counts
+from . import fused_counts, fused_filter
 
 _WORK_BYTES = 1 << 26  # of the matrices gathered at one step
 
@@ -120,6 +121,10 @@ def forward_filter(
         [`Filtered`].
     """
     batch, length = tokens.shape
+    # A single step is one call into torch, cheaper than to lay out the tables anew.
+    if length > 1 and fused_filter.serves(hmm, tokens, initial):
+        beliefs, scales, _ = fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths, keep=True)
+        return Filtered(beliefs, scales.log_())
     initial = hmm.start.expand(batch, -1) if initial is None else initial
     beliefs = initial.new_empty(batch, length + 1, initial.shape[1])
     log_scale = initial.new_empty(batch, length)
@@ -153,6 +158,9 @@ def log_likelihood(
     hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
 ) -> Float[Tensor, "B"]:
     """`log P(tokens)` in nats, in memory `(B, H)`; the logarithms are summed in float64."""
+    if fused_filter.serves(hmm, tokens):
+        _, _, totals = fused_filter.filter_rows(fused_filter.Tables(hmm), tokens, lengths, keep=False)
+        return totals.to(hmm.start.dtype)
     belief_BH = hmm.start.expand(tokens.shape[0], -1)
     total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
     for _, log_scale_B in filter_steps(hmm, tokens, lengths, belief_BH):
@@ -197,6 +205,8 @@ def posteriors(
     hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
 ) -> Float[Tensor, "B T H"]:
     """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
+    if fused_filter.serves(hmm, tokens):
+        return fused_filter.smooth_rows(fused_filter.Tables(hmm), tokens, lengths)
     filtered = forward_filter(hmm, tokens, lengths)
     values = backward_values(hmm, tokens, filtered, lengths)
     gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])

@@ -15,7 +15,6 @@ A row of `n` categories takes 8 bytes times the next power of two, and twice tha
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +24,7 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..checks import integer
+from ..threads import in_parallel
 from .kernels import (
     draw_sequences,
     fill_alias_rows,
@@ -136,12 +136,7 @@ def fill_in_parallel(
     def run(part: int) -> None:
         fill((first + step * bounds[part]) % (1 << 64), slice(bounds[part], bounds[part + 1]))
 
-    if num_threads == 1:
-        run(0)
-        return
-    # Python threads, because numba's own thread pools do not survive the fork of a DataLoader worker.
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(run, range(num_threads)))
+    in_parallel(run, range(num_threads), num_threads)
 
 
 def checked_draw(

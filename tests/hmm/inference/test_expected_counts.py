@@ -11,11 +11,11 @@ from hmm_datasets.hmm.inference.forward_backward import fused_counts
 from hmm_datasets.hmm.model import HMM
 
 
-@pytest.fixture(params=["compiled", "torch"], scope="module", autouse=True)
-def path(request):
-    """Each test here runs both ways to compute: that of few states on a CPU, and that of many or of a GPU."""
+@pytest.fixture(scope="module", autouse=True)
+def path(way):
+    """Few states or many: on a CPU they are counted in different ways."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_counts, "MAX_STATES", 10**6 if request.param == "compiled" else 0)
+        patch.setattr(fused_counts, "MAX_STATES", 10**6 if way == "compiled" else 0)
         yield
 
 

@@ -1,0 +1,223 @@
+"""The most probable paths on a CPU, in compiled loops.
+
+The recursions, their order of addition and the choice between paths that tie are those of [`.viterbi`], so the results
+are the same to the last bit. A best path has one lane for each of the sequences processed together, as in
+[`.fused_filter`]. The `k` best paths are found for one sequence after another, where most ways into a state are passed
+over after one comparison. Every state remembers where its best ways came from, in two bytes for one path and in four
+for each of `k`.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .fused_filter import flat, run_rows
+from .lanes import compiled, fill, gather, lanes_of, load, store, where_larger
+
+if TYPE_CHECKING:
+    from .forward_backward import Parameters
+
+MAX_STATES = 1 << 16
+"""A state is remembered in two bytes."""
+
+
+class LogTables:
+    """The logarithms of the tables of an HMM as the kernels read them: flat, with the next state last.
+
+    Args:
+        hmm ([`~hmm_datasets.hmm.inference.forward_backward.Parameters`]): the tables.
+    """
+
+    def __init__(self, hmm: "Parameters"):
+        self.on_edges = hmm.edges is not None
+        moves = hmm.transition if hmm.edges is None else hmm.edges
+        self.start, self.emission, self.moves = (flat(table.log()) for table in (hmm.start, hmm.emission.T, moves))
+
+
+def best_paths(
+    tables: LogTables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, k: int
+) -> tuple[Int[Tensor, "B k T"], Float[Tensor, "B k"]]:
+    """The `k` most probable paths, best first: states, and log-probabilities in nats, float64."""
+    batch, length = tokens.shape
+    states = torch.empty(batch, k, length, dtype=torch.int64)
+    scores = torch.empty(batch, k, dtype=torch.float64)
+    shared = tables.start, tables.emission, tables.moves, tables.on_edges
+    kernel = _best_rows if k == 1 else _k_best_rows
+    run_rows(tokens, lengths, lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy()))
+    return states, scores
+
+
+@compiled
+def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores):
+    lanes, states = lanes_of(moves), np.uint64(len(start))
+    length = np.uint64(tokens.shape[1])
+    stride = states * states if on_edges else np.uint64(0)
+    zero, lowest = fill(moves, 0.0), fill(moves, -np.inf)
+    row, end = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    own, step = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
+    arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
+    offset = np.empty(lanes, moves.dtype)
+    came = np.empty(max(length, np.uint64(1)) * states * lanes, np.uint16)
+    for first in range(0, len(rows), lanes):
+        count = min(lanes, np.uint64(len(rows) - first))
+        for lane in range(lanes):
+            row[lane] = rows[first + min(lane, count - np.uint64(1))]
+            end[lane] = ends[row[lane]] if lane < count else 0
+            taken[lane], last[lane] = 0, 0
+            if lane < count and end[lane] == 0:
+                scores[row[lane], 0] = 0
+        for j in range(states):
+            store(arrival, j * lanes, fill(moves, start[j]))
+        for t in range(end[0]):
+            for lane in range(lanes):
+                symbol = np.uint64(tokens[row[lane], t])
+                own[lane], step[lane] = symbol * states, symbol * stride
+            # Near 0 the best scores keep their last digits, however long the sequence.
+            peak = lowest
+            for i in range(0, states * lanes, lanes):
+                here = load(arrival, i)
+                peak = where_larger(here, peak, here, peak)
+            peak = where_larger(peak, lowest, peak, zero)
+            store(offset, np.uint64(0), peak)
+            for i in range(0, states * lanes, lanes):
+                here = load(arrival, i) - peak
+                store(ready, i, here if on_edges else here + gather(emission, own, i // lanes))
+            for lane in range(count):
+                if t < end[lane]:
+                    taken[lane] += offset[lane]
+                if t + np.uint64(1) == end[lane]:
+                    best, chosen = -np.inf, np.uint64(0)
+                    for i in range(states):
+                        value = ready[i * lanes + lane]
+                        if on_edges:
+                            value += emission[own[lane] + i]
+                        if value > best:
+                            best, chosen = value, i
+                    scores[row[lane], 0], last[lane] = best + taken[lane], chosen
+            if t + np.uint64(1) < end[0]:
+                _arrive(ready, moves, on_edges, step, states, arrival, came, t * states * lanes)
+        for back in range(length):
+            t = length - np.uint64(1) - back
+            for lane in range(count):
+                if t >= end[lane] or scores[row[lane], 0] == -np.inf:
+                    out[row[lane], 0, t] = 0
+                    continue
+                out[row[lane], 0, t] = last[lane]
+                if t > 0:
+                    last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * lanes + lane]
+
+
+@compiled
+def _arrive(ready, moves, on_edges, step, states, arrival, came, place):
+    # The best score in every state entered, and the lowest state that it comes from.
+    lanes, lowest, none = lanes_of(moves), fill(moves, -np.inf), fill(moves, 0.0)
+    size = states * lanes
+    j = np.uint64(0)
+    while j + np.uint64(3) <= states:
+        a, b, c, from_a, from_b, from_c = lowest, lowest, lowest, none, none, none
+        at = j
+        for i in range(0, size, lanes):
+            left, state = load(ready, i), fill(moves, i // lanes)
+            if on_edges:
+                new_a, new_b = left + gather(moves, step, at), left + gather(moves, step, at + np.uint64(1))
+                new_c = left + gather(moves, step, at + np.uint64(2))
+            else:
+                new_a, new_b = left + fill(moves, moves[at]), left + fill(moves, moves[at + np.uint64(1)])
+                new_c = left + fill(moves, moves[at + np.uint64(2)])
+            from_a, a = where_larger(new_a, a, state, from_a), where_larger(new_a, a, new_a, a)
+            from_b, b = where_larger(new_b, b, state, from_b), where_larger(new_b, b, new_b, b)
+            from_c, c = where_larger(new_c, c, state, from_c), where_larger(new_c, c, new_c, c)
+            at += states
+        to, after, last = j * lanes, (j + np.uint64(1)) * lanes, (j + np.uint64(2)) * lanes
+        store(arrival, to, a)
+        store(came, place + to, from_a)
+        store(arrival, after, b)
+        store(came, place + after, from_b)
+        store(arrival, last, c)
+        store(came, place + last, from_c)
+        j += np.uint64(3)
+    while j < states:
+        a, from_a = lowest, none
+        at = j
+        for i in range(0, size, lanes):
+            left = load(ready, i)
+            new_a = left + (gather(moves, step, at) if on_edges else fill(moves, moves[at]))
+            from_a = where_larger(new_a, a, fill(moves, i // lanes), from_a)
+            a = where_larger(new_a, a, new_a, a)
+            at += states
+        store(arrival, j * lanes, a)
+        store(came, place + j * lanes, from_a)
+        j += np.uint64(1)
+
+
+@compiled
+def _k_best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores):
+    # A way is numbered state * k + rank. Of equal scores the lower number comes first.
+    k, states, length = out.shape[1], len(start), tokens.shape[1]
+    arrival, ready = np.empty((states, k), start.dtype), np.empty((states, k), start.dtype)
+    best, chosen = np.empty(k, start.dtype), np.empty(k, np.uint32)
+    came = np.empty((max(length, 1), states, k), np.uint32)
+    for row in rows:
+        end, taken = ends[row], 0.0
+        arrival[:] = -np.inf
+        arrival[:, 0] = start
+        out[row] = 0
+        scores[row] = -np.inf
+        if end == 0:
+            scores[row, 0] = 0
+            continue
+        for t in range(end):
+            symbol = tokens[row, t]
+            # Near 0 the best scores keep their last digits, however long the sequence.
+            offset = arrival.max()
+            if offset == -np.inf:
+                break
+            taken += offset
+            is_last = t + 1 == end
+            for i in range(states):
+                for rank in range(k):
+                    ready[i, rank] = arrival[i, rank] - offset
+                    if is_last or not on_edges:
+                        ready[i, rank] += emission[symbol * states + i]
+            if is_last:
+                break
+            table = moves[symbol * states * states :] if on_edges else moves
+            arrival[:] = -np.inf
+            came[t] = 0
+            for i in range(states):
+                for j in range(states):
+                    _insert(ready[i], table[i * states + j], i * k, arrival[j], came[t, j])
+        if offset == -np.inf:
+            continue
+        best[:] = -np.inf
+        chosen[:] = 0
+        for i in range(states):
+            _insert(ready[i], start[0] * 0, i * k, best, chosen)
+        for rank in range(k):
+            if best[rank] == -np.inf:
+                break
+            scores[row, rank] = best[rank] + taken
+            way = chosen[rank]
+            for t in range(end - 1, -1, -1):
+                out[row, rank, t] = way // k
+                if t > 0:
+                    way = came[t - 1, way // k, way % k]
+
+
+@compiled
+def _insert(scores, move, number, best, chosen):
+    # Insert the sums of descending scores and a move into the list of the best.
+    k = len(best)
+    for rank in range(k):
+        score = scores[rank] + move
+        if not score > best[k - 1]:
+            return
+        place = k - 1
+        while place > 0 and score > best[place - 1]:
+            best[place], chosen[place] = best[place - 1], chosen[place - 1]
+            place -= 1
+        best[place], chosen[place] = score, number + rank

@@ -1,0 +1,166 @@
+"""Vectors of lanes for numba: one lane for each of the sequences that a kernel processes together.
+
+LLVM vectorizes a loop over lanes only where it can prove that nothing overlaps, and keeps no sums in registers across
+an inner loop. Here a lane vector is a value of its own, an LLVM vector of 64 bytes: 16 lanes of float32 or 8 of
+float64. LLVM splits it into the registers that the processor has (one of AVX-512, two of AVX2, four of NEON). With it
+the product of a table and the lanes ([`multiply`]) runs at the speed of a BLAS or above it for every size of table:
+on one core of a Zen 4 in float32 at 110 GFLOP/s for 20, 50 and 200 states, where MKL ran at 51, 70 and 90.
+
+Arrays are one-dimensional, and indices unsigned, because numba checks whether signed ones are negative. Entry `i` of
+lane `l` is at `i * lanes + l`. Sums may be fused with products (`contract`), so that results are bit-identical only on
+processors of one kind.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+_BYTES = 64
+_FLOATS = {types.float32: ir.FloatType, types.float64: ir.DoubleType}
+
+compiled = numba.njit(cache=True, nogil=True)
+"""For kernels: kept on disk, and without Python's global lock. They are not compiled anew when this module changes."""
+
+
+class Lanes(types.Type):
+    """numba's type of a vector of 64 bytes of `dtype`, float32 or float64."""
+
+    def __init__(self, dtype: types.Float):
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+    @property
+    def count(self) -> int:
+        """Number of lanes."""
+        return _BYTES * 8 // self.dtype.bitwidth
+
+
+def _instruction(function: Callable) -> Any:
+    # An intrinsic is called without its first parameter, which type checkers do not know.
+    return intrinsic(function)
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, lanes):
+        super().__init__(manager, lanes, ir.VectorType(_FLOATS[lanes.dtype](), lanes.count))
+
+
+@_instruction
+def lanes_of(context, array):
+    """Number of lanes of vectors from `array`, as a constant."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_constant(types.uintp, Lanes(array.dtype).count)
+
+    return types.uintp(array), generate
+
+
+@_instruction
+def load(context, array, index):
+    """The lanes at `array[index:]`."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_address(context, builder, array, *arguments), align=array.dtype.bitwidth // 8)
+
+    return Lanes(array.dtype)(array, types.uintp), generate
+
+
+@_instruction
+def store(context, array, index, lanes):
+    """Write the lanes to `array[index:]`; whole numbers, if it is an array of uint16."""
+
+    def generate(context, builder, signature, arguments):
+        *place, vector = arguments
+        if isinstance(array.dtype, types.Integer):
+            vector = builder.fptoui(vector, ir.VectorType(ir.IntType(array.dtype.bitwidth), lanes.count))
+        address = _address(context, builder, array, *place, count=lanes.count)
+        builder.store(vector, address, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uintp, lanes), generate
+
+
+@_instruction
+def gather(context, array, offset, index):
+    """Lane `l` is `array[offset[l] + index]`."""
+
+    def generate(context, builder, signature, arguments):
+        table, offsets = (
+            cgutils.create_struct_proxy(kind)(context, builder, value=value).data
+            for kind, value in zip((array, offset), arguments, strict=False)
+        )
+        base = builder.gep(table, [arguments[2]])
+        vector = ir.Constant(context.get_value_type(Lanes(array.dtype)), ir.Undefined)
+        for lane in range(Lanes(array.dtype).count):
+            place = builder.load(builder.gep(offsets, [ir.Constant(ir.IntType(64), lane)]))
+            entry = builder.load(builder.gep(base, [place]))
+            vector = builder.insert_element(vector, entry, ir.Constant(ir.IntType(32), lane))
+        return vector
+
+    return Lanes(array.dtype)(array, offset, types.uintp), generate
+
+
+@_instruction
+def fill(context, array, value):
+    """Every lane is `value`, in the type of `array`."""
+
+    def generate(context, builder, signature, arguments):
+        value = context.cast(builder, arguments[1], signature.args[1], array.dtype)
+        return _splat(builder, value, Lanes(array.dtype).count)
+
+    return Lanes(array.dtype)(array, value), generate
+
+
+@_instruction
+def where_larger(context, left, right, yes, no):
+    """Lane by lane `yes` where `left > right`, else `no`."""
+
+    def generate(context, builder, signature, arguments):
+        left, right, yes, no = arguments
+        return builder.select(builder.fcmp_ordered(">", left, right), yes, no)
+
+    return yes(left, right, yes, no), generate
+
+
+def _define(operation, instruction: str) -> None:
+    # `operation` of two vectors, or of a number and a vector.
+    @_instruction
+    def binary(context, left, right):
+        def generate(context, builder, signature, arguments):
+            first, second = arguments
+            if not isinstance(left, Lanes):
+                first = _splat(builder, first, right.count)
+            return getattr(builder, instruction)(first, second, flags=("contract",))
+
+        return right(left, right), generate
+
+    @overload(operation)
+    def of_lanes(left, right):
+        if isinstance(right, Lanes) and left in (right, right.dtype):
+            return lambda left, right: binary(left, right)
+        return None
+
+
+_define(operator.add, "fadd")
+_define(operator.sub, "fsub")
+_define(operator.mul, "fmul")
+_define(operator.truediv, "fdiv")
+
+
+def _address(context, builder, array, value, index, count: int | None = None):
+    data = cgutils.create_struct_proxy(array)(context, builder, value=value).data
+    kind = ir.VectorType(context.get_data_type(array.dtype), count or Lanes(array.dtype).count)
+    return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
+
+
+def _splat(builder, value, count: int):
+    vector = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    first = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, vector, ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count))

@@ -1,0 +1,12 @@
+import pytest
+
+from hmm_datasets.hmm.inference import fused_filter
+
+
+@pytest.fixture(params=["compiled", "torch"], scope="module", autouse=True)
+def way(request):
+    """Each test here runs both ways to compute: the compiled loops of a CPU, and the calls into torch of a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr(fused_filter, "serves", lambda *tables: False)
+        yield request.param
