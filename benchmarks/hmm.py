@@ -25,7 +25,7 @@ from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.sampling.kernels import LANES, philox_block
+from hmm_datasets.hmm.sampling.kernels import LANES, philox_block, pick
 from hmm_datasets.report.tables import text_table
 
 LENGTH = 100
@@ -313,22 +313,17 @@ def _look_ups_alone(hmm: HMM) -> Callable[[np.ndarray], None]:
 
     @numba.njit(nogil=True)
     def walk(symbol, e_bits, transition, t_bits, out):
-        half = np.uint64(0xFFFFFFFF)
         state = np.zeros(LANES, np.uint64)
         word = np.uint64(1)
         for n in range(0, out.shape[0] - LANES + 1, LANES):
-            for t in range(out.shape[1]):
-                for lane in range(LANES):
+            for t in range(np.uint64(out.shape[1])):
+                for lane in range(np.uint64(LANES)):
                     word = word * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-                    here = state[lane]
-                    column = word >> np.uint64(64 - e_bits)
-                    entry = symbol[here, column]
-                    out[n + lane, t] = column if (word & half) < (entry & half) else entry >> np.uint64(32)
-                    column = (word >> np.uint64(20)) & np.uint64((1 << t_bits) - 1)
-                    entry = transition[here, column]
-                    state[lane] = column if (word & half) < (entry & half) else entry >> np.uint64(32)
+                    high, low = word >> np.uint64(32), (word >> np.uint64(8)) & np.uint64(0xFFFFFFFF)
+                    out[n + lane, t] = pick(symbol, state[lane], e_bits, high, low)
+                    state[lane] = pick(transition, state[lane], t_bits, low, high)
 
-    return lambda out: walk(symbol.entries, symbol.bits, transition.entries, transition.bits, out)
+    return lambda out: walk(*symbol.flat, *transition.flat, out)
 
 
 @numba.njit(nogil=True)

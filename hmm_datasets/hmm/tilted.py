@@ -212,11 +212,10 @@ class TiltedHMM:
         states = self.hmm.num_states
         state = np.empty(len(out), np.uint64)
         table = AliasTable.from_probabilities(self._start[None])
-        draw_start(table.entries[0], table.bits, *keys, state)
+        draw_start(*table.flat, *keys, state)
         for position, rows in enumerate(self._steps()):
             symbol, following = (AliasTable.from_probabilities(part.reshape(-1, part.shape[-1])) for part in rows)
-            tables = symbol.entries, symbol.bits, following.entries, following.bits
-            draw_step(*tables, len(self._tilts), states, position, *keys, state, out)
+            draw_step(*symbol.flat, *following.flat, len(self._tilts), states, position, *keys, state, out)
         return out
 
     def fingerprint(self) -> str:

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..lanes import compiled, fill, gather, lanes_of, load, store, where_larger
 from .fused_filter import flat, run_rows
-from .lanes import compiled, fill, gather, lanes_of, load, store, where_larger
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters

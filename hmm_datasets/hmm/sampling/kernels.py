@@ -5,13 +5,15 @@ changes, but not when another file changes whose functions are compiled into it.
 `sampling.sequences` and `families.family`.
 
 Sequences are drawn 16 at a time, one per lane, so that the memory look-ups of several sequences overlap, and so that
-the random blocks of a step use the vector unit of the processor. LLVM vectorizes only a plain loop over lanes. On two
-cores of a Zen 3 this was three times as fast as drawing one sequence after another. Where there are fewer sequences
+the random blocks of a step use the vector unit of the processor. The blocks of the next step are computed for half of
+the lanes as soon as this half has used its own, while the other half waits for memory. Where there are fewer sequences
 than lanes, the remaining lanes compute the blocks of the next positions.
 """
 
 import numba
 import numpy as np
+
+from ..lanes import lanes_of, load, store
 
 TOKENS_STREAM = np.uint64(0)
 """Philox stream of states and symbols."""
@@ -24,12 +26,12 @@ EMISSIONS_STREAM = FAMILY_STREAM | np.uint64(1 << 8)
 
 START = np.uint64(0xFFFFFFFF)  # position of the block of the start state, after every possible token
 
-LANES = 16  # sequences drawn together; with 8 LLVM unrolls the loop instead of vectorizing it
+LANES = 16  # sequences drawn together
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def philox_block(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10 of 32-bit words in uint64 registers; returns four 32-bit words."""
+    """Philox4x32-10 of 32-bit words in uint64 registers, or in lanes of uint64; returns four 32-bit words."""
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     for _ in range(10):
@@ -52,11 +54,12 @@ def fill_blocks(counter, key, out):
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def pick(entries, bits, high, low):
-    # The top bits of `high` choose the column, and `low` decides between the two categories of the column. One load
-    # reads both categories, and the decision compiles to no branch, since the processor could not predict it.
-    column = high >> np.uint64(32 - bits)
-    entry = entries[column]
+def pick(entries, row, bits, high, low):
+    # From a row of flat tables. The top bits of `high` choose the column, and `low` decides between the two categories
+    # of the column. One load reads both categories, and the decision compiles to no branch, since the processor could
+    # not predict it.
+    column = high >> (np.uint64(32) - bits)
+    entry = entries[(row << bits) + column]
     return column if low < (entry & np.uint64(0xFFFFFFFF)) else entry >> np.uint64(32)
 
 
@@ -71,33 +74,33 @@ def draw_sequences(
     k0 = seed & mask
     k1 = seed >> shift
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
-    w0, w1 = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
-    w2, w3 = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    words = np.empty(4 * LANES, np.uint64)
     state, row = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    half = lanes_of(low)
+    length = np.uint64(out.shape[1])
     count = out.shape[0] if rows is None else len(rows)
     if group is not None:
         # A ring buffer with one permutation per lane. Sequences of one group share a permutation, even with the last
         # group of the lanes before.
-        size = symbol.shape[0]
-        permuted = np.empty(LANES * size, np.uint32)
+        size = len(symbol) >> e_bits
+        permuted = np.empty(LANES * size, np.uint16)
         buffer = shuffle_buffer(size)
         row_start = np.zeros(LANES, np.uint64)
         newest = 0
         current = np.uint64(0)
     for n in range(0, count, LANES):
         lanes = min(LANES, count - n)
-        ahead_per_lane = LANES // lanes
+        per_lane = LANES // lanes
         for lane in range(lanes):
             row[lane] = n + lane if rows is None else rows[n + lane]
         for i in range(LANES):
-            index = first + step * row[min(i // ahead_per_lane, lanes - 1)]
-            low[i] = index & mask
-            high[i] = index >> shift
-            ahead[i] = i % ahead_per_lane
+            # Block `i` is for this lane, and so many positions ahead.
+            index = first + step * row[min(i // per_lane, lanes - 1)]
+            low[i], high[i], ahead[i] = index & mask, index >> shift, i % per_lane
         for lane in range(lanes):
-            i = lane * ahead_per_lane
+            i = lane * per_lane
             a, b, _, _ = philox_block(low[i], high[i], START, TOKENS_STREAM, k0, k1)
-            state[lane] = pick(start, s_bits, a, b)
+            state[lane] = pick(start, np.uint64(0), s_bits, a, b)
             if group is not None:
                 number = (first + step * row[lane]) // group
                 if n + lane == 0 or number != current:
@@ -105,28 +108,74 @@ def draw_sequences(
                     shuffle(permuted[newest * size : (newest + 1) * size], buffer, number, EMISSIONS_STREAM, seed)
                     current = number
                 row_start[lane] = newest * size
-        for t in range(0, out.shape[1], ahead_per_lane):
-            for i in range(LANES):
-                # The repeated masks tell LLVM that these are 32-bit numbers, so that it multiplies four at once.
-                position = (np.uint64(t) + ahead[i]) & mask
-                w0[i], w1[i], w2[i], w3[i] = philox_block(
-                    low[i] & mask, high[i] & mask, position, TOKENS_STREAM, k0, k1
-                )
-            for j in range(min(ahead_per_lane, out.shape[1] - t)):
-                # Unsigned indices, since numba checks whether signed ones are negative.
-                for lane in range(np.uint64(lanes)):
-                    i = lane * np.uint64(ahead_per_lane) + np.uint64(j)
-                    here = state[lane]
-                    if states is not None:
-                        states[row[lane], np.uint64(t + j)] = here
-                    emits = here if group is None else permuted[row_start[lane] + here]
-                    drawn = pick(symbol[emits], e_bits, w0[i], w1[i])
-                    if transition is None:
-                        out[row[lane], np.uint64(t + j)] = drawn % num_symbols
-                        state[lane] = drawn // num_symbols
-                    else:
-                        out[row[lane], np.uint64(t + j)] = drawn
-                        state[lane] = pick(transition[here], t_bits, w2[i], w3[i])
+        for begin in range(np.uint64(0), np.uint64(LANES), half):
+            fill_words(low, high, ahead, np.uint64(0), begin, k0, k1, words)
+        if lanes == LANES:
+            for t in range(length):
+                for begin in range(np.uint64(0), np.uint64(LANES), half):
+                    for lane in range(begin, begin + half):
+                        draw_token(
+                            symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
+                            None if group is None else row_start, words, lane, lane, t, row, state, out, states,
+                        )  # fmt: skip
+                    fill_words(low, high, ahead, t + np.uint64(1), begin, k0, k1, words)
+            continue
+        for t in range(np.uint64(0), length, np.uint64(per_lane)):
+            for lane in range(np.uint64(lanes)):
+                for j in range(min(np.uint64(per_lane), length - t)):
+                    draw_token(
+                        symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
+                        None if group is None else row_start, words, lane * np.uint64(per_lane) + j, lane, t + j, row,
+                        state, out, states,
+                    )  # fmt: skip
+            for begin in range(np.uint64(0), np.uint64(LANES), half):
+                fill_words(low, high, ahead, t + np.uint64(per_lane), begin, k0, k1, words)
+
+
+@numba.njit(cache=True, nogil=True, forceinline=True)
+def draw_token(
+    symbol,
+    e_bits,
+    transition,
+    t_bits,
+    num_symbols,
+    permuted,
+    row_start,
+    words,
+    block,
+    lane,
+    t,
+    row,
+    state,
+    out,
+    states,
+):
+    # Token `t` of a lane and the state after it, from the words of a block.
+    here = state[lane]
+    if states is not None:
+        states[row[lane], t] = here
+    emits = here if permuted is None else permuted[row_start[lane] + here]
+    drawn = pick(symbol, emits, e_bits, words[block], words[np.uint64(LANES) + block])
+    if transition is None:
+        out[row[lane], t] = drawn % num_symbols
+        state[lane] = drawn // num_symbols
+    else:
+        out[row[lane], t] = drawn
+        low_bits = words[np.uint64(3 * LANES) + block]
+        state[lane] = pick(transition, here, t_bits, words[np.uint64(2 * LANES) + block], low_bits)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def fill_words(low, high, ahead, t, begin, k0, k1, words):
+    # The four words of the blocks from `begin` on, as many as there are lanes of uint64. The masks tell LLVM that the
+    # numbers have 32 bits, so that their products are one instruction.
+    mask, lanes = np.uint64(0xFFFFFFFF), np.uint64(LANES)
+    c0, c1, c2 = load(low, begin) & mask, load(high, begin) & mask, (load(ahead, begin) + t) & mask
+    blocks = philox_block(c0, c1, c2, c0 & TOKENS_STREAM, k0, k1)
+    store(words, begin, blocks[0])
+    store(words, lanes + begin, blocks[1])
+    store(words, lanes + lanes + begin, blocks[2])
+    store(words, lanes + lanes + lanes + begin, blocks[3])
 
 
 MAX_SHUFFLED = 1 << 16

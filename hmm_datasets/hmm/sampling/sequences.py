@@ -58,6 +58,11 @@ class AliasTable:
         fill_alias_rows(weights, bits, threshold, alias)
         return cls(threshold, alias, bits)
 
+    @property
+    def flat(self) -> tuple[UInt[np.ndarray, "M"], np.uint64]:
+        """`entries` in one row, and `bits`, as the kernels take them."""
+        return self.entries.reshape(-1), np.uint64(self.bits)
+
     @cached_property
     def entries(self) -> UInt[np.ndarray, "R C"]:
         """`alias` in the high half and `threshold` in the low half of a uint64, so that a draw needs one load."""
@@ -106,8 +111,7 @@ def sample_tokens(
         rows (`np.ndarray` of shape `(M,)`, *optional*): fill only these rows, in one thread.
         states (`np.ndarray` of shape `(N, L)`, *optional*): gets the state that emits each symbol.
     """
-    tables = [start.entries[0], start.bits, symbol.entries, symbol.bits]
-    tables += [None, None] if transition is None else [transition.entries, transition.bits]
+    tables = [*start.flat, *symbol.flat, *((None, None) if transition is None else transition.flat)]
     tables += [np.uint64(num_symbols), None if group is None else np.uint64(group), np.uint64(seed)]
 
     def fill(origin: int, part: slice) -> None:

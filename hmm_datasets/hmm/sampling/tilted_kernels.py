@@ -130,7 +130,7 @@ def draw_start(start, bits, seed, first, step, state):
     for n in range(len(state)):
         index = first + step * np.uint64(n)
         a, b, _, _ = philox_block(index & mask, index >> shift, START, TOKENS_STREAM, seed & mask, seed >> shift)
-        state[n] = pick(start, bits, a, b)
+        state[n] = pick(start, np.uint64(0), bits, a, b)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,7 +141,7 @@ def draw_step(symbol, e_bits, following, f_bits, num_contexts, num_states, posit
     `following` (or row `state`, if it has only `H`) that of the next state.
     """
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    by_symbol = len(following) > num_states
+    by_symbol = len(following) >> f_bits > num_states
     for n in range(len(state)):
         index = first + step * np.uint64(n)
         counter = np.uint64(position)
@@ -149,7 +149,7 @@ def draw_step(symbol, e_bits, following, f_bits, num_contexts, num_states, posit
         context = np.uint64(0)
         if num_contexts > 1:
             context = np.uint64(out[n, position - 1]) if position > 0 else np.uint64(num_contexts - 1)
-        drawn = pick(symbol[context * np.uint64(num_states) + state[n]], e_bits, w0, w1)
+        drawn = pick(symbol, context * np.uint64(num_states) + state[n], e_bits, w0, w1)
         out[n, position] = drawn
         row = drawn * np.uint64(num_states) + state[n] if by_symbol else state[n]
-        state[n] = pick(following[row], f_bits, w2, w3)
+        state[n] = pick(following, row, f_bits, w2, w3)

@@ -1,10 +1,9 @@
 """Vectors of lanes for numba: one lane for each of the sequences that a kernel processes together.
 
 LLVM vectorizes a loop over lanes only where it can prove that nothing overlaps, and keeps no sums in registers across
-an inner loop. Here a lane vector is a value of its own, an LLVM vector of 64 bytes: 16 lanes of float32 or 8 of
-float64. LLVM splits it into the registers that the processor has (one of AVX-512, two of AVX2, four of NEON). With it
-the product of a table and the lanes ([`multiply`]) runs at the speed of a BLAS or above it for every size of table:
-on one core of a Zen 4 in float32 at 110 GFLOP/s for 20, 50 and 200 states, where MKL ran at 51, 70 and 90.
+an inner loop. Here a lane vector is a value of its own, an LLVM vector of 64 bytes: 16 lanes of float32, or 8 of
+float64 or uint64. LLVM splits it into the registers that the processor has (one of AVX-512, two of AVX2, four of
+NEON). `+ - * /` are defined for lanes of floats, `+ * ^ & >>` for those of uint64, also with a number on one side.
 
 Arrays are one-dimensional, and indices unsigned, because numba checks whether signed ones are negative. Entry `i` of
 lane `l` is at `i * lanes + l`. Sums may be fused with products (`contract`), so that results are bit-identical only on
@@ -16,22 +15,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 _BYTES = 64
-_FLOATS = {types.float32: ir.FloatType, types.float64: ir.DoubleType}
+_KINDS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint64: ir.IntType(64)}
 
 compiled = numba.njit(cache=True, nogil=True)
 """For kernels: kept on disk, and without Python's global lock. They are not compiled anew when this module changes."""
 
 
 class Lanes(types.Type):
-    """numba's type of a vector of 64 bytes of `dtype`, float32 or float64."""
+    """numba's type of a vector of 64 bytes of `dtype`: float32, float64 or uint64."""
 
-    def __init__(self, dtype: types.Float):
+    def __init__(self, dtype: Any):
         self.dtype = dtype
         super().__init__(name=f"Lanes({dtype})")
 
@@ -49,7 +49,7 @@ def _instruction(function: Callable) -> Any:
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, lanes):
-        super().__init__(manager, lanes, ir.VectorType(_FLOATS[lanes.dtype](), lanes.count))
+        super().__init__(manager, lanes, ir.VectorType(_KINDS[lanes.dtype], lanes.count))
 
 
 @_instruction
@@ -74,11 +74,11 @@ def load(context, array, index):
 
 @_instruction
 def store(context, array, index, lanes):
-    """Write the lanes to `array[index:]`; whole numbers, if it is an array of uint16."""
+    """Write the lanes to `array[index:]`; floats are rounded down for an array of integers."""
 
     def generate(context, builder, signature, arguments):
         *place, vector = arguments
-        if isinstance(array.dtype, types.Integer):
+        if isinstance(array.dtype, types.Integer) and isinstance(lanes.dtype, types.Float):
             vector = builder.fptoui(vector, ir.VectorType(ir.IntType(array.dtype.bitwidth), lanes.count))
         address = _address(context, builder, array, *place, count=lanes.count)
         builder.store(vector, address, align=array.dtype.bitwidth // 8)
@@ -129,29 +129,40 @@ def where_larger(context, left, right, yes, no):
     return yes(left, right, yes, no), generate
 
 
-def _define(operation, instruction: str) -> None:
-    # `operation` of two vectors, or of a number and a vector.
+def _define(operation, instruction: str, kind: type) -> None:
+    # `operation` of two vectors whose lanes are of this kind, or of a vector and a number.
+    flags = ("contract",) if kind is types.Float else ()
+
     @_instruction
     def binary(context, left, right):
-        def generate(context, builder, signature, arguments):
-            first, second = arguments
-            if not isinstance(left, Lanes):
-                first = _splat(builder, first, right.count)
-            return getattr(builder, instruction)(first, second, flags=("contract",))
+        lanes = left if isinstance(left, Lanes) else right
 
-        return right(left, right), generate
+        def generate(context, builder, signature, arguments):
+            operands = [
+                value if isinstance(given, Lanes) else _splat(builder, value, lanes.count)
+                for given, value in zip((left, right), arguments, strict=True)
+            ]
+            return getattr(builder, instruction)(*operands, flags=flags)
+
+        return lanes(left, right), generate
 
     @overload(operation)
     def of_lanes(left, right):
-        if isinstance(right, Lanes) and left in (right, right.dtype):
+        lanes = left if isinstance(left, Lanes) else right
+        if isinstance(lanes, Lanes) and isinstance(lanes.dtype, kind) and {left, right} <= {lanes, lanes.dtype}:
             return lambda left, right: binary(left, right)
         return None
 
 
-_define(operator.add, "fadd")
-_define(operator.sub, "fsub")
-_define(operator.mul, "fmul")
-_define(operator.truediv, "fdiv")
+_define(operator.add, "fadd", types.Float)
+_define(operator.sub, "fsub", types.Float)
+_define(operator.mul, "fmul", types.Float)
+_define(operator.truediv, "fdiv", types.Float)
+_define(operator.add, "add", types.Integer)
+_define(operator.mul, "mul", types.Integer)
+_define(operator.xor, "xor", types.Integer)
+_define(operator.and_, "and_", types.Integer)
+_define(operator.rshift, "lshr", types.Integer)
 
 
 def _address(context, builder, array, value, index, count: int | None = None):
@@ -164,3 +175,29 @@ def _splat(builder, value, count: int):
     vector = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     first = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, vector, ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count))
+
+
+if vars(numba.config)["DISABLE_JIT"]:
+    # Kernels run in Python then, and lanes are arrays of NumPy.
+
+    def lanes_of(array) -> np.uint64:
+        """Number of lanes of vectors from `array`."""
+        return np.uint64(_BYTES // array.itemsize)
+
+    def load(array, index):
+        """The lanes at `array[index:]`."""
+        return array[int(index) : int(index + lanes_of(array))].copy()
+
+    def store(array, index, lanes) -> None:
+        """Write the lanes to `array[index:]`."""
+        array[int(index) : int(index) + len(lanes)] = lanes
+
+    def gather(array, offset, index):
+        """Lane `l` is `array[offset[l] + index]`."""
+        return array[offset + np.uint64(index)]
+
+    def fill(array, value):
+        """Every lane is `value`, in the type of `array`."""
+        return np.full(lanes_of(array), value, array.dtype)
+
+    where_larger = lambda left, right, yes, no: np.where(left > right, yes, no)  # noqa: E731
