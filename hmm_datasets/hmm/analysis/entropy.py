@@ -25,13 +25,14 @@ from torch import Tensor
 from ...errors import InputError
 from ...progress_bars import progress_bar
 from ..checks import integer
-from ..inference.forward_backward import Parameters, filter_steps
+from ..inference.forward_backward import Parameters, forward_filter, next_token_probs
 from ..model import HMM
 from .mixed_states import Tree
 from .stationary import entropy
 
 _MAX_STATES = 1 << 17  # mixed states to average over, which takes about a second
 _MAX_NUMBERS = 1 << 24  # numbers in all their beliefs
+_BLOCK_BYTES = 1 << 24  # of the beliefs or distributions of consecutive positions
 
 
 class EntropyRate(NamedTuple):
@@ -124,12 +125,14 @@ def _distribution_entropies(
     hmm: Parameters, tokens: Int[Tensor, "B T"], initial: Tensor | None = None
 ) -> Iterator[Tensor]:
     # For every position, the entropy (B,) of the distribution of its token given the tokens before it.
-    start = hmm.start.expand(len(tokens), -1) if initial is None else initial
-    beliefs = (belief for belief, _ in filter_steps(hmm, tokens[:, :-1], None, start))
+    belief_BH = hmm.start.expand(len(tokens), -1) if initial is None else initial
+    positions = max(1, _BLOCK_BYTES // (hmm.start.element_size() * len(tokens) * max(hmm.emission.shape)))
     with progress_bar(tokens.shape[1], " positions", desc="entropy rate", leave=False) as bar:
-        for belief_BH in itertools.chain([start], beliefs):
-            yield torch.special.entr(belief_BH @ hmm.emission).sum(-1)
-            bar.update()
+        for block in tokens.split(positions, dim=1):
+            beliefs = forward_filter(hmm, block, initial=belief_BH).beliefs
+            yield from torch.special.entr(next_token_probs(hmm, beliefs[:, :-1])).sum(-1).T
+            belief_BH = beliefs[:, -1]
+            bar.update(block.shape[1])
 
 
 def _stationary_sample(

@@ -259,6 +259,7 @@ def test_the_stream_of_format_version_1_has_not_changed(name):
 
 
 CHILD = """
+import hashlib
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 for hmm in (processes.mess3(), processes.umbrella()):
