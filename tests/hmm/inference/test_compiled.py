@@ -1,0 +1,62 @@
+"""What the compiled loops alone promise: the same bits for a row in any company, and the paths of torch."""
+
+import pytest
+import torch
+from brute_force import LEFT_TO_RIGHT, random_edges
+
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.inference import fused_filter
+
+HMMS = {
+    "states": processes.random(5, 4, alpha=0.5, seed=1),
+    "left to right": LEFT_TO_RIGHT,
+    "even": processes.even(0.3),
+    "edges": random_edges(4, 3, seed=2),
+}
+hmms = pytest.mark.parametrize("hmm", HMMS.values(), ids=HMMS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def way():
+    """Instead of that of the other modules, which runs every test in torch too."""
+
+
+@hmms
+def test_a_row_is_the_same_to_the_last_bit_alone_among_others_and_in_any_thread(hmm):
+    tokens = torch.from_numpy(hmm.sample(700, 50, seed=1).astype(int))  # enough for two threads
+    lengths = torch.arange(700) % 51
+    names = ("log_likelihood", "beliefs", "posteriors")
+    threads, found = torch.get_num_threads(), {}
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            found[number] = {name: getattr(hmm, name)(tokens, lengths=lengths) for name in names}
+    finally:
+        torch.set_num_threads(threads)
+    for name, whole in found[1].items():
+        assert torch.equal(whole, found[2][name]), name
+        for row in (0, 1, 50, 699):
+            alone = getattr(hmm, name)(tokens[row : row + 1], lengths=lengths[row : row + 1])
+            assert torch.equal(alone[0], whole[row]), (name, row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@hmms
+def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
+    tokens = torch.from_numpy(hmm.sample(40, 30, seed=4).astype(int))
+    lengths = torch.arange(40) % 31
+    for k in (1, 2, 5):
+        compiled = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(fused_filter, "serves", lambda *tables: False)
+            called = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
+        assert torch.equal(compiled.states, called.states)
+        assert torch.equal(compiled.log_probability, called.log_probability)
+
+
+def test_a_gradient_is_computed_by_torch():
+    parameters = HMMS["states"].parameters()
+    parameters.transition.requires_grad_()
+    assert not fused_filter.serves(parameters)
+    with torch.no_grad():
+        assert fused_filter.serves(parameters)
