@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).resolve().parent / "notebooks"
@@ -35,5 +36,7 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
                 pictures[name] = base64.b64decode("".join(shown["image/png"]))
                 parts.append(f"![Picture {len(pictures)} of the notebook]({name})")
             elif text := "".join(output.get("text", shown.get("text/plain", ""))).rstrip():
-                parts.append(f"```text\n{text}\n```")
+                # A fence longer than those that the text prints, so that they do not end it.
+                fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+                parts.append(f"{fence}text\n{text}\n{fence}")
     return "\n\n".join(parts) + "\n", pictures

@@ -215,4 +215,6 @@ def test_the_site_builds_strictly(tmp_path):
     assert result.returncode == 0, result.stderr
     pages = {page: page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}
     remote = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"?https?://")
-    assert not [page for page, text in pages.items() if remote.search(text) or "```" in text]
+    # A card that a notebook prints has fences of its own, inside one block of code.
+    shown = {page: re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL) for page, text in pages.items()}
+    assert not [page for page, text in shown.items() if remote.search(text) or "```" in text]

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..lanes import compiled, fill, gather, lanes_of, load, store, where_larger
+from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, store, where_larger
 from ..threads import in_parallel
 
 if TYPE_CHECKING:

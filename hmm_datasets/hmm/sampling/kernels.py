@@ -13,7 +13,7 @@ than lanes, the remaining lanes compute the blocks of the next positions.
 import numba
 import numpy as np
 
-from ..lanes import lanes_of, load, store
+from ...compat.numba_lanes import lanes_of, load, store
 
 TOKENS_STREAM = np.uint64(0)
 """Philox stream of states and symbols."""

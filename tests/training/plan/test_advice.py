@@ -123,6 +123,7 @@ def file(tmp_path):
     return str(path)
 
 
+@pytest.mark.launch
 def test_a_recipe_is_advised_with_the_numbers_of_its_plan(file, capsys):
     found = advise(file, ["--price_per_hour", "2"], devices=["H100", "T4"], models=["1m", "3m"], ranks=[1, 8, 7])
     assert [(row["model"], row["device"], row["ranks"]) for row in found] == [

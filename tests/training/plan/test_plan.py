@@ -188,6 +188,7 @@ def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
 # Memory
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("low", "low_weights"), [(False, False), (True, False), (True, True)], ids=["float32", "autocast", "low weights"]
 )

@@ -2,9 +2,8 @@ import numba
 import numpy as np
 import pytest
 
+from hmm_datasets.compat.numba_lanes import fill, gather, lanes_of, load, store, where_larger
 from hmm_datasets.hmm.inference.fused_filter import multiply
-from hmm_datasets.hmm.lanes import fill, gather, lanes_of, load, store, where_larger
-from hmm_datasets.hmm.threads import in_parallel
 
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -69,12 +68,3 @@ def test_the_product_is_that_of_matrices_for_every_remainder_of_its_tiles(dtype)
         out = np.empty((states, lanes), dtype)
         multiply(lefts.reshape(-1), table.reshape(-1).copy(), out.reshape(-1))
         np.testing.assert_allclose(out, table.T.astype(np.float64) @ lefts, rtol=states * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_all_parts_are_worked_on_and_a_failure_is_told(num_threads):
-    seen = []
-    in_parallel(seen.append, range(5), num_threads)
-    assert sorted(seen) == [0, 1, 2, 3, 4]
-    with pytest.raises(ZeroDivisionError):
-        in_parallel(lambda part: 1 // part, range(3), num_threads)
