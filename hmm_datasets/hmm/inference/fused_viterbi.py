@@ -61,7 +61,9 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
     last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
     arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
     offset = np.empty(lanes, moves.dtype)
-    came = np.empty(max(length, np.uint64(1)) * states * lanes, np.uint16)
+    # Lanes without a row in all groups take no room: what is stored for them is overwritten by what is stored next.
+    width = min(lanes, np.uint64(len(rows)))
+    came = np.empty(length * states * width + lanes, np.uint16)
     for first in range(0, len(rows), lanes):
         count = min(lanes, np.uint64(len(rows) - first))
         for lane in range(lanes):
@@ -99,7 +101,7 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
                             best, chosen = value, i
                     scores[row[lane], 0], last[lane] = best + taken[lane], chosen
             if t + np.uint64(1) < end[0]:
-                _arrive(ready, moves, on_edges, step, states, arrival, came, t * states * lanes)
+                _arrive(ready, moves, on_edges, step, states, arrival, came, t * states, width)
         for back in range(length):
             t = length - np.uint64(1) - back
             for lane in range(count):
@@ -108,11 +110,11 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
                     continue
                 out[row[lane], 0, t] = last[lane]
                 if t > 0:
-                    last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * lanes + lane]
+                    last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * width + lane]
 
 
 @compiled
-def _arrive(ready, moves, on_edges, step, states, arrival, came, place):
+def _arrive(ready, moves, on_edges, step, states, arrival, came, place, width):
     # The best score in every state entered, and the lowest state that it comes from.
     lanes, lowest, none = lanes_of(moves), fill(moves, -np.inf), fill(moves, 0.0)
     size = states * lanes
@@ -132,13 +134,13 @@ def _arrive(ready, moves, on_edges, step, states, arrival, came, place):
             from_b, b = where_larger(new_b, b, state, from_b), where_larger(new_b, b, new_b, b)
             from_c, c = where_larger(new_c, c, state, from_c), where_larger(new_c, c, new_c, c)
             at += states
-        to, after, last = j * lanes, (j + np.uint64(1)) * lanes, (j + np.uint64(2)) * lanes
-        store(arrival, to, a)
-        store(came, place + to, from_a)
-        store(arrival, after, b)
-        store(came, place + after, from_b)
-        store(arrival, last, c)
-        store(came, place + last, from_c)
+        one, two = np.uint64(1), np.uint64(2)
+        store(arrival, j * lanes, a)
+        store(came, (place + j) * width, from_a)
+        store(arrival, (j + one) * lanes, b)
+        store(came, (place + j + one) * width, from_b)
+        store(arrival, (j + two) * lanes, c)
+        store(came, (place + j + two) * width, from_c)
         j += np.uint64(3)
     while j < states:
         a, from_a = lowest, none
@@ -150,7 +152,7 @@ def _arrive(ready, moves, on_edges, step, states, arrival, came, place):
             a = where_larger(new_a, a, new_a, a)
             at += states
         store(arrival, j * lanes, a)
-        store(came, place + j * lanes, from_a)
+        store(came, (place + j) * width, from_a)
         j += np.uint64(1)
 
 

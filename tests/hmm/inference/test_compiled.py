@@ -54,6 +54,16 @@ def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
         assert torch.equal(compiled.log_probability, called.log_probability)
 
 
+def test_the_paths_of_few_rows_are_those_of_many():
+    hmm = processes.random(7, 5, alpha=0.5, seed=2)
+    tokens = hmm.sample(37, 40, seed=3)
+    whole = hmm.viterbi(tokens)
+    for count in (1, 2, 9, 17):
+        few = hmm.viterbi(tokens[:count])
+        assert (few.states == whole.states[:count]).all()
+        assert (few.log_probability == whole.log_probability[:count]).all()
+
+
 def test_a_gradient_is_computed_by_torch():
     parameters = HMMS["states"].parameters()
     parameters.transition.requires_grad_()
