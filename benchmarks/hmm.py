@@ -25,7 +25,7 @@ from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.sampling.kernels import LANES, philox_block, pick
+from hmm_datasets.hmm.sampling.kernels import EMISSIONS_STREAM, LANES, philox_block, pick, shuffle, shuffle_buffer
 from hmm_datasets.report.tables import text_table
 
 LENGTH = 100
@@ -54,6 +54,7 @@ def sampling(settings: argparse.Namespace) -> None:
             f"hmm-datasets, {CORES} threads": (_ours(hmm, None), 200_000),
             "hmm-datasets, 1 thread": (_ours(hmm, 1), 100_000),
             f"  a permutation a sequence, {CORES} threads": (_ours(PermutedEmissions(hmm), None), 200_000),
+            "  a permutation a sequence, 1 thread": (_ours(PermutedEmissions(hmm), 1), 100_000),
             "hmmlearn": (_hmmlearn(hmm), 100),
             "pomegranate": (_pomegranate(hmm), 2),
             "dynamax, jitted and vmapped": (_dynamax(hmm), 1000),
@@ -69,6 +70,7 @@ def sampling(settings: argparse.Namespace) -> None:
             "the generator alone (Philox4x32-10)": _generator_alone,
             "the look-ups alone (words of a cheap recurrence)": _look_ups_alone(hmm),
             "the stores alone (one byte per token)": _stores_alone,
+            f"shuffles of {states} alone (one a sequence)": _shuffles_alone(states),
         }
         one_thread = rates["hmm-datasets, 1 thread"]
         rows = []
@@ -332,6 +334,15 @@ def _stores_alone(out: np.ndarray) -> None:
         for t in range(out.shape[1]):
             for lane in range(LANES):
                 out[n + lane, t] = t
+
+
+def _shuffles_alone(size: int) -> Callable[[np.ndarray], None]:
+    @numba.njit(nogil=True)
+    def run(permutation, buffer, count):
+        for number in range(count):
+            shuffle(permutation, buffer, np.uint64(number), EMISSIONS_STREAM, np.uint64(7))
+
+    return lambda out: run(np.empty(size, np.uint16), shuffle_buffer(size), len(out))
 
 
 if __name__ == "__main__":
