@@ -11,7 +11,9 @@ from hmm_datasets.text.corpora.splits import divided, held_out
 from hmm_datasets.text.corpora.white_space import single_spaced
 
 SPACES = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1))))
-ALPHABET = st.one_of(st.sampled_from(SPACES + "aé€☃😀\x00\x1b\x7f\u200b\u2060\u180e\ufeff"), st.characters(exclude_categories=["Cs"]))
+ALPHABET = st.one_of(
+    st.sampled_from(SPACES + "aé€☃😀\x00\x1b\x7f\u200b\u2060\u180e\ufeff"), st.characters(exclude_categories=["Cs"])
+)
 TEXTS = st.lists(st.text(ALPHABET))
 
 
