@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 22
 
 
 def tokenize_corpus(
@@ -81,7 +81,7 @@ def tokenize_corpus(
         corpus (`str`):
             Name of the text, for the index.
         batch_size (`int`, *optional*, defaults to 4096):
-            Maximum number of documents encoded at once; fewer if they reach 1 MB.
+            Maximum number of documents encoded at once; fewer if they reach 4 MB.
         num_documents (`int`, *optional*):
             Total number of documents, for the time left of the progress bar, if `documents` has no length.
         show_progress (`bool`, *optional*, defaults to `True`):

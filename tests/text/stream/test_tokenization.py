@@ -219,7 +219,7 @@ def test_texts_that_cannot_be_tokenized_leave_nothing(tmp_path, tokenizer):
 def test_batches_are_bounded_by_bytes_too():
     from hmm_datasets.text.stream.tokenization import _num_bytes, _read
 
-    numbered = enumerate(["x" * 700_000] * 5 + ["y"] * 5)
+    numbered = enumerate(["x" * 2_800_000] * 5 + ["y"] * 5)
     sizes = [len(_read(numbered, _num_bytes, 4).documents) for _ in range(5)]
     assert sizes == [2, 2, 4, 2, 0]
     assert np.sum(sizes) == 10
