@@ -3,6 +3,7 @@
 # make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each
+# make gpu     tests and benchmarks that need a GPU; PART="sampler em mfu_125m" for some of benchmarks/gpu.py's parts
 # Each sets up its environment first: .venv, or one beside it for another Python, as in make test PYTHON=python3.13.
 PYTHON ?= python3
 VENV := $(if $(filter file,$(origin PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
@@ -18,7 +19,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # too, once apricot (of pomegranate) is imported: more than one to a process, and small products wait.
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-newest lint dist docs notebooks install
+.PHONY: demo check test test-newest lint dist docs notebooks gpu install
 
 demo: install
 	$(BIN)/hmm-datasets demo
@@ -40,6 +41,15 @@ docs: $(VENV)/docs
 
 notebooks: $(VENV)/tools
 	OMP_NUM_THREADS=2 $(BIN)/python docs/notebooks/execute.py
+
+# Not run on a GPU yet. A part is ended after nine minutes; what each prints is kept beside that of the others.
+ifeq ($(HAS_GPU),0)
+gpu:
+	@echo "make gpu: nvidia-smi lists no GPU on this machine, so nothing was installed or run" >&2; exit 1
+else
+gpu: $(VENV)/tools
+	$(BIN)/python benchmarks/gpu.py $(PART)
+endif
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check .

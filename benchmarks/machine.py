@@ -16,6 +16,12 @@ def print_heading(packages: Sequence[str]) -> None:
     print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages))
 
 
+def against_goal(found: float, goal: float, written: str, *, at_most: bool = False) -> str:
+    """What is printed beside a figure that has a goal: the goal, and whether it is met. Nothing depends on it."""
+    met = found <= goal if at_most else found >= goal
+    return f"{written}: {'met' if met else 'not met'}"
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:

@@ -1,27 +1,26 @@
-"""Text: BPE training, encoding, shard writing and reading, this package beside what one would take instead.
+"""Text: BPE training, encoding, splitting, shard writing and reading, beside what one would take instead.
 
     pip install -e ".[bench]"
-    python benchmarks/text.py [--part training encoding writing reading] [--text PATH ...] [--megabytes 100]
+    python benchmarks/text.py [--part training encoding writing splitting reading] [--text PATH ...] [--megabytes 100]
 
 Prints machine, versions, then a table a part: rates, and how many times faster ours is, all of one run. The text is
 that of the files given, by default the Python sources, Markdown and plain text of this Python and its packages, a file
 a document, in a seeded order; where encoding is timed also English stories, the bundled sample over and over. Each
-training runs in a process of its own, whose peak of resident memory is told. Run it on a quiet machine.
+training runs in a process of its own, whose peak of resident memory is told. Writing and splitting are timed three
+times, in turn with what bounds them; the medians are told. The slow libraries get the first documents only, and their
+rates are of these. Run it on a quiet machine.
 """
 
 import argparse
-import gc
 import itertools
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,20 +30,20 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 import numpy as np
 import torch
 from machine import CORES, print_heading
+from text_shards import splitting, writing
+from text_sources import VOCABULARY, documents, gather, megabytes, seconds_of, trained_tokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast, default_data_collator
 
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.stream import TokenStream, tokenize_corpus, write_tokens
+from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters
 
-SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
 PACKAGES = ("tokenizers", "tiktoken", "fastokens", "transformers", "datasets", "datatrove", "numpy", "torch")
-VOCABULARY = 32_768
 LENGTH, BATCH = 1024, 32
 # The pattern "gpt4" as tiktoken writes it: possessive, so quicker for it, the same pieces.
 CL100K = (
@@ -56,7 +55,13 @@ CL100K = (
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"training": training, "encoding": encoding, "writing": writing, "reading": reading}
+    parts = {
+        "training": training,
+        "encoding": encoding,
+        "writing": writing,
+        "splitting": splitting,
+        "reading": reading,
+    }
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--text", nargs="*", type=Path, help="files, or folders of them; default this Python's own")
     parser.add_argument("--megabytes", type=float, default=100.0, help="read no more text than this, default 100")
@@ -74,30 +79,6 @@ def main() -> None:
         print(f"text: {len(sizes):,} documents, {sum(sizes) / 1e6:.1f} MB")
         for part in settings.part:
             parts[part](settings)
-
-
-def gather(settings: argparse.Namespace, file: Path) -> list[int]:
-    """Write texts to a JSON Lines file, in a seeded order, up to so many megabytes; return their bytes."""
-    roots = settings.text or [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
-    found = {path.resolve() for root in roots for path in ([root] if root.is_file() else root.rglob("*"))}
-    paths = sorted(path for path in found if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size > 0)
-    random.Random(0).shuffle(paths)
-    sizes, left = [], settings.megabytes * 1e6
-    with file.open("w", encoding="utf-8") as lines:
-        for path in paths:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            sizes.append(len(text.encode()))
-            left -= sizes[-1]
-            if left < 0:
-                return sizes[:-1]
-            lines.write(json.dumps(text) + "\n")
-    return sizes
-
-
-def documents(settings: argparse.Namespace) -> Iterator[str]:
-    """Yield the texts, one at a time."""
-    with settings.file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
 
 
 def training(settings: argparse.Namespace) -> None:
@@ -146,7 +127,7 @@ def _plain_trainer():
 
 def encoding(settings: argparse.Namespace) -> None:
     """Megabytes a second of every encoder, on two kinds of text, with the same vocabulary; ids are compared."""
-    tokenizer = _tokenizer(settings)
+    tokenizer = trained_tokenizer(settings)
     stories = list(load_corpus("tinystories-sample", split="train", test_fraction=0.0)["text"])
     texts = list(itertools.islice(documents(settings), 3000))
     for name, sample in (("sources and documents", texts), ("stories", stories * 5)):
@@ -161,7 +142,7 @@ def encoding(settings: argparse.Namespace) -> None:
             same = "" if ids is None else "same" if _shifted(ids, first_id) == expected else "DIFFER"
             cells = (cold, ours[0] / cold, warm, ours[1] / warm)
             rows.append([encoder, *(f"{value:.2f}" for value in cells), same])
-        size = sum(len(text.encode()) for text in sample) / 1e6
+        size = megabytes(sample)
         print(
             f"\nEncoding: {name}, {len(sample):,} documents, {size:.1f} MB, {VOCABULARY:,} tokens in the vocabulary\n"
         )
@@ -220,57 +201,6 @@ def _ranks(tokenizer: PreTrainedTokenizerFast) -> dict[bytes, int]:
     return {bytes(byte_of[c] for c in token): number - first for token, number in vocabulary.items()}
 
 
-def writing(settings: argparse.Namespace) -> None:
-    """Texts to files of tokens, from a list in memory to the disk."""
-    import datasets
-
-    tokenizer = _tokenizer(settings)
-    tokenizer.save_pretrained(settings.folder / "tokenizer")
-    texts = list(documents(settings))
-    size = sum(len(text.encode()) for text in texts) / 1e6
-    table = datasets.Dataset.from_dict({"text": texts})
-    datasets.disable_progress_bars()
-
-    def ours(folder):
-        tokenize_corpus(texts, tokenizer, folder, "bench", overwrite=True, show_progress=False)
-
-    def of_datasets(folder):
-        encoded = table.map(
-            lambda rows: {"input_ids": tokenizer(rows["text"], add_special_tokens=False)["input_ids"]},
-            batched=True,
-            remove_columns=["text"],
-            num_proc=CORES,
-            new_fingerprint=str(time.time_ns()),
-        )
-        encoded.save_to_disk(folder)
-
-    def of_datatrove(folder):
-        from datatrove.data import Document
-        from datatrove.executor import LocalPipelineExecutor
-        from datatrove.pipeline.tokens import DocumentTokenizer
-
-        pieces = [Document(text=text, id=str(number)) for number, text in enumerate(texts)]
-        step = DocumentTokenizer(
-            str(folder),
-            tokenizer_name_or_path=str(settings.folder / "tokenizer/tokenizer.json"),
-            eos_token="<|endoftext|>",
-        )
-        LocalPipelineExecutor(pipeline=[pieces, step], tasks=1, logging_dir=str(folder) + "-logs").run()
-
-    encoder = Encoder(tokenizer)
-    batches = [texts[first : first + 500] for first in range(0, len(texts), 500)]
-    rates = {
-        "hmm-datasets, tokenize_corpus": _seconds(lambda: ours(settings.folder / "ours")),
-        "the encoding alone": _seconds(lambda: list(map(encoder.encode_batch, batches))),
-        f"datasets, map on {CORES} processes, save_to_disk": _seconds(lambda: of_datasets(settings.folder / "arrow")),
-        "datatrove, DocumentTokenizer, 1 task": _seconds(lambda: of_datatrove(settings.folder / "trove")),
-    }
-    first = next(iter(rates.values()))
-    rows = [[n, f"{size / s:.2f}", f"{s / first:.2f}"] for n, s in rates.items()]
-    print(f"\nWriting tokens: {len(texts):,} documents, {size:.1f} MB\n")
-    print(text_table(["writer", "MB/s", "ours is times faster"], rows))
-
-
 def reading(settings: argparse.Namespace) -> None:
     """Tokens a second from a warm page cache into collated int64 batches, on one process."""
     import datasets
@@ -309,33 +239,19 @@ def reading(settings: argparse.Namespace) -> None:
         "datasets, Arrow, lists, default_data_collator": (lambda: of_loader(table, default_data_collator, 30), 30),
     }
     of_loader(shuffled, default_data_collator, 10)  # compiles the cipher, and warms the page cache
-    rates = {name: batches * BATCH * LENGTH / _seconds(job) for name, (job, batches) in jobs.items()}
+    rates = {name: batches * BATCH * LENGTH / seconds_of(job) for name, (job, batches) in jobs.items()}
     ours = next(iter(rates.values()))
     rows = [[name, f"{rate:,.0f}", f"{ours / rate:.2f}"] for name, rate in rates.items()]
     print(f"\nReading: batches of {BATCH} windows of {LENGTH}, uint16 on disk, int64 in the batch, one process\n")
     print(text_table(["reader", "tokens/s", "ours is times faster"], rows))
 
 
-def _tokenizer(settings: argparse.Namespace) -> PreTrainedTokenizerFast:
-    if not hasattr(settings, "tokenizer"):
-        texts = documents(settings)
-        settings.tokenizer = train_bpe(texts, VOCABULARY, split_pattern="gpt4", show_progress=False)
-    return settings.tokenizer
-
-
 def _megabytes_a_second(encode: Callable[[list[str]], Any], texts: list[str]) -> tuple[float, float]:
     """Of the first pass, when no encoder has met the texts, and of the best of three."""
     batches = [texts[first : first + 1000] for first in range(0, len(texts), 1000)]
-    size = sum(len(text.encode()) for text in texts) / 1e6
-    passes = [_seconds(lambda: [encode(batch) for batch in batches]) for _ in range(3)]
+    size = megabytes(texts)
+    passes = [seconds_of(lambda: [encode(batch) for batch in batches]) for _ in range(3)]
     return size / passes[0], size / min(passes)
-
-
-def _seconds(job: Callable[[], object]) -> float:
-    gc.collect()
-    began = time.perf_counter()
-    job()
-    return time.perf_counter() - began
 
 
 def _peak_memory() -> int:

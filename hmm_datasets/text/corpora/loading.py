@@ -23,16 +23,15 @@ from .conversations import (
     FORMATS,
     Format,
     Kind,
-    as_prompt,
     as_text,
     column_format,
     num_characters,
     recognize,
 )
-from .filters import DocumentFilter, FirstSeen
+from .filters import DocumentFilter, FirstSeen, with_digests
 from .local_files import SUFFIXES, read_rows
 from .presets import CORPORA, Corpus
-from .splits import divided, held_out
+from .splits import divided
 
 if TYPE_CHECKING:
     import datasets
@@ -41,6 +40,9 @@ _TEST_FRACTION = 0.1
 
 _CHECKED_BYTES = 1 << 26
 """Maximum size of a file whose rows are all checked before work starts."""
+
+_BATCH_ROWS = 256
+"""Number of rows of a data set that are read together."""
 
 _recognized: set[str] = set()
 """Messages about recognized formats that this process has printed, so that none is repeated for every split."""
@@ -231,21 +233,20 @@ class _Selection:
 
     def is_long_enough(self, document: dict[str, Any]) -> bool:
         """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
-        length = num_characters(document)
-        return bool(as_text(document)) and self.filters.keeps_length(length)
+        return bool(as_text(document)) and self.filters.keeps_length(num_characters(document))
 
-    def __call__(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row is selected, apart from the removal of duplicates."""
-        if not self.is_long_enough(document):
-            return False
-        if not self.test_fraction:  # without hashing, which takes a third of the time of reading a file
-            return self.test_fraction is None or self.split == "train"
-        return held_out(as_prompt(document), self.test_fraction) == (self.split == "test")
+    def __call__(self, documents: Iterable[dict[str, Any]], *, by_position: bool = False) -> Iterator[dict[str, Any]]:
+        """The normalized rows that are selected, apart from the removal of duplicates; see `divided`."""
+        documents = filter(self.is_long_enough, documents)
+        if not self.test_fraction:  # without hashing
+            return documents if self.test_fraction is None or self.split == "train" else iter(())
+        pairs = divided(documents, self.test_fraction, by_position=by_position)
+        return (document for split, document in pairs if split == self.split)
 
 
 def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     new = FirstSeen()
-    return (document for document in documents if new(as_text(document)))
+    return (document for document, digest in with_digests(documents, as_text) if new.has_not(digest))
 
 
 def _format(source: _Source, row: dict[str, Any]) -> Format:
@@ -352,7 +353,7 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
     rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
     rows = islice(rows, selection.max_documents)
     kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
-    documents = filter(replace(selection, test_fraction=None), kept)
+    documents = replace(selection, test_fraction=None)(kept)
     return _first_seen(documents) if selection.filters.unique else documents
 
 
@@ -361,12 +362,7 @@ def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
-    documents = filter(selection.is_long_enough, _normalized(corpus, format, selection))
-    if selection.test_fraction:
-        pairs = divided(documents, selection.test_fraction, by_position=True)
-        documents = (document for split, document in pairs if split == selection.split)
-    elif selection.split == "test":
-        documents = iter(())
+    documents = selection(_normalized(corpus, format, selection), by_position=True)
     return _first_seen(documents) if selection.filters.unique else documents
 
 
@@ -417,17 +413,19 @@ def _load_hub(
     if first is None:
         raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} contains no documents")
     form = _format(source, first)
-    _normalize_row(first, 0, name=corpus.name, format=form, filters=selection.filters)
+    chosen = partial(_chosen_rows, name=corpus.name, format=form, selection=selection)
+    chosen({name: [value] for name, value in first.items()}, [0])
     if selection.max_documents is not None:
         count = selection.max_documents
         data = data.take(count if streaming else min(count, len(data)))
     data = data.map(
-        partial(_normalize_row, name=corpus.name, format=form, filters=selection.filters),
+        chosen,
+        batched=True,
+        batch_size=_BATCH_ROWS,
         with_indices=True,
         remove_columns=list(first),
         features=_features(form.kind),
     )
-    data = data.filter(selection)
     if not selection.filters.unique:
         return data
     if streaming:  # a generator, so that every pass starts with an empty set of documents seen
@@ -437,10 +435,15 @@ def _load_hub(
     return data.select([number for number, document in enumerate(data) if new(as_text(document))])
 
 
-def _normalize_row(
-    row: dict[str, Any], index: int, *, name: str, format: Format, filters: DocumentFilter
-) -> dict[str, Any]:
-    where = f"{name}: row {index}"
-    if not filters.keeps_row(row, where):
-        return {name: "" if name == "text" else [] for name in _features(format.kind)}  # an empty row is dropped
-    return format.read(row, where)
+def _chosen_rows(
+    columns: dict[str, list], indices: list[int], *, name: str, format: Format, selection: _Selection
+) -> dict[str, list]:
+    """The documents of some rows of a data set that are selected, apart from the removal of duplicates."""
+    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    documents = []
+    for index, row in zip(indices, rows, strict=True):
+        where = f"{name}: row {index}"
+        if selection.filters.keeps_row(row, where):
+            documents.append(format.read(row, where))
+    documents = list(selection(documents))
+    return {column: [document[column] for document in documents] for column in _features(format.kind)}

@@ -83,7 +83,8 @@ def check_text(text: Any, where: str) -> str:
     if not isinstance(text, str):
         raise InputError(f"{where}: expected text, found {shorten(text)}; drop the row or name another column")
     try:
-        text.encode("utf-8")
+        # Python knows without scanning it whether a string is ASCII, and ASCII can be encoded.
+        text.isascii() or text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
             f"{where}: half a surrogate pair at character {error.start}, which is not valid text; drop the row"
@@ -115,13 +116,21 @@ def _read_txt(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _read_jsonl(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name, decode = str(path), json.JSONDecoder().raw_decode
     for number, line in enumerate(file, start=1):
-        if line.strip():
+        try:
+            row, end = decode(line)
+            is_whole = line[end:] in ("\n", "")
+        except json.JSONDecodeError:
+            is_whole = False
+        if not is_whole:  # blank, indented, or not JSON
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise InputError(f"{path}:{number}: not JSON ({error.msg})") from None
-            yield _json_row(row, f"{path}:{number}")
+        yield _json_row(row, f"{name}:{number}")
 
 
 def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Tokenization of corpora into token streams. One thread reads the next documents while the others encode.
+"""Tokenization of corpora into token streams. Reading, encoding and writing run at once, each in a thread of its own.
 
 [`tokenize_corpus`] writes one stream. [`tokenize_splits`] and [`lay_out_splits`] write several streams in one pass
 over the source, for example the train and the test split of a corpus that is split by hash. The first is for texts,
@@ -6,6 +6,7 @@ the second for conversations, which are laid out by the chat template. Killed ru
 source from its beginning, but encode only documents that are not in finished shards.
 """
 
+import contextlib
 import hashlib
 import json
 import operator
@@ -13,10 +14,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool
@@ -46,7 +47,9 @@ from .writer import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_BATCH_BYTES = 1 << 20
+T = TypeVar("T")
+
+_BATCH_BYTES = 1 << 22
 
 
 def tokenize_corpus(
@@ -78,7 +81,7 @@ def tokenize_corpus(
         corpus (`str`):
             Name of the text, for the index.
         batch_size (`int`, *optional*, defaults to 4096):
-            Maximum number of documents encoded at once; fewer if they reach 1 MB.
+            Maximum number of documents encoded at once; fewer if they reach 4 MB.
         num_documents (`int`, *optional*):
             Total number of documents, for the time left of the progress bar, if `documents` has no length.
         show_progress (`bool`, *optional*, defaults to `True`):
@@ -90,25 +93,19 @@ def tokenize_corpus(
     Raises:
         `InputError`: the tokenizer has no EOS, a document is not text, or for the reasons of [`write_tokens`].
     """
-    from ..tokenizers.encoding import Encoder
-
-    blank = tokenizer_index(tokenizer, corpus, shard_tokens)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: expected at least 1")
-    encoder = Encoder(tokenizer)
     total = num_documents or operator.length_hint(documents) or None
+    with _text_encoder(tokenizer) as encode:
+        blank = tokenizer_index(tokenizer, corpus, shard_tokens)
 
-    def batches(first: int) -> Generator[TokenBatch]:
-        remaining = enumerate(documents_from(documents, first), start=first)
-        with _progress(corpus, first, total, show_progress) as bar:
-            num_tokens = 0
-            for read in _read_ahead(remaining, _num_bytes, batch_size):
-                tokens, lengths = encoder.encode_batch(read.documents)
-                yield TokenBatch(tokens, lengths, np.array(read.sizes, dtype=np.int64))
-                num_tokens += len(tokens)
-                _advance(bar, len(read.documents), num_tokens)
+        def batches(first: int) -> Generator[TokenBatch]:
+            remaining = enumerate(documents_from(documents, first), start=first)
+            encoded = _encoded(remaining, encode, _num_bytes, batch_size)
+            with contextlib.closing(_shown(encoded, corpus, first, total, show_progress)) as shown:
+                yield from (batch for _keys, batch in shown)
 
-    return write_batches(batches, folder, blank, overwrite=overwrite)
+        return write_batches(batches, folder, blank, overwrite=overwrite)
 
 
 def tokenize_splits(
@@ -141,15 +138,10 @@ def tokenize_splits(
     Raises:
         `InputError`: for the reasons of [`tokenize_corpus`].
     """
-    from ..tokenizers.encoding import Encoder
-
-    encoder = Encoder(tokenizer)
-
-    def encode(read: _Read) -> TokenBatch:
-        return TokenBatch(*encoder.encode_batch(read.documents), np.array(read.sizes, dtype=np.int64))
-
-    passes = _Pass(documents, encode, _num_bytes, batch_size, num_documents, show_progress)
-    return passes.write(folders, tokenizer_index(tokenizer, corpus, shard_tokens))
+    with _text_encoder(tokenizer) as encode:
+        blank = tokenizer_index(tokenizer, corpus, shard_tokens)
+        passes = _Pass(documents, encode, _num_bytes, batch_size, num_documents, show_progress)
+        return passes.write(folders, blank)
 
 
 def lay_out_splits(
@@ -213,15 +205,56 @@ class _Read:
     sizes: list[int]
 
 
-def _read_ahead(
-    documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int
-) -> Iterator[_Read]:
-    """Documents with their keys, in batches; a thread reads the next batch while the caller uses one."""
-    with ThreadPoolExecutor(1) as reader:
-        pending = reader.submit(_read, documents, size, batch_size)
-        while (read := pending.result()).documents:
-            pending = reader.submit(_read, documents, size, batch_size)
+@contextlib.contextmanager
+def _text_encoder(tokenizer: "PreTrainedTokenizerFast") -> Generator[Callable[[_Read], TokenBatch]]:
+    """What encodes texts; a thread prepares it, which takes a third of a second for 50,000 tokens."""
+    from ..tokenizers.encoding import Encoder
+
+    with ThreadPoolExecutor(1) as thread:
+        encoder = thread.submit(Encoder, tokenizer)
+
+        def encode(read: _Read) -> TokenBatch:
+            tokens, lengths = encoder.result().encode_batch(read.documents)
+            return TokenBatch(tokens, lengths, np.array(read.sizes, dtype=np.int64))
+
+        yield encode
+
+
+def _encoded(
+    documents: Iterator[tuple[Any, Any]],
+    encode: Callable[[_Read], TokenBatch],
+    size: Callable[[Any, Any], int],
+    batch_size: int,
+) -> Generator[tuple[list, TokenBatch]]:
+    """Documents in batches of tokens, each with the keys of its documents.
+
+    While the caller uses a batch, one thread encodes the next, and another reads the one after that. So at most three
+    batches are in memory. If reading or encoding fails, the error is raised after the batches before it.
+    """
+
+    def batches() -> Generator[_Read]:
+        while (read := _read(documents, size, batch_size)).documents:
             yield read
+
+    def encoded() -> Generator[tuple[list, TokenBatch]]:
+        with contextlib.closing(_one_ahead(batches())) as read_ahead:
+            for read in read_ahead:
+                yield read.keys, encode(read)
+
+    return _one_ahead(encoded())
+
+
+def _one_ahead(items: Generator[T]) -> Generator[T]:
+    """The items of a generator; a thread computes the next one while the caller uses one."""
+
+    def following() -> list[T]:
+        return list(islice(items, 1))
+
+    with contextlib.closing(items), ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(following)
+        while item := pending.result():
+            pending = thread.submit(following)
+            yield item[0]
 
 
 def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int) -> _Read:
@@ -238,8 +271,9 @@ def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int],
 
 def _num_bytes(key: Any, text: str) -> int:
     # ASCII text has one byte per character, and Python knows that a string is ASCII without scanning it.
-    ascii_only = isinstance(text, str) and text.isascii()
-    return len(text) if ascii_only else len(check_text(text, f"document {key}").encode())
+    if isinstance(text, str) and text.isascii():
+        return len(text)
+    return len(check_text(text, f"document {key}").encode())
 
 
 def _num_characters(_key: Any, messages: Messages) -> int:
@@ -263,7 +297,7 @@ class _Pass:
         """Write every stream that does not exist yet."""
         folders = {split: Path(folder) for split, folder in folders.items()}
         missing = {split: folder for split, folder in folders.items() if not (folder / INDEX_NAME).is_file()}
-        with ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             writers = {
                 split: stack.enter_context(writing(folder, blank, token_bytes=sizes))
                 for split, folder in missing.items()
@@ -274,14 +308,13 @@ class _Pass:
 
     def _write(self, writers: Mapping[str, ShardWriter], corpus: str) -> None:
         first = {split: writer.num_read for split, writer in writers.items()}
-        with _progress(corpus, sum(first.values()), self.num_documents, self.show_progress) as bar:
-            num_tokens = 0
-            for read in _read_ahead(_after(self.documents, first), self.size, self.batch_size):
-                batch, splits = self.encode(read), np.array(read.keys)
+        encoded = _encoded(_after(self.documents, first), self.encode, self.size, self.batch_size)
+        shown = _shown(encoded, corpus, sum(first.values()), self.num_documents, self.show_progress)
+        with contextlib.closing(shown):
+            for keys, batch in shown:
+                splits = np.array(keys)
                 for split, writer in writers.items():
                     writer.write(_part(batch, splits == split))
-                num_tokens += len(batch.tokens)
-                _advance(bar, len(read.documents), num_tokens)
 
 
 def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
@@ -295,17 +328,25 @@ def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> It
 
 
 def _part(batch: TokenBatch, chosen: Bool[np.ndarray, "B"]) -> TokenBatch:
-    """Some documents of a batch."""
+    """Some documents of a batch; those that follow one another are copied together."""
+    starts = np.concatenate([[0], np.cumsum(batch.lengths)])
+    runs = starts[np.flatnonzero(np.diff(chosen, prepend=False, append=False))].reshape(-1, 2).tolist()
+    tokens = [batch.tokens[first:stop] for first, stop in runs]
     num_bytes = None if batch.num_bytes is None else batch.num_bytes[chosen]
-    return TokenBatch(batch.tokens[np.repeat(chosen, batch.lengths)], batch.lengths[chosen], num_bytes)
+    return TokenBatch(np.concatenate([batch.tokens[:0], *tokens]), batch.lengths[chosen], num_bytes)
 
 
-def _progress(corpus: str, first: int, total: int | None, show_progress: bool):
-    return progress_bar(total, " documents", shown=show_progress, desc=f"tokenizing {corpus}", initial=first)
-
-
-def _advance(bar, num_documents: int, num_tokens: int) -> None:
-    if not bar.disable:
-        rate = num_tokens / max(bar.format_dict["elapsed"], 1e-9)
-        bar.set_postfix_str(f"{bar.format_sizeof(rate)} tokens/s", refresh=False)
-        bar.update(num_documents)
+def _shown(
+    encoded: Generator[tuple[list, TokenBatch]], corpus: str, first: int, total: int | None, show_progress: bool
+) -> Generator[tuple[list, TokenBatch]]:
+    """The same batches, with a progress bar that counts their documents once they have been used."""
+    num_tokens = 0
+    bar = progress_bar(total, " documents", shown=show_progress, desc=f"tokenizing {corpus}", initial=first)
+    with bar, contextlib.closing(encoded):
+        for keys, batch in encoded:
+            yield keys, batch
+            num_tokens += len(batch.tokens)
+            if not bar.disable:
+                rate = num_tokens / max(bar.format_dict["elapsed"], 1e-9)
+                bar.set_postfix_str(f"{bar.format_sizeof(rate)} tokens/s", refresh=False)
+                bar.update(len(batch.lengths))

@@ -9,6 +9,7 @@ encoded as a whole, so that its ids do not depend on cuts.
 import json
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,11 +60,14 @@ class Encoder:
     def __init__(self, tokenizer: "PreTrainedTokenizerFast"):
         from tokenizers import Tokenizer
 
-        self._reference = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        state = tokenizer.backend_tokenizer.to_str()
+        with ThreadPoolExecutor(1) as thread:  # fastokens releases the GIL, for most of the time that this takes
+            fast = thread.submit(_fast_tokenizer, state)
+            self._reference = Tokenizer.from_str(state)
         self._reference.encode_special_tokens = True
         self._reference.no_truncation()
         self._reference.no_padding()
-        self._fast = _fast_tokenizer(self._reference.to_str())
+        self._fast = fast.result()
         self._checked = False
         self._check(_PROBE)
 
@@ -122,7 +126,10 @@ def _fast_tokenizer(state: str):
     if model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("byte_fallback"):
         return None  # fastokens refuses a text with a byte outside of the vocabulary
     try:
-        return fastokens.Tokenizer.from_json_str(state)
+        fast = fastokens.Tokenizer.from_json_str(state)
+        fast.no_truncation()
+        fast.no_padding()
+        return fast
     except (ValueError, NotImplementedError) as error:  # an unsupported model or split pattern
         _logger.warning("fastokens does not support this tokenizer (%s); using the slower tokenizers", error)
         return None

@@ -152,6 +152,15 @@ def test_every_format_gives_the_same_rows(tmp_path):
     assert all(texts(file) == texts(jsonl) for file in files)
 
 
+def test_a_line_of_json_may_have_white_space_around_it_and_any_end(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "A"}\r\n  {"text": "B"}  \n\n \t\n{"text": "C"}\t\n{"text": "D"}\r{"text": "E"}')
+    assert texts(file, test_fraction=0.0) == ["A", "B", "C", "D", "E"]
+    for line, why in (('{"text": "B"} {"text": "C"}', "Extra data"), ('\ufeff{"text": "B"}', "Unexpected UTF-8 BOM")):
+        file.write_text(f'{{"text": "A"}}\n{line}\n')
+        assert f"a.jsonl:2: not JSON ({why}" in message(texts, file, test_fraction=0.0)
+
+
 def test_a_stream_survives_pickling(tmp_path):
     stream = load_corpus(write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in STORIES]))
     assert list(pickle.loads(pickle.dumps(stream))) == list(stream)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.stream import TokenStream, tokenize_corpus, tokenizer_hash
+from hmm_datasets.text.corpora.loading import load_corpus, read_splits
+from hmm_datasets.text.stream import TokenStream, tokenize_corpus, tokenize_splits, tokenizer_hash
+from hmm_datasets.text.stream.writer import ShardWriter
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.encoding import Encoder
 
 
 def message(function, *args, **settings) -> str:
@@ -59,6 +61,24 @@ def test_the_batch_size_changes_nothing(tmp_path, tokenizer):
     assert files(tmp_path / "1") == files(tmp_path / "7") == files(tmp_path / "100")
 
 
+def test_the_split_and_the_shards_of_the_bundled_stories_have_the_bytes_they_always_had(tmp_path, tokenizer):
+    rows = list(read_splits("tinystories-sample", kind="text", test_fraction=0.1))
+    order = hashlib.sha256(" ".join(split for split, _ in rows).encode()).hexdigest()
+    assert order == "1fc20c89f6f1670f9ade22bbd85c7ba4d4ec531639224a4764a317388321be9d"
+    assert tokenizer_hash(tokenizer) == "a5b28ddedadc8cfe38da8134777b57c50f73508632540828727700c119da86ee"
+    texts = ((split, row["text"]) for split, row in rows)
+    folders = {split: tmp_path / split for split in ("train", "test")}
+    settings = {"shard_tokens": 300_000, "show_progress": False}
+    indices = tokenize_splits(texts, tokenizer, folders, "stories", **settings)
+    assert {split: (index.sha256, index.num_bytes) for split, index in indices.items()} == {
+        "train": ("1b0fb27173b326d47802bc049a81e9e038b1ed18f5ca9d00a85604216baeb244", 1_843_032),
+        "test": ("c955559a4a182c10fe7d1541f34c3eae1974da1ce9ae1ac9c0f5a95e13968030", 216_833),
+    }
+    held_out = [row["text"] for split, row in rows if split == "test"]
+    alone = tokenize_corpus(held_out, tokenizer, tmp_path / "alone", "stories", **settings)
+    assert alone == indices["test"]
+
+
 def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, tokenizer, texts):
     settings = {"batch_size": 10, "shard_tokens": 9000, "show_progress": False}
     tokenize_corpus(texts, tokenizer, tmp_path / "undisturbed", "stories", **settings)
@@ -95,6 +115,48 @@ def test_texts_are_read_ahead_by_one_thread_that_ends_with_the_writing(tmp_path,
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
     assert threading.active_count() == before
+
+
+def test_texts_are_read_encoded_and_written_at_once_a_few_batches_ahead(tmp_path, tokenizer, monkeypatch):
+    """The methods are those of the package; what is added counts their calls and notes their threads."""
+    threads, read, written = {"encode": set(), "write": set()}, [], []
+    encode, write = Encoder.encode_batch, ShardWriter.write
+
+    def documents():
+        for number in range(300):
+            read.append(threading.get_ident())
+            yield f"Cat {number}"
+
+    def noted_encode(self, texts):
+        threads["encode"].add(threading.get_ident())
+        return encode(self, texts)
+
+    def noted_write(self, batch):
+        threads["write"].add(threading.get_ident())
+        written.append(len(read))
+        write(self, batch)
+
+    monkeypatch.setattr(Encoder, "encode_batch", noted_encode)
+    monkeypatch.setattr(ShardWriter, "write", noted_write)
+    tokenize_corpus(documents(), tokenizer, tmp_path / "a", "cats", batch_size=3, show_progress=False)
+    assert threads["write"] == {threading.get_ident()}
+    assert len(set(read)) == len(threads["encode"]) == 1
+    assert len({*read} | threads["encode"] | threads["write"]) == 3
+    ahead = [count - 3 * number for number, count in enumerate(written, start=1)]
+    assert max(ahead) <= 3 * 4, "batches in memory: written, encoded and read ahead"
+
+
+def test_an_error_ends_every_thread_and_keeps_the_order_of_what_was_before_it(tmp_path, tokenizer):
+    before = threading.active_count()
+    texts = [f"Cat {number}." for number in range(40)]
+    settings = {"batch_size": 2, "shard_tokens": 20, "show_progress": False}
+    bad = [*texts[:31], "\ud83d", *texts[31:]]
+    told = message(tokenize_corpus, bad, tokenizer, tmp_path / "a", "cats", **settings)
+    assert told.startswith("document 31: half a surrogate pair")
+    assert threading.active_count() == before
+    tokenize_corpus(texts, tokenizer, tmp_path / "a", "cats", **settings)
+    tokenize_corpus(texts, tokenizer, tmp_path / "whole", "cats", **settings)
+    assert files(tmp_path / "a") == files(tmp_path / "whole")
 
 
 def test_a_progress_bar_shows_documents_tokens_and_what_is_left(tmp_path, tokenizer, texts, capsys, monkeypatch):
@@ -157,7 +219,7 @@ def test_texts_that_cannot_be_tokenized_leave_nothing(tmp_path, tokenizer):
 def test_batches_are_bounded_by_bytes_too():
     from hmm_datasets.text.stream.tokenization import _num_bytes, _read
 
-    numbered = enumerate(["x" * 700_000] * 5 + ["y"] * 5)
+    numbered = enumerate(["x" * 2_800_000] * 5 + ["y"] * 5)
     sizes = [len(_read(numbered, _num_bytes, 4).documents) for _ in range(5)]
     assert sizes == [2, 2, 4, 2, 0]
     assert np.sum(sizes) == 10

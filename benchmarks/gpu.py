@@ -1,0 +1,159 @@
+"""What needs a GPU, part by part: the tests marked `gpu`, and the benchmarks of `gpu_hmm` and `gpu_training`.
+
+    make gpu [PART="sampler em mfu_125m"]
+    python benchmarks/gpu.py [PART ...] [--limit 540] [--tiny]
+
+Each part is a process of its own. What it prints goes line by line to `benchmarks/results/gpu-DEVICE.txt`, with the
+chip, driver, versions and command, in place of what an earlier run of that part left there. So a part that fails, or
+is cut off, loses only what it had not printed. Nothing is downloaded, unless `HF_HUB_OFFLINE=0` is set, with which
+`kernels` fetches FlashAttention. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs,
+and its results go to a temporary folder.
+
+This has not been run on a GPU yet. Every part has been run with `--tiny` on two CPU cores.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from machine import CORES
+
+FOLDER = Path(__file__).resolve().parent
+PACKAGES = ("torch", "triton", "transformers", "accelerate", "datasets", "kernels", "flash-attn", "numba", "numpy")
+PARTS = {
+    "tests": ["-m", "pytest", "-q", "-rs", "-m", "gpu", "tests"],
+    **{name: ["benchmarks/gpu_hmm.py", name] for name in ("sampler", "em", "inference")},
+    **{
+        name: ["benchmarks/gpu_training.py", name]
+        for name in (
+            *("mfu_125m", "mfu_350m", "mfu_500m", "mfu_1.3b"),
+            *("attention", "packing", "fp16", "generation", "nccl"),
+        )
+    },
+    "training": ["benchmarks/training.py", "--part", "gpu"],
+}
+"""By name what Python is given, in the order in which they run."""
+
+TITLE = "What benchmarks/gpu.py printed: a section for each part that has been run, the last time that it was."
+
+
+def main() -> int:
+    """Run what was asked for; 0 if every part ended well."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"all by default: {', '.join(PARTS)}")
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds after which a part is ended, default 540")
+    parser.add_argument("--tiny", action="store_true", help="run on the CPU, at sizes that only show that it runs")
+    settings = parser.parse_args()
+    unknown = [name for name in settings.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}; expected {', '.join(PARTS)}")
+    if settings.tiny:
+        with tempfile.TemporaryDirectory() as folder:
+            return _run_all(settings, Path(folder) / "gpu-none.txt", ["no GPU: tiny sizes on the CPU"])
+    device = _device()
+    if device is None:
+        print("benchmarks/gpu.py: torch finds no CUDA device on this machine, so nothing was run", file=sys.stderr)
+        return 1
+    name = re.sub(r"[^a-z0-9]+", "-", device[0].lower()).strip("-")
+    return _run_all(settings, FOLDER / "results" / f"gpu-{name}.txt", [", ".join(device)])
+
+
+def _device() -> list[str] | None:
+    """The name of the first GPU, their number, and the versions of driver and CUDA; None if there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        driver = "unknown"
+    count = torch.cuda.device_count()
+    return [torch.cuda.get_device_name(), f"{count} of them", f"driver {driver}", f"CUDA {torch.version.cuda}"]
+
+
+def _run_all(settings: argparse.Namespace, results: Path, device: list[str]) -> int:
+    found = [name for name in PACKAGES if _version(name)]
+    versions = ", ".join(f"{name} {_version(name)}" for name in found)
+    heading = [*device, f"{CORES} cores, Python {sys.version.split()[0]}", versions]
+    failed = []
+    for name in settings.parts or PARTS:
+        command = [sys.executable, *PARTS[name]]
+        if settings.tiny and PARTS[name][0].startswith("benchmarks/gpu_"):
+            command.append("--tiny")
+        began = time.monotonic()
+        print(f"\n## {name}", flush=True)
+        lines = [f"$ python {' '.join(command[1:])}", *heading, ""]
+        status = run_part(command, settings.limit, lines, lambda lines, name=name: save(results, name, lines))
+        print(f"## {name}: {lines[-1]}", flush=True)
+        failed += [name] if status else []
+        if time.monotonic() - began > settings.limit:
+            print(f"## {name}: ended at the limit of {settings.limit:g} s; --limit sets another", file=sys.stderr)
+    print(f"\n{results}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def run_part(command: list[str], limit: float, lines: list[str], kept: Callable[[list[str]], None]) -> int:
+    """Run a command; show and keep what it prints, line by line. Its messages on stderr are shown and not kept."""
+    began = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])}
+    environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | environment | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=FOLDER.parent, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        timer = threading.Timer(limit, _end, [process])
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                lines.append(line.rstrip())
+                kept([*lines, "cut off here"])
+            status = process.wait()
+        finally:
+            timer.cancel()
+            _end(process)
+    how = "ended well" if status == 0 else f"FAILED with status {status}"
+    lines.append(f"{how} after {time.monotonic() - began:.0f} s")
+    kept(lines)
+    return status
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a process and all that it started; it leads a group of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def save(results: Path, part: str, lines: list[str]) -> None:
+    """Write the section of a part, in place of an earlier one; the others stay as they are."""
+    text = results.read_text(encoding="utf-8") if results.exists() else ""
+    pieces = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
+    sections = dict(zip(pieces[::2], pieces[1::2], strict=True)) | {part: "\n".join(lines) + "\n\n"}
+    ordered = [name for name in PARTS if name in sections]
+    whole = "".join(f"## {name}\n{sections[name]}" for name in ordered)
+    temporary = results.with_suffix(".part")
+    temporary.write_text(f"{TITLE}\n\n{whole}", encoding="utf-8")
+    os.replace(temporary, results)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
