@@ -30,6 +30,7 @@ from ..report.tables import SHARES
 from ..statistics import ratio_interval
 from ..text.tokenizers.chat_template import marked_template, stop_tokens
 from ..training.components.held_out_loss import row_losses
+from ..training.scores import LogitScores
 from .answers import Question, generate_answers, is_right, questions_of
 from .scoring import context_limit, padded
 
@@ -127,7 +128,7 @@ def conversation_losses(
         labels = tokens.masked_fill((said == 0) | (mask == 0), IGNORED)
         with torch.inference_mode():
             logits = model(input_ids=tokens, attention_mask=mask).logits
-        found[batch] = row_losses(logits, labels).cpu().numpy()
+        found[batch] = row_losses(LogitScores(lambda: logits, labels).losses, labels).cpu().numpy()
     return found[:, 0], found[:, 1]
 
 

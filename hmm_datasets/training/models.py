@@ -28,6 +28,7 @@ transformers configuration: a folder with `config.json`, a JSON file, or a repos
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,19 @@ def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
     Under ZeRO 3 `AutoModelForCausalLM.from_config` divides the weights while it makes them and draws different ones.
     """
     return _with_causal_loss(_model_class(config)(config))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: "torch.dtype") -> Iterator[None]:
+    """A context in which new models have weights of this type."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:

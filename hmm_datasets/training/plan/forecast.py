@@ -26,10 +26,8 @@ Not counted are memory lost to fragmentation in the allocator, CUDA's context (a
 buffers.
 """
 
-import contextlib
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +37,6 @@ from ...files import read_jsonl
 from .devices import find_device, peak_flops
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
@@ -248,7 +245,7 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_w
 
     from ...compat.torch import fake_tensors, tracked_memory
     from ...compat.transformers_models import attention_of
-    from ..models import new_model, set_attention
+    from ..models import default_dtype, new_model, set_attention
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
@@ -256,7 +253,7 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_w
     if attention_of(config) != "eager":
         set_attention(config, "sdpa")  # fused like flash and flex attention, and available everywhere
     with fake_tensors():
-        with _default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
+        with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
         model.train()
         if checkpointing:
@@ -269,15 +266,3 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_w
                 loss = model(input_ids=rows, labels=rows).loss
             loss.backward()
         return peak()
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: "torch.dtype") -> Iterator[None]:
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
