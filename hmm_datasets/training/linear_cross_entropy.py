@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-CHUNKED_VOCABULARY = 8192
+CHUNKED_VOCABULARY = 4096
 """Vocabulary from which losses are computed in chunks unless the settings say otherwise."""
 
 CHUNK_BYTES = 64 * 2**20

@@ -139,16 +139,17 @@ class CausalLoss:
         return logits / (len(asked.scores.losses) if num_items_in_batch is None else num_items_in_batch)
 
 
-def obstacle(model: PreTrainedModel) -> str | None:
+def obstacle(model: PreTrainedModel, *, with_loss: bool = True) -> str | None:
     """Why the output layer of a model cannot give losses, in words that follow its class; None if it can.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a model without the wrapper of an adapter, see [`without_adapter`].
+        with_loss (`bool`, *optional*, defaults to `True`): whether the loss function of the model will be called.
     """
     layer = model.get_output_embeddings()
     if type(layer) not in (nn.Linear, PaddedOutput, LossOutput):
         return f"has {'no output layer' if layer is None else f'an output layer of type {type(layer).__name__}'}"
-    if not isinstance(model.loss_function, CausalLoss) and model.loss_function is not ForCausalLMLoss:
+    if with_loss and model.loss_function is not ForCausalLMLoss and not isinstance(model.loss_function, CausalLoss):
         return "has a loss function of its own"
     if "forward" in vars(model) or hasattr(layer, "_hf_hook"):
         return "has had its forward pass replaced"
