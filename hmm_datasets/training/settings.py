@@ -260,6 +260,10 @@ class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
     weight_decay: float = 0.1
     adam_beta2: float = 0.95
 
+    def chunks(self, vocab_size: int) -> bool:
+        """Whether the loss is to be computed in chunks for a vocabulary of this size."""
+        return vocab_size >= CHUNKED_VOCABULARY if self.chunked_loss is None else self.chunked_loss
+
 
 @dataclass
 class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):

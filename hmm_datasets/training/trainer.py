@@ -34,7 +34,6 @@ from .components.throughput import Throughput
 from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
-from .linear_cross_entropy import CHUNKED_VOCABULARY
 from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
 from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
 from .plan.plan import Plan
@@ -57,7 +56,7 @@ class StepTrainer(ShardedTrainer):
 
     extra_columns = (ROW_INDEX,)
     loss_has_logits = True
-    """Whether computing the loss also gives the logits; if not, they take one more forward pass."""
+    """Whether computing the loss also gives the logits; if not, `label_scores` does without."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
     curve_settings: tuple[str, ...] = ()
@@ -207,13 +206,7 @@ class StepTrainer(ShardedTrainer):
 
     def label_scores(self, model, inputs, outputs) -> Scores:
         """The scores of the labels, from the outputs of the model if the loss was computed from logits."""
-
-        def logits() -> torch.Tensor:
-            if outputs is not None:
-                return outputs.logits
-            return model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
-
-        return LogitScores(logits, inputs["labels"])
+        return LogitScores(lambda: outputs.logits, inputs["labels"])
 
     def count_tokens(self, inputs) -> None:
         """Count the tokens of a micro-batch on all ranks, without padding."""
@@ -359,8 +352,7 @@ class Pretrainer(StepTrainer, Trainer):
     def _loss_output(self) -> LossOutput | None:
         """The output layer that computes the loss in chunks, or None where the loss is computed from all logits."""
         args, model = self.args, without_adapter(self.model)
-        vocab_size = model.config.get_text_config().vocab_size
-        if not (vocab_size >= CHUNKED_VOCABULARY if args.chunked_loss is None else args.chunked_loss):
+        if not args.chunks(model.config.get_text_config().vocab_size):
             return None
         if self.label_smoother is not None or self.compute_loss_func is not None:
             reason = "is given another loss by label_smoothing_factor or compute_loss_func"
