@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import launch_environment
-from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
+from ..compat.transformers_models import attention_kinds, attention_of, is_stateful, set_config_attention
 from ..errors import InputError
 from ..files import read_json
 from ..hub_download import check_downloaded, model_file, split_revision
@@ -74,7 +74,10 @@ PRESETS = {
 }
 
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Implementations of attention in transformers; all keep packed documents apart. Flash attention needs its package."""
+"""Implementations of attention in transformers; all keep packed documents apart.
+
+Flash attention needs a GPU and the package `kernels` or `flash-attn`; transformers takes the one that is installed.
+"""
 
 
 @dataclass
@@ -200,7 +203,13 @@ def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
 
     Under ZeRO 3 `AutoModelForCausalLM.from_config` divides the weights while it makes them and draws different ones.
     """
-    return _with_causal_loss(_model_class(config)(config))
+    try:
+        return _with_causal_loss(_model_class(config)(config))
+    except ImportError as error:  # of a package for flash attention
+        raise InputError(
+            f"attention is {attention_of(config)!r}, which cannot be used here ({str(error).splitlines()[0]}); on a "
+            "GPU pip install kernels or flash-attn, elsewhere leave attention out"
+        ) from None
 
 
 @contextlib.contextmanager

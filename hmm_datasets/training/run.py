@@ -23,6 +23,7 @@ from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from ..stop_requests import parse_time
 from .callbacks.evaluation_schedule import LogSpacedEvaluation
+from .callbacks.frozen_objects import FrozenObjects
 from .callbacks.interruptions import Interruptions
 from .callbacks.profile import Profile
 from .callbacks.progress import ProgressLine
@@ -104,7 +105,12 @@ def _train_and_save(
         if trainer.is_world_process_zero():
             write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
     began = time.time()
-    trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
+    frozen = FrozenObjects()
+    trainer.add_callback(frozen)
+    try:
+        trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
+    finally:
+        frozen.thaw()
     seconds = time.time() - began
     if interruptions.interrupted:
         trainer.say(
