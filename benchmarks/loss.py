@@ -1,14 +1,14 @@
 """The loss of an output layer and its gradients: memory, time and rounding, in chunks and from all logits.
 
-    python benchmarks/loss.py [--part layer step] [--rows 8] [--length 1024] [--vocabulary 50257] [--model 125m]
-                              [--rounds 3]
+    python benchmarks/loss.py [--part layer step] [--rows 8] [--step_rows 2] [--length 1024] [--vocabulary 50257]
+                              [--model 125m] [--rounds 3]
 
 Prints machine, versions, then a table a part. Every way runs in a process of its own, whose peak of resident memory
 (on a GPU of allocated memory) is taken before and after; the ways take turns, round by round. `layer` is the output
 layer of the model alone: hidden states and a weight drawn at random, in float32, and next to each way the largest
 difference of its loss and of its gradients (in the Euclidean norm) from those in float64. `step` is a whole step of
 the recipe's trainer, on random tokens: the way without this package's chunks is `chunked_loss: false`. Run it on a
-quiet machine with twice the memory of all logits, and more.
+quiet machine: all logits of the default sizes take 8 GiB of memory, and the step 5.
 """
 
 import argparse
@@ -42,6 +42,7 @@ def main() -> None:
     parts = {"layer": layer, "step": step}
     parser.add_argument("--part", nargs="*", choices=[*parts, *_CHILDREN], default=list(parts))
     parser.add_argument("--rows", type=int, default=8, help="rows per micro-batch, default 8")
+    parser.add_argument("--step_rows", type=int, default=2, help="rows of the step, default 2")
     parser.add_argument("--length", type=int, default=1024, help="tokens per row, default 1024")
     parser.add_argument("--vocabulary", type=int, default=50_257, help="tokens of the vocabulary, default 50,257")
     parser.add_argument("--model", default="125m", choices=PRESETS, help="preset, default 125m")
@@ -53,8 +54,8 @@ def main() -> None:
         print(json.dumps(_CHILDREN[settings.part[0]](settings)))
         return
     print_heading(PACKAGES)
-    tokens = f"{settings.rows} x {settings.length:,} tokens, vocabulary {settings.vocabulary:,}"
-    print(f"{tokens}, {settings.model} (width {PRESETS[settings.model].width}), {settings.rounds} rounds")
+    width = PRESETS[settings.model].width
+    print(f"vocabulary {settings.vocabulary:,}, {settings.model} (width {width}), {settings.rounds} rounds")
     for part in settings.part:
         parts[part](settings)
 
@@ -153,7 +154,8 @@ def layer(settings: argparse.Namespace) -> None:
                 *(f"{figures[name]:.1e}" for name in ("loss", "hidden", "weight")),
             ]
         )
-    print("\nOutput layer, forward and backward; differences from float64\n")
+    tokens = f"{settings.rows} x {settings.length:,} tokens"
+    print(f"\nOutput layer, forward and backward on {tokens}; differences from float64\n")
     header = ["way", "peak, MiB", "s, median", "of the rounds", "of all logits", "loss", "gradient of h", "of W"]
     print(text_table(header, table))
     width = PRESETS[settings.model].width
@@ -175,7 +177,7 @@ def _in_turns(
 
 def _in_child(part: str, way: str, settings: argparse.Namespace, file: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--part", part, "--way", way, "--exact", file]
-    for name in ("rows", "length", "vocabulary", "model"):
+    for name in ("rows", "step_rows", "length", "vocabulary", "model"):
         command += [f"--{name}", str(getattr(settings, name))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -292,7 +294,8 @@ def step(settings: argparse.Namespace) -> None:
                 f"{runs[0]['loss']:.6f}",
             ]
         )
-    print("\nA step of the recipe's trainer: forward, backward, clipping, AdamW; the second of two\n")
+    tokens = f"{settings.step_rows} x {settings.length:,} tokens"
+    print(f"\nA step of the recipe's trainer on {tokens}: forward, backward, clipping, AdamW; the second of two\n")
     print(text_table(["loss", "peak, MiB", "s, median", "of the rounds", "of all logits", "loss of step 2"], table))
 
 
@@ -305,7 +308,7 @@ def _measured_step(settings: argparse.Namespace) -> dict[str, float]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    tokens = torch.randint(settings.vocabulary, (2 * settings.rows, settings.length))
+    tokens = torch.randint(settings.vocabulary, (2 * settings.step_rows, settings.length))
     config = llama_config(settings.model, vocab_size=settings.vocabulary, max_length=settings.length)
 
     class Second(TrainerCallback):
@@ -323,7 +326,7 @@ def _measured_step(settings: argparse.Namespace) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         args: Any = PretrainSettings(
-            folder, max_steps=2, global_batch_size=settings.rows, per_device_train_batch_size=settings.rows,
+            folder, max_steps=2, global_batch_size=settings.step_rows, per_device_train_batch_size=settings.step_rows,
             logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, **STEPS[settings.way],
         )  # fmt: skip
         second = Second()

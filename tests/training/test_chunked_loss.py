@@ -259,8 +259,10 @@ def test_a_run_continues_with_the_other_way(tmp_path):
 
 def test_a_compiled_model_is_compiled_once_and_has_the_same_losses(tmp_path):
     torch._dynamo.reset()
-    expected = losses(trainer(tmp_path / "plain", chunked_loss=False))
-    run = trainer(tmp_path / "compiled", chunked_loss=True, torch_compile=True, torch_compile_backend="eager")
+    ramp = {"batch_ramp": ["4:2"]}  # steps of one micro-batch and of two
+    expected = losses(trainer(tmp_path / "plain", chunked_loss=False, **ramp))
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager", **ramp}
+    run = trainer(tmp_path / "compiled", chunked_loss=True, **compiled)
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert losses(run) == pytest.approx(expected, rel=1e-5)
 
