@@ -269,7 +269,6 @@ def loader(settings: argparse.Namespace) -> None:
                 elif number > 20:
                     tokens += batch["input_ids"].numel()
             table.append([name, str(workers), f"{tokens / (time.perf_counter() - began) / 1e6:.1f}"])
-        shutil.rmtree(settings.folder / "tokens", ignore_errors=True)
     print(f"\nLoading: batches of {settings.batch} rows of {settings.length} tokens\n")
     print(text_table(["rows", "workers", "million tokens/s"], table))
 
@@ -296,8 +295,10 @@ def _shares(history: list[dict[str, float]]) -> list[str]:
 def token_rows(settings: argparse.Namespace) -> TokenWindows:
     """Shuffled windows of ten million random tokens on disk."""
     folder = settings.folder / "tokens"
-    numbers = np.random.default_rng(0).integers(0, SYMBOLS - 1, 10_000_000, dtype=np.int64)
-    write_tokens([numbers], folder, vocab_size=SYMBOLS, eos_id=SYMBOLS - 1, tokenizer_hash="none", corpus="numbers")
+    if not folder.exists():
+        numbers = np.random.default_rng(0).integers(0, SYMBOLS - 1, 10_000_000, dtype=np.int64)
+        end = {"eos_id": SYMBOLS - 1, "tokenizer_hash": "none"}
+        write_tokens([numbers], folder, vocab_size=SYMBOLS, corpus="numbers", **end)
     windows = TokenWindows(TokenStream(folder), settings.length, seed=0)
     windows.vocab_size = SYMBOLS
     return windows
