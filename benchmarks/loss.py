@@ -33,6 +33,7 @@ from hmm_datasets.training.models import PRESETS
 
 PACKAGES = ("torch", "transformers", "trl", "numpy")
 Z_LOSS = 1e-4
+TRL_CHUNK = 32_768  # tokens of the vocabulary at a time, as TRL's trainers set it
 MIB = 2**20
 
 
@@ -90,11 +91,8 @@ def _torch_op(hidden, weight, labels, z_loss: float):
 
 def _trl(hidden, weight, labels, z_loss: float):
     from trl.kernels import ChunkedLogProbFunction
-    from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-    log_probs, *_ = ChunkedLogProbFunction.apply(
-        hidden, weight, None, labels, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE, None, 1.0, ()
-    )
+    log_probs, *_ = ChunkedLogProbFunction.apply(hidden, weight, None, labels, 1.0, TRL_CHUNK, None, 1.0, ())
     return -log_probs.mean()
 
 

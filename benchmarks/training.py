@@ -11,6 +11,7 @@ What is told is the median step of a run, and the median, least and most of the 
 
 import argparse
 import contextlib
+import gc
 import io
 import os
 import shutil
@@ -214,7 +215,6 @@ OPTIONS = {
     "as the recipe sets it up": {},
     "optim: adamw_torch, not fused": {"optim": "adamw_torch"},
     "torch_compile: true": {"torch_compile": True},
-    "without freezing objects": {"freezes": False},
 }
 
 
@@ -222,35 +222,52 @@ def options(settings: argparse.Namespace) -> None:
     """Median and slowest step with and without what is to make steps faster or more even."""
     rows, folder = hmm_rows(settings.length), settings.folder / "options"
     found: dict[str, list[list[float]]] = {name: [] for name in OPTIONS}
+    garbage: dict[str, list[float]] = {name: [] for name in OPTIONS}
     order = list(OPTIONS)
     for number in range(settings.rounds):
         for name in order[number % len(order) :] + order[: number % len(order)]:
-            clock, changes = Clock(), dict(OPTIONS[name])
-            freezes = contextlib.nullcontext()
-            if not changes.pop("freezes", True):
-                freezes = mock.patch("hmm_datasets.training.run.FrozenObjects", _FreezesNothing)
-            with freezes:
-                _train(settings, rows, folder, clock, max_steps=settings.option_steps, **changes)
+            clock, collected = Clock(), Collections()
+            with mock.patch.dict(os.environ):  # in which torch_compile leaves a variable
+                _train(settings, rows, folder, clock, collected, max_steps=settings.option_steps, **OPTIONS[name])
             shutil.rmtree(folder)
             found[name].append(clock.seconds())
+            garbage[name].append(collected.seconds / sum(clock.seconds()))
     base = [statistics.median(seconds) for seconds in found[order[0]]]
     table = []
     for name, runs in found.items():
         ratios = [statistics.median(seconds) / bare for seconds, bare in zip(runs, base, strict=True)]
         figures = [statistics.median(map(measure, runs)) * 1e3 for measure in (statistics.median, _late, max)]
         ratio = f"{statistics.median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"
-        table.append([name, *(f"{value:.1f}" for value in figures), *ratio])
+        table.append([name, *(f"{value:.1f}" for value in figures), f"{max(garbage[name]):.3%}", *ratio])
     print(f"\nOptions: {settings.model} model, {settings.rounds} rounds of {settings.option_steps - WARM} steps\n")
-    print(text_table(["run", "ms, median", "99 %", "slowest", "of the first row", "of the rounds"], table))
+    print(
+        text_table(["run", "ms, median", "99 %", "slowest", "collecting", "of the first row", "of the rounds"], table)
+    )
 
 
 def _late(seconds: Sequence[float]) -> float:
     return float(np.quantile(seconds, 0.99))
 
 
-class _FreezesNothing(TrainerCallback):
-    def thaw(self) -> None:
-        """There is nothing to thaw."""
+class Collections(TrainerCallback):
+    """Adds up the time of garbage collections within the steps that the clock counts."""
+
+    def __init__(self):
+        self.seconds, self._began, self._counts = 0.0, 0.0, False
+
+    def _look(self, phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        elif self._counts:
+            self.seconds += time.perf_counter() - self._began
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Begin after the first steps, end with the last."""
+        if state.global_step == WARM:
+            gc.callbacks.append(self._look)
+        self._counts = WARM <= state.global_step < state.max_steps
+        if state.global_step == state.max_steps:
+            gc.callbacks.remove(self._look)
 
 
 def loader(settings: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from ..compat.accelerate import has_hook
 from ..compat.torch import fake_tensors
 from ..data.windows import IGNORED
 from .linear_cross_entropy import TokenScores, scored_labels, summed_loss
@@ -151,7 +152,7 @@ def obstacle(model: PreTrainedModel, *, with_loss: bool = True) -> str | None:
         return f"has {'no output layer' if layer is None else f'an output layer of type {type(layer).__name__}'}"
     if with_loss and model.loss_function is not ForCausalLMLoss and not isinstance(model.loss_function, CausalLoss):
         return "has a loss function of its own"
-    if "forward" in vars(model) or hasattr(layer, "_hf_hook"):
+    if "forward" in vars(model) or has_hook(layer):
         return "has had its forward pass replaced"
     if not _passes_on(type(model), model.config):
         return "does more with its logits than to take the loss of them"

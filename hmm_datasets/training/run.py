@@ -23,7 +23,6 @@ from ..report.forecast_table import consumption_table
 from ..report.overview import draw_run
 from ..stop_requests import parse_time
 from .callbacks.evaluation_schedule import LogSpacedEvaluation
-from .callbacks.frozen_objects import FrozenObjects
 from .callbacks.interruptions import Interruptions
 from .callbacks.profile import Profile
 from .callbacks.progress import ProgressLine
@@ -105,12 +104,7 @@ def _train_and_save(
         if trainer.is_world_process_zero():
             write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
     began = time.time()
-    frozen = FrozenObjects()
-    trainer.add_callback(frozen)
-    try:
-        trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
-    finally:
-        frozen.thaw()
+    trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
     seconds = time.time() - began
     if interruptions.interrupted:
         trainer.say(

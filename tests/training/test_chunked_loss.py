@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import os
+from unittest import mock
 
 import pytest
 import torch
@@ -259,12 +261,14 @@ def test_a_run_continues_with_the_other_way(tmp_path):
 
 def test_a_compiled_model_is_compiled_once_and_has_the_same_losses(tmp_path):
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     ramp = {"batch_ramp": ["4:2"]}  # steps of one micro-batch and of two
     expected = losses(trainer(tmp_path / "plain", chunked_loss=False, **ramp))
     compiled = {"torch_compile": True, "torch_compile_backend": "eager", **ramp}
-    run = trainer(tmp_path / "compiled", chunked_loss=True, **compiled)
-    with torch._dynamo.config.patch(error_on_recompile=True):
+    with mock.patch.dict(os.environ), torch._dynamo.config.patch(error_on_recompile=True):
+        run = trainer(tmp_path / "compiled", chunked_loss=True, **compiled)  # sets variables
         assert losses(run) == pytest.approx(expected, rel=1e-5)
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
 
 
 # Where the loss comes from all logits
