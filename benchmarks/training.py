@@ -1,6 +1,7 @@
 """Training: a step of the recipe beside a bare torch loop and the plain Trainer, waiting for data, resuming, GPUs.
 
-    python benchmarks/training.py [--part step data resume gpu] [--model 3m] [--length 128] [--batch 32] [--rounds 5]
+    python benchmarks/training.py [--part step options data loader resume gpu] [--model 3m] [--length 128] [--batch 32]
+                                  [--rounds 5]
 
 Prints machine, versions, then a table a part. A step is timed in short runs that take turns, all of one process: the
 recipe's trainer as `recipes/pretrain.py` sets it up, on a stream of an HMM; a loop of torch alone, and the Trainer on
@@ -10,6 +11,7 @@ What is told is the median step of a run, and the median, least and most of the 
 
 import argparse
 import contextlib
+import gc
 import io
 import os
 import shutil
@@ -19,11 +21,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from machine import CORES, print_heading
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from transformers import LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, default_data_collator
 from transformers import get_scheduler as make_schedule
 
@@ -42,18 +45,20 @@ from hmm_datasets.training.trainer import Pretrainer
 PACKAGES = ("torch", "transformers", "accelerate", "numba", "numpy")
 STATES, SYMBOLS = 500, 1000
 STEPS, WARM = 13, 3
+LOADED_TOKENS = 10_000_000
 FAR, SKIPPED = 1_000_000, 10_000
 
 
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"step": step, "data": data, "resume": resume, "gpu": gpu}
+    parts = {"step": step, "options": options, "data": data, "loader": loader, "resume": resume, "gpu": gpu}
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--model", default="3m", help="preset for the parts without a GPU, default 3m")
     parser.add_argument("--length", type=int, default=128, help="tokens per row, default 128")
     parser.add_argument("--batch", type=int, default=32, help="rows per step, default 32")
     parser.add_argument("--rounds", type=int, default=5, help="how often the runs take turns, default 5")
+    parser.add_argument("--option_steps", type=int, default=100, help="steps per run of the options, default 100")
     settings = parser.parse_args()
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed warns that it found no GPU
@@ -206,6 +211,85 @@ def _plain(settings: argparse.Namespace, rows: Any) -> list[float]:
     return clock.seconds()
 
 
+OPTIONS = {
+    "as the recipe sets it up": {},
+    "optim: adamw_torch, not fused": {"optim": "adamw_torch"},
+    "torch_compile: true": {"torch_compile": True},
+}
+
+
+def options(settings: argparse.Namespace) -> None:
+    """Median and slowest step with and without what is to make steps faster or more even."""
+    rows, folder = hmm_rows(settings.length), settings.folder / "options"
+    found: dict[str, list[list[float]]] = {name: [] for name in OPTIONS}
+    garbage: dict[str, list[float]] = {name: [] for name in OPTIONS}
+    order = list(OPTIONS)
+    for number in range(settings.rounds):
+        for name in order[number % len(order) :] + order[: number % len(order)]:
+            clock, collected = Clock(), Collections()
+            with mock.patch.dict(os.environ):  # in which torch_compile leaves a variable
+                _train(settings, rows, folder, clock, collected, max_steps=settings.option_steps, **OPTIONS[name])
+            shutil.rmtree(folder)
+            found[name].append(clock.seconds())
+            garbage[name].append(collected.seconds / sum(clock.seconds()))
+    base = [statistics.median(seconds) for seconds in found[order[0]]]
+    table = []
+    for name, runs in found.items():
+        ratios = [statistics.median(seconds) / bare for seconds, bare in zip(runs, base, strict=True)]
+        figures = [statistics.median(map(measure, runs)) * 1e3 for measure in (statistics.median, _late, max)]
+        ratio = f"{statistics.median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"
+        table.append([name, *(f"{value:.1f}" for value in figures), f"{max(garbage[name]):.3%}", *ratio])
+    print(f"\nOptions: {settings.model} model, {settings.rounds} rounds of {settings.option_steps - WARM} steps\n")
+    print(
+        text_table(["run", "ms, median", "99 %", "slowest", "collecting", "of the first row", "of the rounds"], table)
+    )
+
+
+def _late(seconds: Sequence[float]) -> float:
+    return float(np.quantile(seconds, 0.99))
+
+
+class Collections(TrainerCallback):
+    """Adds up the time of garbage collections within the steps that the clock counts."""
+
+    def __init__(self):
+        self.seconds, self._began, self._counts = 0.0, 0.0, False
+
+    def _look(self, phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        elif self._counts:
+            self.seconds += time.perf_counter() - self._began
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Begin after the first steps, end with the last."""
+        if state.global_step == WARM:
+            gc.callbacks.append(self._look)
+        self._counts = WARM <= state.global_step < state.max_steps
+        if state.global_step == state.max_steps:
+            gc.callbacks.remove(self._look)
+
+
+def loader(settings: argparse.Namespace) -> None:
+    """Tokens per second that reach the training loop, as batches, when nothing is trained."""
+    table = []
+    for name, rows in (("HMM stream", hmm_rows(settings.length)), ("token windows", token_rows(settings))):
+        for workers in (0, 2):
+            count = LOADED_TOKENS // settings.length
+            batches = DataLoader(
+                Subset(rows, range(count)), settings.batch, num_workers=workers, collate_fn=default_data_collator
+            )
+            began, tokens = 0.0, 0
+            for number, batch in enumerate(batches):
+                if number == 20:  # workers have started, and code is compiled
+                    began = time.perf_counter()
+                elif number > 20:
+                    tokens += batch["input_ids"].numel()
+            table.append([name, str(workers), f"{tokens / (time.perf_counter() - began) / 1e6:.1f}"])
+    print(f"\nLoading: batches of {settings.batch} rows of {settings.length} tokens\n")
+    print(text_table(["rows", "workers", "million tokens/s"], table))
+
+
 def data(settings: argparse.Namespace) -> None:
     """The share of a step that waits for rows, as the run itself accounts for it."""
     table = []
@@ -228,8 +312,10 @@ def _shares(history: list[dict[str, float]]) -> list[str]:
 def token_rows(settings: argparse.Namespace) -> TokenWindows:
     """Shuffled windows of ten million random tokens on disk."""
     folder = settings.folder / "tokens"
-    numbers = np.random.default_rng(0).integers(0, SYMBOLS - 1, 10_000_000, dtype=np.int64)
-    write_tokens([numbers], folder, vocab_size=SYMBOLS, eos_id=SYMBOLS - 1, tokenizer_hash="none", corpus="numbers")
+    if not folder.exists():
+        numbers = np.random.default_rng(0).integers(0, SYMBOLS - 1, 10_000_000, dtype=np.int64)
+        end = {"eos_id": SYMBOLS - 1, "tokenizer_hash": "none"}
+        write_tokens([numbers], folder, vocab_size=SYMBOLS, corpus="numbers", **end)
     windows = TokenWindows(TokenStream(folder), settings.length, seed=0)
     windows.vocab_size = SYMBOLS
     return windows

@@ -1,4 +1,4 @@
-"""accelerate: FSDP2 on processes without a GPU, and the flags of its launcher.
+"""accelerate: FSDP2 on processes without a GPU, layers with hooks, and the flags of its launcher.
 
 FSDP2. `torch.distributed.fsdp.fully_shard` runs on gloo, but accelerate 1.15 uses FSDP only with GPUs. On gloo it
 silently trains under plain DDP. The only thing missing is that the state of accelerate is set to FSDP. With this
@@ -7,6 +7,9 @@ and `AcceleratorState._mixed_precision` and `PartialState._shared_state` are rea
 issue; Lightning has the same request (Lightning-AI/pytorch-lightning#21812). This can be removed once
 `AcceleratorState` supports `ACCELERATE_USE_FSDP` under MULTI_CPU.
 
+Layers with hooks. `dispatch_model` replaces the forward pass of layers by one that moves weights between devices, and
+nothing public says of a layer that it did. This can be removed once something does.
+
 The launcher's flags. A command line that starts a recipe has flags of the launcher and of the recipe.
 `launch_command_parser` makes a parser, but argparse has no public list of the flags of a parser. This can be removed
 once accelerate or argparse has one.
@@ -14,6 +17,7 @@ once accelerate or argparse has one.
 
 import argparse
 import os
+from typing import Any
 
 from .. import launch_environment
 
@@ -45,6 +49,11 @@ def shard_on_cpu() -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     AcceleratorState.__init__ = initialize_and_shard
+
+
+def has_hook(layer: Any) -> bool:
+    """Whether the forward pass of a layer was replaced, as in a model on several devices."""
+    return hasattr(layer, "_hf_hook")
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ..data.windows import IGNORED
 from ..errors import InputError
@@ -30,7 +29,9 @@ from ..report.tables import SHARES
 from ..statistics import ratio_interval
 from ..text.tokenizers.chat_template import marked_template, stop_tokens
 from ..training.components.held_out_loss import row_losses
+from ..training.loss_output import next_labels
 from .answers import Question, generate_answers, is_right, questions_of
+from .label_scores import score_labels
 from .scoring import context_limit, padded
 
 if TYPE_CHECKING:
@@ -125,9 +126,8 @@ def conversation_losses(
         tokens, mask = padded([rows[index][0] for index in batch], model.device)
         said, _ = padded([rows[index][1] for index in batch], model.device)
         labels = tokens.masked_fill((said == 0) | (mask == 0), IGNORED)
-        with torch.inference_mode():
-            logits = model(input_ids=tokens, attention_mask=mask).logits
-        found[batch] = row_losses(logits, labels).cpu().numpy()
+        losses = score_labels(model, next_labels(labels), input_ids=tokens, attention_mask=mask).nats
+        found[batch] = row_losses(losses, labels).cpu().numpy()
     return found[:, 0], found[:, 1]
 
 

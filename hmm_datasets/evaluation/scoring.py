@@ -1,16 +1,16 @@
 """Log-probabilities of the ends of token rows of unequal length, computed in batches on any number of ranks.
 
-Rows of similar length run in one batch, padded on the right, where no scored token sees the padding. If the model has
-`logits_to_keep`, only the logits that are needed are computed.
+Rows of similar length run in one batch, padded on the right, where no scored token sees the padding. Only the logits
+of scored tokens are computed, and only some of them at a time (see `label_scores`).
 
 Rows of one group, for example the choices of a question, may have a common beginning. It is run once, padded on the
 left as in generation, and its keys and values are reused for each row of the group. Because of rounding the results
 then differ in their last digits from those of whole rows. Whole rows are run if the model's cache has more than plain
 keys and values (sliding windows, state spaces), or if a trial gives wrong results.
 
-The cost is that of the tokens of all rows, with common beginnings counted once. Memory is a batch of logits, and for
-groups also a batch of keys and values. Batches are made before they are distributed over ranks, so no result depends
-on the number of ranks.
+The cost is that of the tokens of all rows, with common beginnings counted once. Memory is that of the model on a
+batch, and for groups also a batch of keys and values. Batches are made before they are distributed over ranks, so no
+result depends on the number of ranks.
 """
 
 import inspect
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from ..data.windows import IGNORED
+from .label_scores import logits_to_keep, score_labels
 from .ranks import check_vocabulary
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _run_shared(
     beginnings = [group[0].tokens[:length] for group, length in zip(groups, shared, strict=True)]
     tokens, mask = padded(beginnings, model.device, left=True)
     positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if takes_positions else {}
-    keep = _logits_to_keep(model, 1)
+    keep = logits_to_keep(model, 1)
     cache = model(input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **keep).past_key_values
     owners = [owner for owner, group in enumerate(groups) for _ in group]
     index = torch.tensor(owners, device=model.device)
@@ -225,22 +226,11 @@ def _run_shared(
 def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: Any) -> Float64[Tensor, "2 B"]:
     """Nats of each row's scored tokens, and 1 if each of them was the most likely one, else 0."""
     # The last token of a row predicts no scored token, so it is not among the inputs.
-    width = inputs["input_ids"].shape[1]
-    keep = _logits_to_keep(model, width - min(row.first for row in rows) + 1)
-    logits = model(**inputs, **keep).logits
-    skipped = width - logits.shape[1]
-    scores = torch.empty(2, len(rows), dtype=torch.float64, device=logits.device)
+    labels = torch.full_like(inputs["input_ids"], IGNORED)
     for index, row in enumerate(rows):
-        targets = torch.tensor(row.tokens[row.first :], device=logits.device)
-        predicted = logits[index, row.first - 1 - skipped :][: len(targets)]
-        scores[0, index] = cross_entropy(predicted.double(), targets, reduction="sum")
-        scores[1, index] = (predicted.argmax(dim=-1) == targets).all()
-    return scores
-
-
-def _logits_to_keep(model: "PreTrainedModel", count: int) -> dict[str, int]:
-    """The argument by which a model computes only the logits of the last `count` positions, if it has one."""
-    return {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+        labels[index, row.first - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.first :], dtype=torch.long)
+    found = score_labels(model, labels, **inputs)
+    return torch.stack([found.nats.sum(1), found.likeliest.all(1).double()])
 
 
 def padded(rows: Sequence[list[int]], device: torch.device, left: bool = False) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from torch.nn.functional import cross_entropy
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
@@ -19,6 +18,7 @@ from ..progress_bars import progress_bar
 from ..statistics import ratio_interval
 from ..text.corpora.local_files import check_text
 from .bits_per_byte import bits_per_byte
+from .label_scores import score_labels
 from .ranks import check_vocabulary, share_rows, shared_batches
 from .scoring import (
     Row,
@@ -122,7 +122,7 @@ def measure_text(
     Windows are read independently, so a token is predicted from those before it in its window. With `StridedWindows`
     and `DocumentWindows` every token counts once and has at least `length - stride` tokens before it. With
     `TokenWindows` the first token of a window is only context and is never scored. Log-probabilities are computed in
-    float64, row by row.
+    float64, without the logits of all tokens.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
@@ -230,21 +230,13 @@ def _score_stream(
     for rows in shared_batches(windows, batch_size, accelerator, "windows"):
         mine = {name: share_rows(column, accelerator) for name, column in rows.items()}
         targets = mine["labels"][:, 1:]
-        with torch.inference_mode():
-            logits = model(input_ids=mine["input_ids"][:, :-1], use_cache=False).logits
-            scores = torch.stack([_negative_log_likelihood(*row) for row in zip(logits, targets, strict=True)])
+        scores = score_labels(model, targets, input_ids=mine["input_ids"][:, :-1], use_cache=False).nats.sum(1)
         labels = rows["labels"][:, 1:]
         scored = labels != IGNORED
         nats.append(accelerator.gather(scores)[: len(labels)].cpu().numpy())
         tokens.append(scored.sum(-1).numpy())
         num_bytes.append(torch.where(scored, sizes[labels.clamp(min=0)], 0).sum(-1).numpy())
     return tuple(np.concatenate(values) for values in (nats, tokens, num_bytes))
-
-
-def _negative_log_likelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The summed -log P of the targets that count, in float64."""
-    scored = targets != IGNORED  # selected first, since most targets of a strided window do not count
-    return cross_entropy(logits[scored].double(), targets[scored], reduction="sum")
 
 
 def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:

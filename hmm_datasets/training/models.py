@@ -28,12 +28,13 @@ transformers configuration: a folder with `config.json`, a JSON file, or a repos
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import launch_environment
-from ..compat.transformers_models import attention_kinds, is_stateful, set_config_attention
+from ..compat.transformers_models import attention_kinds, attention_of, is_stateful, set_config_attention
 from ..errors import InputError
 from ..files import read_json
 from ..hub_download import check_downloaded, model_file, split_revision
@@ -73,7 +74,10 @@ PRESETS = {
 }
 
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Implementations of attention in transformers; all keep packed documents apart. Flash attention needs its package."""
+"""Implementations of attention in transformers; all keep packed documents apart.
+
+Flash attention needs a GPU and the package `kernels` or `flash-attn`; transformers takes the one that is installed.
+"""
 
 
 @dataclass
@@ -199,7 +203,26 @@ def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
 
     Under ZeRO 3 `AutoModelForCausalLM.from_config` divides the weights while it makes them and draws different ones.
     """
-    return _with_causal_loss(_model_class(config)(config))
+    try:
+        return _with_causal_loss(_model_class(config)(config))
+    except ImportError as error:  # of a package for flash attention
+        raise InputError(
+            f"attention is {attention_of(config)!r}, which cannot be used here ({str(error).splitlines()[0]}); on a "
+            "GPU pip install kernels or flash-attn, elsewhere leave attention out"
+        ) from None
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: "torch.dtype") -> Iterator[None]:
+    """A context in which new models have weights of this type."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:

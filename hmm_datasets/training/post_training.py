@@ -1,6 +1,7 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from transformers import PreTrainedModel
@@ -14,6 +15,7 @@ from .conversations import check_marks
 from .lora import lora_config, save_merged
 from .models import is_recurrent
 from .plan.plan import Plan
+from .scores import LogitScores
 from .settings import SFTSettings
 from .sources import ConversationData, PreferenceData
 from .tools import Tool, prepare_for_tools
@@ -45,6 +47,24 @@ class AdapterTrainer(StepTrainer):
             self.say(f"{save_merged(self.args.output_dir)}: the model with the adapter merged")
 
 
+class _FusedScores(LogitScores):
+    """Scores of a model with TRL's output layer, of which the losses need no logits.
+
+    Args:
+        logits (callable), labels (`torch.Tensor` of shape `(B, T)`): see [`LogitScores`].
+        log_probs (callable): gives the log-probability of the label that each of the first `T - 1` positions predicts.
+    """
+
+    def __init__(self, logits, labels, log_probs: Callable[[], torch.Tensor]):
+        super().__init__(logits, labels)
+        self._log_probs = log_probs
+
+    @cached_property
+    def losses(self) -> torch.Tensor:
+        """Cross-entropies in float32."""
+        return torch.nn.functional.pad(-self._log_probs(), (0, 1))
+
+
 class FineTuner(AdapterTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
@@ -64,6 +84,15 @@ class FineTuner(AdapterTrainer, SFTTrainer):
                 "next; leave packing out"
             )
         super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
+
+    def label_scores(self, model, inputs, outputs) -> LogitScores:
+        """The scores of the labels, for which the model runs once more: TRL does not give them to components."""
+        alone = {name: value for name, value in inputs.items() if name != "labels"}
+        return _FusedScores(
+            lambda: model(**alone).logits,
+            inputs["labels"],
+            lambda: model(**inputs, fused_lm_head=True).log_probs,
+        )
 
     def _plan(self) -> Plan | None:
         plan = plan_prepared(self, ConversationData)

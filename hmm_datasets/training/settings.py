@@ -14,6 +14,7 @@ from ..stop_requests import parse_time
 from .callbacks.samples import check_samples
 from .checkpoints.resuming import possible_starts
 from .components.z_loss import check_z_loss
+from .linear_cross_entropy import CHUNKED_VOCABULARY
 from .lora import LoRASettings
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
@@ -245,12 +246,23 @@ class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
         default_factory=lambda: 2 * torch.accelerator.is_available(),
         metadata={"help": "Processes per rank that load rows ahead; by default 2 with a GPU, else 0."},
     )
+    chunked_loss: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Compute the loss without holding the logits of all tokens; by default for vocabularies of "
+            f"{CHUNKED_VOCABULARY:,} tokens or more."
+        },
+    )
     lr_scheduler_type: str = "cosine_with_min_lr"
     lr_scheduler_kwargs: dict[str, Any] | str | None = None
     warmup_steps: float = 0.05
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     adam_beta2: float = 0.95
+
+    def chunks(self, vocab_size: int) -> bool:
+        """Whether the loss is to be computed in chunks for a vocabulary of this size."""
+        return vocab_size >= CHUNKED_VOCABULARY if self.chunked_loss is None else self.chunked_loss
 
 
 @dataclass

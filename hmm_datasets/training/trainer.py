@@ -6,6 +6,7 @@ optimizer. Everything else that a step does is in the components, in the order o
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ from .components.throughput import Throughput
 from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
+from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
 from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
 from .plan.plan import Plan
+from .scores import LogitScores, Scores
 from .vocabulary import pad_output, vocabulary_multiple
 
 
@@ -53,7 +56,7 @@ class StepTrainer(ShardedTrainer):
 
     extra_columns = (ROW_INDEX,)
     loss_has_logits = True
-    """Whether computing the loss also gives the logits; if not, they take one more forward pass."""
+    """Whether computing the loss also gives the logits; if not, `label_scores` does without."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
     curve_settings: tuple[str, ...] = ()
@@ -184,21 +187,26 @@ class StepTrainer(ShardedTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The forward pass of a micro-batch, in training or evaluation; returns its loss."""
         labels = inputs.get("labels")
-        needs_logits = labels is not None and any(part.needs_logits(model) for part in self.components)
-        has_outputs = return_outputs or (needs_logits and self.loss_has_logits)
+        needs_scores = labels is not None and any(part.needs_scores(model) for part in self.components)
         for component in self.components:
             component.before_forward(inputs)
-        loss = super().compute_loss(model, inputs, has_outputs, num_items_in_batch)
+        with self.loss_in_chunks(model, labels, return_outputs) as scores:
+            has_outputs = return_outputs or (needs_scores and scores is None and self.loss_has_logits)
+            loss = super().compute_loss(model, inputs, has_outputs, num_items_in_batch)
         loss, outputs = loss if has_outputs else (loss, None)
-        logits = self._logits(model, inputs, outputs) if needs_logits else None
+        if needs_scores and scores is None:
+            scores = self.label_scores(model, inputs, outputs)
         for component in reversed(self.components):
-            loss = component.after_forward(model, labels, logits, loss, num_items_in_batch)
+            loss = component.after_forward(model, labels, scores, loss, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
-    def _logits(self, model, inputs, outputs) -> torch.Tensor:
-        if not self.loss_has_logits:
-            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        return outputs.logits
+    def loss_in_chunks(self, model, labels, return_outputs: bool) -> AbstractContextManager[LabelScores | None]:
+        """A context in which the model computes the losses of these labels without all logits, if it can."""
+        return nullcontext()
+
+    def label_scores(self, model, inputs, outputs) -> Scores:
+        """The scores of the labels, from the outputs of the model if the loss was computed from logits."""
+        return LogitScores(lambda: outputs.logits, inputs["labels"])
 
     def count_tokens(self, inputs) -> None:
         """Count the tokens of a micro-batch on all ranks, without padding."""
@@ -338,3 +346,38 @@ class Pretrainer(StepTrainer, Trainer):
             train_dataset = train_dataset.by_index()  # so that a run resumes at any step in constant time
         super().__init__(*args, plan=plan, train_dataset=train_dataset, **kwargs)
         pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
+        self.loss_output = self._loss_output()
+        self._discards_outputs = False
+
+    def _loss_output(self) -> LossOutput | None:
+        """The output layer that computes the loss in chunks, or None where the loss is computed from all logits."""
+        args, model = self.args, without_adapter(self.model)
+        if not args.chunks(model.config.get_text_config().vocab_size):
+            return None
+        if self.label_smoother is not None or self.compute_loss_func is not None:
+            reason = "is given another loss by label_smoothing_factor or compute_loss_func"
+        elif args.n_gpu > 1:
+            reason = "is copied to the GPUs of one process"
+        else:
+            reason = obstacle(model)
+        if reason is None:
+            return set_loss_output(model)
+        self.say(
+            f"chunked_loss: {type(model).__name__} {reason}, so its loss is computed from the logits of all tokens"
+        )
+        return None
+
+    def loss_in_chunks(self, model, labels, return_outputs: bool) -> AbstractContextManager[LabelScores | None]:
+        """A context in which the model computes the losses of these labels without all logits, if it can."""
+        if self.loss_output is None or labels is None or (return_outputs and not self._discards_outputs):
+            return nullcontext()
+        z_loss = self.args.z_loss if model.training else 0.0
+        return self.loss_output.asked(LabelScores(next_labels(labels), z_loss=z_loss))
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        """The loss of a batch of an evaluation, and its logits and labels if they are wanted."""
+        self._discards_outputs = prediction_loss_only
+        try:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        finally:
+            self._discards_outputs = False

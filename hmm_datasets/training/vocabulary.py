@@ -42,6 +42,8 @@ class PaddedOutput(nn.Linear):
     def forward(self, hidden: Float[torch.Tensor, "*B D"]) -> Float[torch.Tensor, "*B V"]:
         """The logits, a view of those of the padded vocabulary."""
         more = -self.out_features % self.multiple
+        if more == 0:
+            return super().forward(hidden)
         weight = functional.pad(self.weight, (0, 0, 0, more))
         bias = None if self.bias is None else functional.pad(self.bias, (0, more))
         return functional.linear(hidden, weight, bias)[..., : self.out_features]

@@ -18,6 +18,7 @@ from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.optimizers import matrix_names
 from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.scores import LogitScores
 from hmm_datasets.training.settings import SFTSettings
 
 STEPS = 14  # five and a half steps per epoch
@@ -200,7 +201,8 @@ def test_the_held_out_loss_is_a_mean_over_tokens_and_no_library_warns(tokenizer,
     for batch in trainer.get_eval_dataloader():
         with torch.no_grad():
             logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        losses = row_losses(logits, batch["labels"]).sum(0)
+        labels = batch["labels"]
+        losses = row_losses(LogitScores(logits.clone, labels).losses, labels).sum(0)
         total, count = total + losses[0].item(), count + losses[1].item()
     assert found["eval_loss"] == pytest.approx(total / count, rel=1e-6)
     assert 0 <= found["eval_mean_token_accuracy"] <= 1

@@ -1,5 +1,6 @@
 """Any transformers configuration can be planned, trained, and saved as an ordinary model."""
 
+import importlib.util
 import json
 import logging
 import types
@@ -11,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, default_data_collator
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.models import ModelSettings, model_config, new_model, set_attention
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
@@ -35,6 +36,14 @@ def hmm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hmm")
     processes.mess3().save_pretrained(folder)
     return str(folder)
+
+
+@pytest.mark.skipif(any(map(importlib.util.find_spec, ("flash_attn", "kernels"))), reason="flash attention is here")
+def test_flash_attention_without_its_package_is_refused_in_one_line():
+    config = model_config("1m", vocab_size=11, max_length=8)
+    set_attention(config, "flash_attention_2")
+    with pytest.raises(InputError, match=r"attention is 'flash_attention_2', which cannot be used here .* kernels or"):
+        new_model(config)
 
 
 @pytest.fixture(params=CONFIGURATIONS)

@@ -27,7 +27,7 @@ class Recorded(Component):
     def before_forward(self, inputs):
         self._note("before_forward")
 
-    def after_forward(self, model, labels, logits, loss, num_items):
+    def after_forward(self, model, labels, scores, loss, num_items):
         self._note("after_forward")
         return loss
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from ..scores import Scores
     from ..trainer import StepTrainer
 
 
@@ -31,8 +32,8 @@ class Component:
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
         """Called before the forward and backward pass of a micro-batch."""
 
-    def needs_logits(self, model: torch.nn.Module) -> bool:
-        """Whether [`Component.after_forward`] uses the logits."""
+    def needs_scores(self, model: torch.nn.Module) -> bool:
+        """Whether [`Component.after_forward`] uses the scores of the labels."""
         return False
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
@@ -42,7 +43,7 @@ class Component:
         self,
         model: torch.nn.Module,
         labels: torch.Tensor | None,
-        logits: torch.Tensor | None,
+        scores: "Scores | None",
         loss: torch.Tensor,
         num_items: torch.Tensor | int | None,
     ) -> torch.Tensor:
@@ -51,7 +52,8 @@ class Component:
         Args:
             model (`nn.Module`): the model, in training or evaluation mode.
             labels (`torch.Tensor` of shape `(B, T)`, *optional*): labels of the micro-batch.
-            logits (`torch.Tensor` of shape `(B, T, V)`, *optional*): logits, if a component needs them.
+            scores ([`~hmm_datasets.training.scores.Scores`], *optional*): scores of the labels, if a component needs
+                them.
             loss (scalar `torch.Tensor`): the loss so far.
             num_items (*optional*): number of labels in the global batch, by which losses are divided.
         """

@@ -2,8 +2,7 @@
 
 The Trainer averages the means of batches, so if rows differ in their number of predicted tokens, its result depends on
 the batch size. Here each row gives its sum and its count, and the rows that ranks repeat to fill their last batch
-count once. This costs one more pass over the logits in float32. For rows in named parts ([`HeldOutParts`]) the loss of
-each part is reported too, from the same pass.
+count once. For rows in named parts ([`HeldOutParts`]) the loss of each part is reported too.
 """
 
 from collections.abc import Mapping
@@ -29,27 +28,23 @@ class HeldOutParts(ConcatDataset):
         self.names = list(parts)
 
 
-def row_losses(logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]) -> Float[torch.Tensor, "B 2"]:
+def row_losses(losses: Float[torch.Tensor, "B T"], labels: Int[torch.Tensor, "B T"]) -> Float[torch.Tensor, "B 2"]:
     """The sum of cross-entropies in nats and the number of predicted tokens, for every row.
 
     Args:
-        logits (`torch.Tensor` of shape `(B, T, V)`): logits of a causal model; those at `t` predict label `t + 1`.
+        losses (`torch.Tensor` of shape `(B, T)`): cross-entropy at each position, 0 where none is predicted.
         labels (`torch.Tensor` of shape `(B, T)`): labels, not shifted; -100 is ignored.
 
     Returns:
         `torch.Tensor` of shape `(B, 2)`: sum and count.
 
     ```python
-    >>> row_losses(torch.zeros(1, 3, 4), torch.tensor([[1, 2, -100]]))
-    tensor([[1.3863, 1.0000]], dtype=torch.float64)
+    >>> row_losses(torch.tensor([[1.4, 0.0, 0.0]]), torch.tensor([[1, 2, -100]]))
+    tensor([[1.4000, 1.0000]], dtype=torch.float64)
 
     ```
     """
-    shifted = labels[:, 1:]
-    losses = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().transpose(1, 2), shifted, ignore_index=IGNORED, reduction="none"
-    )
-    return torch.stack([losses.double().sum(-1), (shifted != IGNORED).double().sum(-1)], dim=-1)
+    return torch.stack([losses[:, :-1].double().sum(-1), (labels[:, 1:] != IGNORED).double().sum(-1)], dim=-1)
 
 
 class HeldOutLoss(Component):
@@ -59,7 +54,7 @@ class HeldOutLoss(Component):
         super().__init__(trainer)
         self._rows: list[torch.Tensor] | None = None
 
-    def needs_logits(self, model: torch.nn.Module) -> bool:
+    def needs_scores(self, model: torch.nn.Module) -> bool:
         """Whether an evaluation is running that needs them."""
         return self._rows is not None
 
@@ -67,10 +62,10 @@ class HeldOutLoss(Component):
         """Start to collect the losses of rows."""
         self._rows = [] if self.trainer.compute_metrics is None else None
 
-    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+    def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
         """Return the loss unchanged, and keep each row's sum and count."""
         if self._rows is not None and labels is not None:
-            rows = row_losses(logits, labels)
+            rows = row_losses(scores.losses, labels)
             self._rows.append(self.trainer.accelerator.gather_for_metrics(rows).cpu())
         return loss
 

@@ -123,7 +123,7 @@ class Throughput(Component):
         if self._is_forward:
             self._watch.begin("forward")
 
-    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+    def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
         """Stop measuring the forward pass."""
         if self._is_forward:
             self._watch.end("forward")

@@ -3,38 +3,14 @@
 The penalty is `z_loss` times the mean over predicted tokens of `(log Z)^2`, where `Z` is the sum of the exponentials
 of the logits (Chowdhery et al., "PaLM", 2022, section 5, with 1e-4). Like the cross-entropy, it is a mean over the
 tokens of the whole global batch, so each token has the same weight for any world size, micro-batch and accumulation.
-It costs one more pass over the logits and a float32 copy of them. The logged loss remains the cross-entropy.
+A loss that is computed in chunks has it at no cost (see [`~hmm_datasets.training.linear_cross_entropy`]). Otherwise
+it costs one more pass over the logits and a float32 copy of them. The logged loss remains the cross-entropy.
 """
 
 import torch
-from jaxtyping import Float, Int
 
-from ...data.windows import IGNORED
 from ...errors import InputError
 from .component import Component
-
-
-def squared_log_normalizers(
-    logits: Float[torch.Tensor, "B T V"], labels: Int[torch.Tensor, "B T"]
-) -> Float[torch.Tensor, "N"]:
-    """`(log Z)^2` at the `N` positions that predict a label.
-
-    Args:
-        logits (`torch.Tensor` of shape `(B, T, V)`): logits of a causal model; those at `t` predict label `t + 1`.
-        labels (`torch.Tensor` of shape `(B, T)`): labels, not shifted; -100 is ignored.
-
-    Returns:
-        `torch.Tensor` of shape `(N,)`.
-
-    ```python
-    >>> logits = torch.zeros(1, 3, 4)
-    >>> squared_log_normalizers(logits, torch.tensor([[1, 2, -100]])).sqrt().exp()
-    tensor([4.])
-
-    ```
-    """
-    counted = labels[:, 1:] != IGNORED
-    return torch.logsumexp(logits[:, :-1][counted].float(), dim=-1).square()
 
 
 class ZLoss(Component):
@@ -51,20 +27,20 @@ class ZLoss(Component):
         self._sum: torch.Tensor | None = None
         self._since_step = 0
 
-    def needs_logits(self, model: torch.nn.Module) -> bool:
+    def needs_scores(self, model: torch.nn.Module) -> bool:
         """In training, if the coefficient is above 0."""
         return self._coefficient > 0 and model.training
 
-    def after_forward(self, model, labels, logits, loss, num_items) -> torch.Tensor:
+    def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
         """Return the sum of the loss and the z-loss."""
-        if not self.needs_logits(model):
+        if not self.needs_scores(model):
             return loss
-        squares = squared_log_normalizers(logits, labels)
+        squares = scores.log_normalizers.square()
         added = self._coefficient * (squares.mean() if num_items is None else squares.sum() / num_items)
         if num_items is not None and self.trainer.args.average_tokens_across_devices:
             added = added * self.trainer.args.world_size  # the gradient is then averaged over ranks
         self._added, self._is_shared = added.detach(), num_items is None
-        return loss + added
+        return loss if scores.has_z_loss else loss + added
 
     def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy alone, for the log."""

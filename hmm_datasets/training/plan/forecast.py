@@ -15,7 +15,8 @@ accelerate, DeepSpeed and torch actually keep:
 `c` is 2 where DeepSpeed computes in bfloat16 or float16, else 4; its optimizer keeps a float32 copy of the weights.
 Sharded weights are gathered one layer at a time; the gathered layer is counted with activations.
 
-Activations are the peak over the forward and backward pass of one micro-batch, including the loss and its logits.
+Activations are the peak over the forward and backward pass of one micro-batch, including the loss: with all of its
+logits, or with those of a chunk where the loss is computed in chunks.
 torch's memory tracker runs the model's own code on fake tensors with one and with two layers, and the difference is
 added for each further layer. Where autocast computes in bfloat16, its copies of the matrices count as activations;
 under ZeRO and FSDP2 the weights are in bfloat16 themselves. Attention is assumed to be fused (memory linear in the
@@ -29,7 +30,6 @@ buffers.
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +39,6 @@ from ...files import read_jsonl
 from .devices import find_device, peak_flops
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
@@ -199,6 +198,7 @@ def peak_activations(
     low_precision: bool = False,
     low_weights: bool = False,
     checkpointing: bool = False,
+    chunked_loss: bool = False,
 ) -> int:
     """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
 
@@ -211,14 +211,18 @@ def peak_activations(
         low_weights (`bool`, *optional*): whether the weights are in bfloat16 then, as under ZeRO and FSDP2. Autocast
             otherwise keeps a copy of all matrices until the backward pass, which counts as activations.
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
+        chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
     """
     from ..models import is_recurrent
 
+    chunked_loss = chunked_loss and _allows_chunks(config)
     layers = config.get_text_config().num_hidden_layers
 
     def peak(length: int) -> int:
         peaks = [
-            _remembered_peak(config, count, micro_batch_size, length, low_precision, low_weights, checkpointing)
+            _remembered_peak(
+                config, count, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss
+            )
             for count in sorted({min(layers, 1), min(layers, 2)})
         ]
         return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
@@ -241,14 +245,28 @@ def _remembered_peak(config, *how) -> int:
     return _peaks[key]
 
 
-def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing) -> int:
+def _allows_chunks(config: "PretrainedConfig") -> bool:
+    import torch
+
+    from ..loss_output import obstacle
+    from ..models import new_model
+
+    with torch.device("meta"):
+        model = new_model(config)
+    return obstacle(model) is None
+
+
+def _tracked_peak(
+    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss
+) -> int:
     import copy
 
     import torch
 
     from ...compat.torch import fake_tensors, tracked_memory
     from ...compat.transformers_models import attention_of
-    from ..models import new_model, set_attention
+    from ..loss_output import LabelScores, set_loss_output
+    from ..models import default_dtype, new_model, set_attention
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
@@ -256,7 +274,7 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_w
     if attention_of(config) != "eager":
         set_attention(config, "sdpa")  # fused like flash and flex attention, and available everywhere
     with fake_tensors():
-        with _default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
+        with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
         model.train()
         if checkpointing:
@@ -264,20 +282,11 @@ def _tracked_peak(config, layers, micro_batch_size, length, low_precision, low_w
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
+        asked = contextlib.nullcontext()
+        if chunked_loss:
+            asked = set_loss_output(model).asked(LabelScores(rows, all_count=True))
         with tracked_memory(model) as peak:
-            with torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights):
+            with asked, torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights):
                 loss = model(input_ids=rows, labels=rows).loss
             loss.backward()
         return peak()
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: "torch.dtype") -> Iterator[None]:
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -72,7 +72,14 @@ class Recipe:
             low_precision=self.low_precision,
             low_weights=sharded,
             checkpointing=recomputes,
+            chunked_loss=self.chunked_loss,
         )
+
+    @property
+    def chunked_loss(self) -> bool:
+        """Whether the loss is computed without the logits of all tokens; TRL's trainers always do."""
+        vocab_size = self.config.get_text_config().vocab_size
+        return not isinstance(self.settings, PretrainSettings) or self.settings.chunks(vocab_size)
 
 
 def plan_recipe(

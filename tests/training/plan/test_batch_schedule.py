@@ -254,8 +254,11 @@ FACTORS = {"learning_rate_factors": '{"embed_tokens": 0.5}'}
     ],
 )
 def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path, config, given, tolerance):
-    """Batch ramp, z-loss, padded vocabulary, factors, and each optimizer, under every way of sharding."""
-    found, seen = launched(launch, config, tmp_path / "two", **given)
+    """Batch ramp, z-loss, padded vocabulary, factors, and each optimizer, under every way of sharding.
+
+    The two processes compute the loss in chunks, the one process from all logits.
+    """
+    found, seen = launched(launch, config, tmp_path / "two", **given, chunked_loss=True)
     expected = alone(tmp_path / "one", **given, per_device_train_batch_size=2)
     for one, two in zip(expected, found, strict=True):
         assert two == pytest.approx(one, abs=tolerance)

@@ -1,5 +1,6 @@
 """A run consumes exactly the tokens of its plan; and the memory and time of a forecast."""
 
+import contextlib
 import datetime
 import json
 
@@ -11,6 +12,8 @@ from transformers import LlamaForCausalLM, default_data_collator
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.stream import write_tokens
+from hmm_datasets.training import linear_cross_entropy
+from hmm_datasets.training.loss_output import LabelScores, set_loss_output
 from hmm_datasets.training.models import ModelSettings, llama_config
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.plan.forecast import assumed_rate, memory_per_rank, peak_activations
@@ -192,25 +195,44 @@ def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
 @pytest.mark.parametrize(
     ("low", "low_weights"), [(False, False), (True, False), (True, True)], ids=["float32", "autocast", "low weights"]
 )
-def test_activations_are_those_that_a_real_step_allocates(low, low_weights):
+@pytest.mark.parametrize("chunked", [False, True], ids=["all logits", "chunks"])
+def test_activations_are_those_that_a_real_step_allocates(low, low_weights, chunked, monkeypatch):
     """The profiler's record of every allocation of a forward and backward pass, at its peak, at four layers."""
     from torch.profiler import ProfilerActivity, profile
 
-    config = llama_config("d2", vocab_size=300, max_length=64)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", 40 * 4 * 3000)
+    config = llama_config("d2", vocab_size=3000, max_length=64)
     config.num_hidden_layers = 4
-    told = peak_activations(config, micro_batch_size=4, length=64, low_precision=low, low_weights=low_weights)
+    precision = {"low_precision": low, "low_weights": low_weights}
+    told = peak_activations(config, micro_batch_size=4, length=64, chunked_loss=chunked, **precision)
     model = LlamaForCausalLM(config).to(torch.bfloat16 if low_weights else torch.float32)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     tokens = torch.zeros(4, 64, dtype=torch.int64)
+    asked = contextlib.nullcontext()
+    if chunked:
+        asked = set_loss_output(model).asked(LabelScores(tokens, all_count=True))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        with torch.autocast("cpu", torch.bfloat16, enabled=low and not low_weights):
+        with asked, torch.autocast("cpu", torch.bfloat16, enabled=low and not low_weights):
             loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
     changes = [event.nbytes() for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
     assert changes
     peak = int(np.cumsum(changes).max())
     assert told == pytest.approx(peak, rel=0.1)
+
+
+def test_the_memory_of_a_plan_follows_the_setting_of_the_loss(tmp_path):
+    """With all logits these count twice in float32; by default a large vocabulary has none of them."""
+    path = tmp_path / "a.yaml"
+    path.write_text(f"hmm: later\nlength: 256\nmodel: d1\noutput_dir: {tmp_path}\nper_device_train_batch_size: 16\n")
+
+    def activations(*flags):
+        return plan_recipe(path, flags, assumed_vocab_size=50_000)["memory"]["ddp"]["activations"]
+
+    chunks = activations("--chunked_loss", "true")
+    assert activations() == chunks
+    assert activations("--chunked_loss", "false") - chunks > 1.5 * 16 * 256 * 50_000 * 4
 
 
 def test_each_strategy_shards_what_its_table_says():
