@@ -1,14 +1,17 @@
-"""torch: the memory tracker, timeouts of all process groups, and tensors that keep their type through casts.
+"""torch: the memory tracker, timeouts of all process groups, tensors that keep their type through casts, and products
+of half precision that are added in float32.
 
 Checked against 2.13.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -64,6 +67,32 @@ def set_timeout_of_all_groups(timeout: timedelta) -> None:
 
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """`total += left @ right` in float32, for factors of any type.
+
+    From some version on CUDA adds a product of half precision to a float32 tensor in one call; which one is not
+    documented, so it is tried once. Otherwise, and on a CPU, the factors are copied to float32.
+
+    Args:
+        total (`torch.Tensor` of shape `(M, N)`): float32.
+        left (`torch.Tensor` of shape `(M, K)`), right (`torch.Tensor` of shape `(K, N)`): of one type.
+    """
+    if left.is_cuda and left.dtype != torch.float32 and _adds_wide(left.device, left.dtype):
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(left.float(), right.float())
+
+
+@functools.cache
+def _adds_wide(device: torch.device, dtype: torch.dtype) -> bool:
+    total, ones = (torch.ones(16, 16, device=device, dtype=kind) for kind in (torch.float32, dtype))
+    try:
+        torch.addmm(total, ones, ones, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 17).all())
 
 
 class KeepsTypes(nn.Module):

@@ -1,0 +1,21 @@
+import pytest
+import torch
+
+from hmm_datasets.compat.torch import add_product
+
+ON_GPU = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_products_of_any_type_are_added_in_float32(dtype, device):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(shape, generator=generator).to(dtype) for shape in ((30, 50), (50, 20)))
+    total = torch.full((30, 20), 1e3)
+    expected = total.double() + left.double() @ right.double()
+    total = total.to(device)
+    add_product(total, left.to(device), right.to(device))
+    # Rounding to half precision would be wrong by up to 0.25 at 1,000.
+    torch.testing.assert_close(total.cpu().double(), expected, rtol=0, atol=2e-3)
