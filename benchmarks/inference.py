@@ -80,18 +80,18 @@ def _in_torch(work: Callable[[], Any]) -> Callable[[], Any]:
 
 def _dynamax(hmm: HMM, tokens: np.ndarray) -> dict[str, Callable[[], Any]]:
     import jax
-    from dynamax.hidden_markov_model import CategoricalHMM
+    from dynamax.hidden_markov_model import hmm_filter, hmm_posterior_mode, hmm_smoother
 
-    model = CategoricalHMM(hmm.num_states, 1, hmm.num_symbols)
-    tables = {"initial_probs": hmm.start, "transition_matrix": hmm.transition, "emission_probs": hmm.emission[:, None]}
-    tables = {name: jax.numpy.asarray(table) for name, table in tables.items()}
-    parameters, _ = model.initialize(jax.random.PRNGKey(0), method="prior", **tables)
-    rows = jax.numpy.asarray(tokens.astype(np.int32))[:, :, None]
+    # Its functions of tables; CategoricalHMM, which calls them, scores the emissions in a slower way.
+    start, transition, log_emission = map(
+        jax.numpy.asarray, (hmm.start, hmm.transition, np.log(np.maximum(hmm.emission.T, 1e-38)))
+    )
+    rows = jax.numpy.asarray(tokens.astype(np.int32))
     found = {
-        "log-likelihood": lambda row: model.marginal_log_prob(parameters, row),
-        "beliefs": lambda row: model.filter(parameters, row).predicted_probs,
-        "posteriors": lambda row: model.smoother(parameters, row).smoothed_probs,
-        "Viterbi": lambda row: model.most_likely_states(parameters, row),
+        "log-likelihood": lambda row: hmm_filter(start, transition, log_emission[row]).marginal_loglik,
+        "beliefs": lambda row: hmm_filter(start, transition, log_emission[row]).predicted_probs,
+        "posteriors": lambda row: hmm_smoother(start, transition, log_emission[row]).smoothed_probs,
+        "Viterbi": lambda row: hmm_posterior_mode(start, transition, log_emission[row]),
     }
     jitted = {name: jax.jit(jax.vmap(function)) for name, function in found.items()}
     return {name: lambda run=run: jax.block_until_ready(run(rows)) for name, run in jitted.items()}

@@ -89,7 +89,9 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
         tokens = tokens.masked_fill(beyond, 0)
     if tokens.numel() == 0:
         return tokens, lengths
-    least, most = torch.aminmax(tokens)
+    # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
+    values = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    least, most = values.min(), values.max()
     if least < 0 or most >= num_symbols:
         row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()
         raise InputError(

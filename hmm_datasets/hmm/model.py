@@ -270,14 +270,14 @@ class HMM:
         """`P(state before token t | tokens before t)`; entry 0 is `start`, entry `T` follows the last token."""
         from .inference import forward_backward as inference
 
-        return self._infer(lambda *a: inference.forward_filter(*a).beliefs, tokens, lengths, dtype)
+        return self._infer(inference.beliefs, tokens, lengths, dtype)
 
     def next_token_probs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`."""
         from .inference import forward_backward as inference
 
         def distribution(hmm, *arguments):
-            return inference.next_token_probs(hmm, inference.forward_filter(hmm, *arguments).beliefs)
+            return inference.next_token_probs(hmm, inference.beliefs(hmm, *arguments))
 
         return self._infer(distribution, tokens, lengths, dtype)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...progress_bars import progress_bar
 from ..checks import integer
-from ..inference.forward_backward import Parameters, forward_filter, next_token_probs
+from ..inference.forward_backward import Parameters, beliefs, next_token_probs
 from ..model import HMM
 from .mixed_states import Tree
 from .stationary import entropy
@@ -129,9 +129,9 @@ def _distribution_entropies(
     positions = max(1, _BLOCK_BYTES // (hmm.start.element_size() * len(tokens) * max(hmm.emission.shape)))
     with progress_bar(tokens.shape[1], " positions", desc="entropy rate", leave=False) as bar:
         for block in tokens.split(positions, dim=1):
-            beliefs = forward_filter(hmm, block, initial=belief_BH).beliefs
-            yield from torch.special.entr(next_token_probs(hmm, beliefs[:, :-1])).sum(-1).T
-            belief_BH = beliefs[:, -1]
+            found = beliefs(hmm, block, initial=belief_BH)
+            yield from torch.special.entr(next_token_probs(hmm, found[:, :-1])).sum(-1).T
+            belief_BH = found[:, -1]
             bar.update(block.shape[1])
 
 

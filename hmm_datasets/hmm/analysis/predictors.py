@@ -105,7 +105,7 @@ def ngram(
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
     """The Bayes-optimal predictor: the filter of the HMM. No predictor has a lower expected cross-entropy."""
-    return inference.next_token_probs(parameters, inference.forward_filter(parameters, tokens).beliefs)
+    return inference.next_token_probs(parameters, inference.beliefs(parameters, tokens))
 
 
 class StationaryDistributions(NamedTuple):
@@ -172,7 +172,7 @@ def stationary_distributions(hmm: HMM, device: torch.device | str | None = None)
     parameters = hmm.parameters(device=device)
     steady = torch.tensor(hmm.stationary(), device=device)
     symbols = torch.arange(hmm.num_symbols, device=device).unsqueeze(1)
-    after = inference.forward_filter(parameters, symbols, initial=steady.expand(len(symbols), -1)).beliefs[:, 1]
+    after = inference.beliefs(parameters, symbols, initial=steady.expand(len(symbols), -1))[:, 1]
     return StationaryDistributions(steady @ parameters.emission, inference.next_token_probs(parameters, after))
 
 

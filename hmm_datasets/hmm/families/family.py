@@ -244,7 +244,7 @@ class Family:
         distribution = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
         for begin, end, index in group_runs(self.group, first, step, batch):
             parameters = self.hmm_at(seed, index).parameters(device=values.device)
-            beliefs = inference.forward_filter(parameters, values[begin:end]).beliefs
+            beliefs = inference.beliefs(parameters, values[begin:end])
             distribution[begin:end] = inference.next_token_probs(parameters, beliefs)
         return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
 

@@ -121,8 +121,7 @@ def forward_filter(
         [`Filtered`].
     """
     batch, length = tokens.shape
-    # A single step is one call into torch, cheaper than to lay out the tables anew.
-    if length > 1 and fused_filter.serves(hmm, tokens, initial):
+    if _is_compiled(hmm, tokens, initial):
         beliefs, scales, _ = fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths, keep=True)
         return Filtered(beliefs, scales.log_())
     initial = hmm.start.expand(batch, -1) if initial is None else initial
@@ -133,6 +132,23 @@ def forward_filter(
         beliefs[:, t + 1] = belief_BH
         log_scale[:, t] = log_scale_B
     return Filtered(beliefs, log_scale)
+
+
+def beliefs(
+    hmm: Parameters,
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None = None,
+    initial: Float[Tensor, "B H"] | None = None,
+) -> Float[Tensor, "B T+1 H"]:
+    """The beliefs of [`forward_filter`] alone, without the logarithms."""
+    if _is_compiled(hmm, tokens, initial):
+        return fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths, keep=True)[0]
+    return forward_filter(hmm, tokens, lengths, initial).beliefs
+
+
+def _is_compiled(hmm: Parameters, tokens: Tensor, initial: Tensor | None) -> bool:
+    # A single step is one call into torch, cheaper than to lay out the tables anew.
+    return tokens.shape[1] > 1 and fused_filter.serves(hmm, tokens, initial)
 
 
 def filter_steps(
