@@ -122,7 +122,7 @@ def _filter_rows(initial, emission, moves, stride, tokens, ends, rows, beliefs, 
     belief, weight = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
     work, scale = np.empty(states * lanes, moves.dtype), np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
     for first in range(0, len(rows), lanes):
-        count = _take_rows(rows, np.uint64(first), ends, row, end)
+        count = take_rows(rows, np.uint64(first), ends, row, end)
         _forward(
             initial, emission, moves, stride, tokens, count, row, end, offset, live, belief, weight, work, scale,
             beliefs, positions,
@@ -159,7 +159,7 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, ro
     value, work = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
     scale = np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
     for first in range(0, len(rows), lanes):
-        count = _take_rows(rows, np.uint64(first), ends, row, end)
+        count = take_rows(rows, np.uint64(first), ends, row, end)
         _forward(
             initial, emission, moves, stride, tokens, count, row, end, offset, live, belief, weight, work, scale,
             out, length,
@@ -174,7 +174,7 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, ro
 
 
 @compiled
-def _take_rows(rows, first, ends, row, end):
+def take_rows(rows, first, ends, row, end):
     # The rows of the lanes; lanes without a row repeat the last one, with length 0.
     count = min(np.uint64(len(row)), np.uint64(len(rows)) - first)
     for lane in range(np.uint64(len(row))):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, store, where_larger
-from .fused_filter import flat, run_rows
+from .fused_filter import flat, run_rows, take_rows
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters
@@ -65,12 +65,11 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
     width = min(lanes, np.uint64(len(rows)))
     came = np.empty(length * states * width + lanes, np.uint16)
     for first in range(0, len(rows), lanes):
-        count = min(lanes, np.uint64(len(rows) - first))
-        for lane in range(lanes):
-            row[lane] = rows[first + min(lane, count - np.uint64(1))]
-            end[lane] = ends[row[lane]] if lane < count else 0
-            taken[lane], last[lane] = 0, 0
-            if lane < count and end[lane] == 0:
+        count = take_rows(rows, np.uint64(first), ends, row, end)
+        taken[:] = 0
+        last[:] = 0
+        for lane in range(count):
+            if end[lane] == 0:
                 scores[row[lane], 0] = 0
         for j in range(states):
             store(arrival, j * lanes, fill(moves, start[j]))
