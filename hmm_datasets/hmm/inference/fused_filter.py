@@ -117,10 +117,8 @@ def _filter_rows(initial, emission, moves, stride, tokens, ends, rows, beliefs, 
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
     length = np.uint64(tokens.shape[1])
     positions = length + np.uint64(1) if keep else np.uint64(0)
-    row, end, offset = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
-    live, product = np.empty(lanes, moves.dtype), np.empty(lanes)
-    belief, weight = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
-    work, scale = np.empty(states * lanes, moves.dtype), np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
+    row, end, offset, live, belief, weight, work, scale = _room(moves, states, length)
+    product = np.empty(lanes)
     for first in range(0, len(rows), lanes):
         count = take_rows(rows, np.uint64(first), ends, row, end)
         _forward(
@@ -153,11 +151,8 @@ def _filter_rows(initial, emission, moves, stride, tokens, ends, rows, beliefs, 
 def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, rows, out):
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
     length = np.uint64(tokens.shape[1])
-    row, end, offset = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
-    live = np.empty(lanes, moves.dtype)
-    belief, weight = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
-    value, work = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
-    scale = np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
+    row, end, offset, live, belief, weight, work, scale = _room(moves, states, length)
+    value = np.empty_like(belief)
     for first in range(0, len(rows), lanes):
         count = take_rows(rows, np.uint64(first), ends, row, end)
         _forward(
@@ -171,6 +166,17 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, ro
             begin = row[lane] * length
             for index in range((begin + end[lane]) * states, (begin + length) * states):
                 out[index] = 0
+
+
+@compiled
+def _room(moves, states, length):
+    # What the lanes processed together need: for each its row, end, offset of its symbol, and whether it has tokens
+    # left; its belief, two vectors to work with, and the scale of every token.
+    lanes = lanes_of(moves)
+    row, end, offset = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    belief = np.empty(states * lanes, moves.dtype)
+    scale = np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
+    return row, end, offset, np.empty(lanes, moves.dtype), belief, np.empty_like(belief), np.empty_like(belief), scale
 
 
 @compiled
