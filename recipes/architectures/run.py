@@ -100,7 +100,8 @@ def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
 def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, Any]:
     """A trial with what was measured, from its file if it has one."""
     from hmm_datasets.files import read_json, write_json
-    from hmm_datasets.training.architectures import architecture_config, trained_model
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     name = "{task}-{architecture}-{width}-{seed}".format(**trial)
     path = Path(settings.output_dir) / "trials" / f"{name}.json"
@@ -111,9 +112,8 @@ def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, An
     began, source = time.time(), source_of(settings, trial["task"])
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
     config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
-    budget = {key: trial[key] for key in ("steps", "batch_size", "learning_rate", "seed")}
     folder, recalls = Path(settings.output_dir) / "models" / name, trial["task"] == "recall"
-    model = trained_model(folder, config, source, trial["length"], only_scored=recalls, **budget)
+    model = trained_model(folder, config, source, SmallRun.of(trial, only_scored=recalls))
     measured = recall_accuracy(model, source, trial) if recalls else automata_figures(model, source, trial)
     result = {**trial, "parameters": model.num_parameters(), "seconds": round(time.time() - began, 1), **measured}
     write_json(path, result)

@@ -111,8 +111,8 @@ def measured(
     from transformers import LlamaConfig, set_seed
 
     from hmm_datasets.evaluation.word_probe import excess, fit_words
-    from hmm_datasets.training.architectures import trained_model
     from hmm_datasets.training.models import new_model
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     length = settings.context + 1
@@ -130,8 +130,7 @@ def measured(
         initializer_range=settings.width**-0.5,
         use_cache=False,
     )
-    budget = {name: getattr(settings, name) for name in ("steps", "batch_size", "learning_rate", "seed")}
-    model = trained_model(folder / f"x{x:g}-{heads}", config, process, length, **budget)
+    model = trained_model(folder / f"x{x:g}-{heads}", config, process, SmallRun.of(settings, length=length))
     set_seed(settings.seed)
     fresh = new_model(config).eval()
     targets = {"constrained": constrained_beliefs(words), "full": words.beliefs}

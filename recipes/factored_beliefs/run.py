@@ -51,24 +51,25 @@ def main(settings: FactoredBeliefsSettings) -> None:
     from hmm_datasets.hmm.factored import FactoredProcess
     from hmm_datasets.hmm.families import load_source
     from hmm_datasets.report.factored_beliefs import write_factored_beliefs
-    from hmm_datasets.training.measured_run import SmallLlama, log_spaced_steps, measured_run
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)
     factors = [load_source(name) for name in settings.factors]
-    shape = {name: getattr(settings, name) for name in SmallLlama.__dataclass_fields__}
+    shape = {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
     at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
     results: dict[float, dict[str, Any]] = {}
     for noise in settings.noises:
         process = FactoredProcess(factors, noise=noise)
         measure = FactoredMeasure(process, settings.length, settings.num_sequences)
         print(f"noise {noise:g}: {process.describe()}", flush=True)
+        bos = process.num_symbols
+        config = architecture_config(
+            "llama", vocab_size=bos + 1, length=settings.length + 1, bos_token_id=bos, **shape
+        )
+        measured = {"num_sequences": settings.num_sequences}
         found = measured_run(
-            folder / f"noise-{noise:g}",
-            process,
-            SmallLlama(**shape),
-            measure,
-            at,
-            num_sequences=settings.num_sequences,
+            folder / f"noise-{noise:g}", config, process, SmallRun.of(settings), measure, at, **measured
         )
         results[noise] = {**found, "exact": measure.exact()}
     protocol = (

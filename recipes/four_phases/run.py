@@ -44,10 +44,13 @@ def main(settings: FourPhasesSettings) -> None:
     from hmm_datasets.evaluation.nearest_algorithm import NearestAlgorithm
     from hmm_datasets.hmm.chain_mixture import random_chain_mixture
     from hmm_datasets.report.four_phases import write_four_phases
-    from hmm_datasets.training.measured_run import SmallLlama, log_spaced_steps, measured_run
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)
-    shape = SmallLlama(**{name: getattr(settings, name) for name in SmallLlama.__dataclass_fields__})
+    sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}
+    sizes |= {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
+    config = architecture_config("llama", **sizes)
     at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
     results: dict[int, dict[str, Any]] = {}
     for count in sorted(settings.chains):
@@ -55,7 +58,8 @@ def main(settings: FourPhasesSettings) -> None:
         measure = NearestAlgorithm(mixture, settings.length, settings.num_sequences, settings.alpha)
         print(f"{count:,} chains", flush=True)
         measured = {"alpha": settings.alpha, "num_sequences": settings.num_sequences}
-        results[count] = measured_run(folder / f"chains-{count}", mixture, shape, measure, at, **measured)
+        run = SmallRun.of(settings)
+        results[count] = measured_run(folder / f"chains-{count}", config, mixture, run, measure, at, **measured)
     protocol = (
         f"One Llama of {settings.layers} layers, width {settings.width}, for each number of chains over "
         f"{settings.symbols} symbols: {settings.steps:,} steps of {settings.batch_size} sequences of "

@@ -83,16 +83,16 @@ def measured(
     from transformers import set_seed
 
     from hmm_datasets.evaluation.word_probe import best_of_order, excess, fit_words, hidden_states, markov_states
-    from hmm_datasets.training.architectures import architecture_config, trained_model
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.models import new_model
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     # One symbol more than the context, so that it is predicted from the whole context; and the beginning token.
     length = settings.context + 1
     sizes = {"width": settings.width, "layers": settings.layers}
     config = architecture_config(kind, vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
-    budget = {name: getattr(settings, name) for name in ("steps", "batch_size", "learning_rate", "seed")}
-    model = trained_model(folder / f"{name}-{kind}", config, process, length, **budget)
+    model = trained_model(folder / f"{name}-{kind}", config, process, SmallRun.of(settings, length=length))
     layers, predicted = hidden_states(model, words, bos)
     fit = fit_words(words, np.concatenate(layers, axis=1), words.beliefs)
     markov = fit_words(words, np.concatenate(layers, axis=1), markov_states(words, ORDER))

@@ -123,13 +123,13 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors, task_log_probs
     from hmm_datasets.hmm.tasks import Bijection
-    from hmm_datasets.training.architectures import architecture_config, trained_model
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     values, trained = trial["num_values"], trial["trained"]
     sizes = {"vocab_size": 2 * values + 1, "length": 2 * values + 1, "bos_token_id": 2 * values}
     config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
-    budget = {key: trial[key] for key in ("steps", "batch_size", "learning_rate", "seed")}
-    model = trained_model(folder, config, Bijection(values, trained), 2 * trained, **budget)
+    model = trained_model(folder, config, Bijection(values, trained), SmallRun.of(trial, length=2 * trained))
     whole = Bijection(values, trial["measured"])
     log_probs, episodes = task_log_probs(model, whole, trial["num_sequences"])
     exact = torch.from_numpy(whole.next_token_probs(episodes)[:, :-1][:, whole.scored(whole.episode_length)])

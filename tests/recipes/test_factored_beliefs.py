@@ -2,18 +2,8 @@
 
 import pytest
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.report.factored_beliefs import factored_findings
-from hmm_datasets.training.measured_run import SmallLlama, log_spaced_steps
-
-
-def test_steps_are_evenly_spaced_on_a_logarithmic_axis():
-    assert log_spaced_steps(8, 2) == [0, 1, 2, 3, 4, 6, 8]
-    assert log_spaced_steps(0) == [0]
-    assert SmallLlama(1, 28, 2, 8, 10, 4, 1e-3).config(7).intermediate_size == 80
-    with pytest.raises(InputError, match="an even number of features per head"):
-        SmallLlama(1, 30, 2, 8, 10, 4, 1e-3)
 
 
 def test_findings_name_the_noise_and_both_predictions():
