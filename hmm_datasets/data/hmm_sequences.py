@@ -11,6 +11,7 @@ repeat rows once the end is reached.
 
 import operator
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..errors import InputError
 from ..hmm.process import Process
+from ..hmm.tasks import EpisodicTask
 
 ENDLESS = 1 << 40
 """Number of rows of an endless data set: about 10^12 sequences."""
@@ -25,6 +27,7 @@ ENDLESS = 1 << 40
 TEST_FIRST = 1 << 63
 """Index of the first held-out sequence. The seed is the same, but training never reaches these indices."""
 
+_IGNORED = -100
 _BLOCK_ROWS = 256
 _BLOCK_TOKENS = 1 << 20  # maximum number of tokens drawn at once
 
@@ -47,14 +50,21 @@ class HMMSequences(Dataset):
         num_sequences (`int`, *optional*): number of rows; endless by default.
         first (`int`, *optional*, defaults to 0): index of row 0.
         bos (`bool`, *optional*, defaults to `True`): put the beginning token in front.
+        only_scored (`bool`, *optional*, defaults to `False`): labels are -100, which losses leave out, but for the
+            tokens that an [`~hmm_datasets.hmm.tasks.EpisodicTask`] scores, as papers on recall train their models.
+
+    Raises:
+        `InputError`: a number is out of range, or `only_scored` of a process that scores no tokens.
 
     ```python
-    >>> from hmm_datasets.hmm import processes
+    >>> from hmm_datasets.hmm import processes, tasks
     >>> view = HMMSequences(processes.golden_mean(), length=6)
     >>> view[10**9]["input_ids"].shape, next(iter(view))["input_ids"].shape, view.vocab_size
     (torch.Size([7]), torch.Size([7]), 3)
     >>> len(HMMSequences(processes.golden_mean(), length=6, num_sequences=500))
     500
+    >>> HMMSequences(tasks.Copying(4, 3), length=7, only_scored=True)[0]["labels"].tolist()[:5]
+    [-100, -100, -100, -100, -100]
 
     ```
     """
@@ -73,6 +83,7 @@ class HMMSequences(Dataset):
         num_sequences: int | None = None,
         first: int = 0,
         bos: bool = True,
+        only_scored: bool = False,
     ):
         num_sequences = ENDLESS if num_sequences is None else num_sequences
         if length < 1 or num_sequences < 1:
@@ -81,12 +92,18 @@ class HMMSequences(Dataset):
             raise InputError(
                 f"seed is {seed}, first {first}; expected seed and first + num_sequences - 1 in [0, 2**64)"
             )
+        if only_scored and not isinstance(source, EpisodicTask):
+            raise InputError(
+                f"only_scored of {source.describe()}, which scores no tokens; expected a task such as "
+                "associative_recall, or leave only_scored out"
+            )
         self.source = source
         self.length = length
         self.seed = seed
         self.num_sequences = num_sequences
         self.first = first
         self.bos_token_id = source.num_symbols if bos else None
+        self.only_scored = only_scored
 
     @property
     def vocab_size(self) -> int:
@@ -109,7 +126,12 @@ class HMMSequences(Dataset):
         for row, index, count in _runs(indices, self.num_sequences):
             drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + index)
             tokens[row : row + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
-        return [{"input_ids": row, "labels": row} for row in tokens]
+        labels = tokens.masked_fill(~self._scored(), _IGNORED) if self.only_scored else tokens
+        return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
+
+    def _scored(self) -> torch.Tensor:
+        scored = torch.from_numpy(cast(EpisodicTask, self.source).scored(self.length))
+        return scored if self.bos_token_id is None else torch.nn.functional.pad(scored, (1, 0))
 
 
 class FiniteSequences(HMMSequences):
@@ -147,6 +169,7 @@ class EndlessSequences(HMMSequences, IterableDataset):
             num_sequences=self.num_sequences,
             first=self.first,
             bos=self.bos_token_id is not None,
+            only_scored=self.only_scored,
         )
 
 

@@ -108,6 +108,11 @@ class HMM(Conversions, Process):
         kind = "state" if self.edges is None else "edge"
         return f"HMM({self.num_states} states, {self.num_symbols} symbols, {kind}-emitting)"
 
+    def describe(self) -> str:
+        """What the HMM is, in a few words, for cards and tables."""
+        kind = "a state" if self.edges is None else "an edge"
+        return f"{kind}-emitting HMM of {self.num_states:,} states over {self.num_symbols:,} symbols"
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HMM):
             return NotImplemented

@@ -209,7 +209,7 @@ def _write_card(
         folder,
         {
             "name": name,
-            "process": description or _described(source),
+            "process": description or source.describe(),
             "source_file": _source_file(source),
             "fingerprint": source.fingerprint(),
             "num_states": source.max_states,
@@ -258,13 +258,3 @@ def _source_file(source: Process) -> str:
     if isinstance(source, HMM):
         return WEIGHTS_NAME
     return FAMILY_NAME if isinstance(source, Family) else PROCESS_NAME
-
-
-def _described(source: Process) -> str:
-    if isinstance(source, Family):
-        rows = "every sequence" if source.group == 1 else f"every {source.group:,} sequences"
-        return f"a family of HMMs ({source.stored_name}), with a new HMM for {rows}"
-    if not isinstance(source, HMM):
-        return source.describe()
-    kind = "edge" if source.edges is not None else "state"
-    return f"a {kind}-emitting HMM of {source.num_states:,} states over {source.num_symbols:,} symbols"

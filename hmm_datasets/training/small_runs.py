@@ -23,7 +23,6 @@ from transformers import (
 )
 
 from ..data.hmm_sequences import HMMSequences
-from ..data.scored_sequences import ScoredSequences
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..hmm.process import Process
@@ -118,7 +117,7 @@ def trained_model(
         on_spike="ignore",
         seed=run.seed,
     )
-    rows = (ScoredSequences if run.only_scored else HMMSequences)(source, run.length, seed=run.seed)
+    rows = HMMSequences(source, run.length, seed=run.seed, only_scored=run.only_scored)
     trainer = Pretrainer(
         model=new_model(config),
         args=args,

@@ -13,6 +13,7 @@ from hmm_datasets.data.hmm_sequences import ENDLESS, TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
+from hmm_datasets.hmm.tasks import AssociativeRecall
 
 MESS3 = processes.mess3()
 
@@ -57,6 +58,23 @@ def test_labels_are_the_input_ids():
     row = HMMSequences(MESS3, 9)[2]
     assert sorted(row) == ["input_ids", "labels"]
     torch.testing.assert_close(row["labels"], row["input_ids"], rtol=0, atol=0)
+
+
+def test_only_scored_tokens_are_labels_in_every_view_of_a_task():
+    task = AssociativeRecall(4, 3, num_pairs=2)
+    rows = HMMSequences(task, 8, seed=1, only_scored=True)
+    finite = HMMSequences(task, 8, seed=1, num_sequences=4, only_scored=True)
+    for view in (rows, rows.by_index(), finite):
+        for row in view.__getitems__([2, 3]):
+            scored = row["labels"] != -100
+            assert scored.nonzero()[:, 0].tolist() == [6, 8]
+            assert torch.equal(row["labels"][scored], row["input_ids"][scored])
+    assert (HMMSequences(task, 8, seed=1)[2]["labels"] != -100).all()
+    with pytest.raises(
+        InputError,
+        match="an edge-emitting HMM of 3 states over 3 symbols, which scores no tokens; expected a task such as associative_recall",
+    ):
+        HMMSequences(MESS3, 8, only_scored=True)
 
 
 indices = st.lists(st.one_of(st.integers(0, 12), st.integers(ENDLESS - 4, ENDLESS - 1)), min_size=1, max_size=12)

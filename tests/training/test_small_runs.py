@@ -19,7 +19,9 @@ def test_a_finished_model_is_not_trained_again_and_other_settings_are_refused(tm
     task = Bijection(3)
     config = architecture_config("gru", vocab_size=7, length=7, width=8, layers=1, bos_token_id=6)
     budget = {"length": 6, "steps": 2, "batch_size": 4, "learning_rate": 1e-2, "only_scored": True}
+    everything = trained_model(tmp_path / "all", config, task, SmallRun(**budget | {"only_scored": False}))
     first = trained_model(tmp_path, config, task, SmallRun(**budget))
+    assert not torch.equal(first.lm_head.weight, everything.lm_head.weight)
     second = trained_model(tmp_path, config, task, SmallRun(**budget))
     assert "already finished" in capsys.readouterr().out
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))

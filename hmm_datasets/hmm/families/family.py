@@ -71,6 +71,11 @@ class Family(Process):
         """Whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it raises an error."""
         raise NotImplementedError
 
+    def describe(self) -> str:
+        """What the family is, in a few words, for cards and tables."""
+        rows = "every sequence" if self.group == 1 else f"every {self.group:,} sequences"
+        return f"a family of HMMs ({self.stored_name}), with a new HMM for {rows}"
+
     def parts(self) -> tuple[HMM, ...]:
         """The HMMs that the family is made of; random chains have none."""
         return ()
