@@ -22,6 +22,11 @@ PICTURES = {
     "assets/icll.png": "recipes/icll/icll.png",
     "assets/belief_layers.png": "recipes/belief_geometry/beliefs.png",
     "assets/nonergodic.png": "recipes/nonergodic/excess.png",
+    "assets/constrained_beliefs.png": "recipes/constrained_beliefs/constrained_beliefs.png",
+    "assets/generalized_processes.png": "recipes/generalized_processes/generalized_processes.png",
+    "assets/llm_on_hmms.png": "recipes/llm_on_hmms/accuracy.png",
+    "assets/four_phases.png": "recipes/four_phases/four_phases.png",
+    "assets/entropy_errors.png": "recipes/wind_tunnels/entropy_errors.png",
 }
 """Figures that recipes drew, by their path in the site."""
 
