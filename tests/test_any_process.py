@@ -18,6 +18,7 @@ from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.entropy import EntropyRate
 from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.process_names import example_of
 from hmm_datasets.hmm.process_storage import KINDS
 from hmm_datasets.hmm.sampling.sequences import checked_draw, philox
 from hmm_datasets.hub.hmm_dataset import write_hmm_dataset
@@ -352,6 +353,13 @@ def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     rate = nonunifilar["entropy_rate"]
     assert rate["lower"] <= rate["upper"] < rate["lower"] + 1e-6
     assert (chains["entropy_rate"], chains["num_states"], chains["num_symbols"]) == (None, 2, 2)
+    structured = [example_of(name) for name in ("factored", "factorial", "semi_markov", "moon")]
+    assert main(["processes", *structured, "--json"]) == 0
+    for rate in (row["entropy_rate"] for row in json.loads(capsys.readouterr().out)):
+        # Both bounds and the value are estimates; four standard errors of each are allowed.
+        slack = 4 * (rate["standard_error"] + max(rate["lower_error"], rate["upper_error"])) + 1e-9
+        assert rate["lower"] - slack <= rate["value"] <= rate["upper"] + slack
+        assert rate["upper"] - rate["lower"] < 1e-6
     assert main(["processes", *calls]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("golden_mean(p=0.3)")

@@ -36,7 +36,7 @@ from .sampling.derived_seeds import derived_seed
 from .sampling.sequences import checked_draw, fill_in_parallel
 
 if TYPE_CHECKING:
-    from .analysis.entropy import EntropyRate, OptimalLoss
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
 
 _MAX_TABLE = 1 << 28  # entries of a result over product symbols
 
@@ -424,6 +424,12 @@ class FactoredProcess(Process):
 
         settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in, "seed": seed}
         return self._joint.entropy_rate(**settings) if self.noise > 0 else entropy_rate(self, **settings)
+
+    def entropy_rate_bounds(self) -> "EntropyRateBounds":
+        """Bounds in nats per token: sums of the factors' over the tokens of a step, or those of the joint process."""
+        from .factored_laws import entropy_rate_bounds
+
+        return entropy_rate_bounds(self)
 
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
         """The minimum expected loss at each position: the sum of the factors' where a token is a product."""

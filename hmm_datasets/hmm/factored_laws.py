@@ -13,7 +13,7 @@ from .analysis.stationary import entropy
 from .sampling.derived_seeds import derived_seed
 
 if TYPE_CHECKING:
-    from .analysis.entropy import EntropyRate, OptimalLoss
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
     from .factored import FactoredProcess
 
 _BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate makes at once
@@ -151,6 +151,16 @@ def entropy_rate(
         means = np.sum(list(found.values()), axis=0)[:, burn_in:].mean(axis=1)
         value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
     return EntropyRate(float(value) / process.tokens_per_step, float(np.sqrt(variance)) / process.tokens_per_step)
+
+
+def entropy_rate_bounds(process: "FactoredProcess") -> "EntropyRateBounds":
+    """Sums of the factors' bounds; errors of separate estimates add in squares."""
+    from .analysis.entropy import EntropyRateBounds, bounds_of_rate
+
+    joint = process.noise > 0 or process.is_coupled
+    found = np.array([bounds_of_rate(one) for one in ((process.joint_process(),) if joint else process.factors)])
+    sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
+    return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / process.tokens_per_step))
 
 
 def optimal_loss(process: "FactoredProcess", length: int, num_sequences: int, seed: int) -> "OptimalLoss":

@@ -11,7 +11,7 @@ joint distribution is filtered.
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
@@ -25,6 +25,9 @@ from .model import HMM
 from .process import Process
 from .sampling.chain_kernels import draw_factorial, filter_factorial
 from .sampling.sequences import AliasTable
+
+if TYPE_CHECKING:
+    from .analysis.entropy import EntropyRateBounds
 
 _MAX_JOINT = 1 << 20
 
@@ -182,6 +185,10 @@ class FactorialHMM(Process):
         """The same process as an HMM with dense tables over the joint states."""
         emission = self.emission.reshape(self.num_states, -1)
         return HMM(start=self.start, transition=kronecker_product(self.transitions), emission=emission)
+
+    def entropy_rate_bounds(self) -> "EntropyRateBounds":
+        """Bounds on the entropy rate in nats per token: those of the HMM, after 512 tokens."""
+        return self.to_hmm().entropy_rate_bounds(length=512)
 
     def __repr__(self) -> str:
         return f"FactorialHMM({' x '.join(map(str, self.sizes))} states, {self.num_symbols} symbols)"

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from .analysis.entropy import EntropyRate, OptimalLoss
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
 
 
 class Process:
@@ -234,6 +234,17 @@ class Process:
         from .analysis.entropy import sampled_entropy_rate
 
         return sampled_entropy_rate(self, num_sequences, length, burn_in, seed)
+
+    def entropy_rate_bounds(self) -> "EntropyRateBounds":
+        """Lower and upper bounds on the entropy rate in nats per token, and their standard errors.
+
+        Raises:
+            `InputError`: none are known for this kind of process.
+        """
+        raise InputError(
+            f"{self!r} has no known bounds on an entropy rate; entropy_rate estimates the rate of a stationary "
+            "process, and optimal_loss is an upper bound"
+        )
 
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
         """The expected cross-entropy of the Bayes-optimal predictor at each of `length` positions.

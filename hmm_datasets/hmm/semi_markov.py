@@ -7,7 +7,7 @@ instead of `O(H^2 D^2)`, and a draw reads tables of `H (E + H D)` numbers instea
 """
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
@@ -20,6 +20,9 @@ from .model import HMM
 from .process import Process
 from .sampling.chain_kernels import draw_segments, filter_segments
 from .sampling.sequences import AliasTable
+
+if TYPE_CHECKING:
+    from .analysis.entropy import EntropyRateBounds
 
 
 class SemiMarkov(Process):
@@ -166,6 +169,10 @@ class SemiMarkov(Process):
             transition=transition.reshape(states * longest, -1),
             emission=np.repeat(self.emission, longest, axis=0),
         )
+
+    def entropy_rate_bounds(self) -> "EntropyRateBounds":
+        """Bounds on the entropy rate in nats per token: those of the HMM, after 512 tokens."""
+        return self.to_hmm().entropy_rate_bounds(length=512)
 
     def __repr__(self) -> str:
         return f"SemiMarkov({self.num_states} states, {self.max_duration} durations, {self.num_symbols} symbols)"

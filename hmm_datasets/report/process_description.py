@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..hmm.analysis.entropy import bounds_of_rate
 from ..hmm.families.family import Family
 from ..hmm.model import HMM
 from ..hmm.process import Process
@@ -69,14 +70,9 @@ def entropy_rate_of(process: Process) -> dict[str, float] | None:
     if not process.is_stationary:
         return None
     rate = process.entropy_rate()._asdict()
-    if rate["standard_error"] == 0:
-        return rate | {"lower": rate["value"], "upper": rate["value"], "lower_error": 0.0, "upper_error": 0.0}
-    if isinstance(process, HMM):
-        return rate | process.entropy_rate_bounds(length=512)._asdict()
-    bounds = getattr(process, "entropy_rate_bounds", None)
     try:
-        return rate if bounds is None else rate | bounds()._asdict()
-    except InputError:  # a kind may know bounds of some of its processes only
+        return rate | bounds_of_rate(process)._asdict()
+    except InputError:  # no bounds are known
         return rate
 
 

@@ -96,6 +96,23 @@ def test_the_entropy_rate_is_the_sum_of_the_factors():
     assert FactoredProcess(factors, symbols="tuple").entropy_rate().value == pytest.approx(sum(values) / 2, abs=1e-12)
 
 
+def test_bounds_on_the_entropy_rate_are_sums_or_those_of_the_joint_process():
+    coin, hidden = processes.golden_mean(0.3), processes.simple_nonunifilar()
+    rate, bounds = coin.entropy_rate().value, hidden.entropy_rate_bounds(length=512)
+    for symbols, tokens in (("product", 1), ("tuple", 2)):
+        found = FactoredProcess([coin, hidden], symbols=symbols).entropy_rate_bounds()
+        np.testing.assert_allclose(found[:2], (np.array(bounds[:2]) + rate) / tokens, atol=1e-12)
+        np.testing.assert_allclose(found[2:], np.array(bounds[2:]) / tokens, atol=1e-15)
+    process = FactoredProcess(*CHAIN)
+    found, rate = process.entropy_rate_bounds(), process.entropy_rate()
+    # Four standard errors of both estimates are allowed.
+    slack = 4 * (rate.standard_error + max(found.lower_error, found.upper_error))
+    assert found.lower - slack <= rate.value <= found.upper + slack
+    assert found.upper - found.lower < 1e-3 + slack
+    with pytest.raises(InputError, match="no bounds are known"):
+        FactoredProcess([coin, processes.bloch_walk()]).entropy_rate_bounds()
+
+
 @pytest.mark.parametrize("kind", [CHAIN, TREE], ids=["chain", "tree"])
 def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
     process = FactoredProcess(*kind)

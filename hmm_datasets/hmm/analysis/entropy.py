@@ -106,6 +106,18 @@ def sampled_entropies(process: Process, num_sequences: int, length: int, seed: i
     return found
 
 
+def bounds_of_rate(process: Process) -> EntropyRateBounds:
+    """Bounds on the entropy rate of any process: twice its value where that is a closed form.
+
+    Raises:
+        `InputError`: the process is not stationary, or no bounds are known.
+    """
+    rate = process.entropy_rate()
+    if rate.standard_error == 0:
+        return EntropyRateBounds(rate.value, rate.value, 0.0, 0.0)
+    return process.entropy_rate_bounds(length=512) if isinstance(process, HMM) else process.entropy_rate_bounds()
+
+
 def entropy_rate_bounds(
     hmm: HMM, length: int = 2048, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
 ) -> EntropyRateBounds:
