@@ -25,6 +25,7 @@ PICTURES = {
     "assets/constrained_beliefs.png": "recipes/constrained_beliefs/constrained_beliefs.png",
     "assets/generalized_processes.png": "recipes/generalized_processes/generalized_processes.png",
     "assets/llm_on_hmms.png": "recipes/llm_on_hmms/accuracy.png",
+    "assets/architectures.png": "recipes/architectures/architectures.png",
     "assets/four_phases.png": "recipes/four_phases/four_phases.png",
     "assets/entropy_errors.png": "recipes/wind_tunnels/entropy_errors.png",
 }
