@@ -16,6 +16,7 @@ pytest.importorskip("nbclient", reason='pip install "hmm-datasets[notebooks]"')
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 WITHOUT_PICTURES = {"push_and_load"}
+NEEDED = {"interpretability": ("transformer_lens", "nnsight")}  # what no extra installs
 LARGEST = 500_000  # bytes
 
 # Folders of a machine, its addresses, and names of temporary files of a kernel.
@@ -110,6 +111,8 @@ def test_a_notebook_begins_with_what_to_expect_and_ends_with_its_assertions(name
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_in_an_empty_folder_and_its_claims_hold(name, execute, tmp_path):
+    for needed in NEEDED.get(name, ()):
+        pytest.importorskip(needed)
     assert not errors_of(execute(name, folder_in(tmp_path)))  # an assertion that fails is raised
 
 
