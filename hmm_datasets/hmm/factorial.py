@@ -132,13 +132,20 @@ class FactorialHMM(Process):
         """Distribution of the first joint state, (J,)."""
         return kronecker_product(self.starts)
 
-    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
+    def _draw_states(
+        self,
+        seed: np.uint64,
+        first: np.uint64,
+        step: np.uint64,
+        out: UInt[np.ndarray, "N L"],
+        states: UInt[np.ndarray, "N L"] | None,
+    ) -> None:
         start, symbol, *moves = self._alias_tables
         entries = np.concatenate([table.flat[0] for table in moves])
         offsets = np.cumsum([0, *(table.entries.size for table in moves[:-1])])
         bits = np.array([table.bits for table in moves], np.uint64)
         tables = *start.flat, *symbol.flat, entries, offsets, bits, np.array(self.sizes, np.uint64)
-        draw_factorial(*tables, seed, first, step, out)
+        draw_factorial(*tables, seed, first, step, out, states)
 
     @cached_property
     def _alias_tables(self) -> list[AliasTable]:

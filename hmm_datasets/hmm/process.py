@@ -60,7 +60,9 @@ class Process:
     @property
     def has_states(self) -> bool:
         """Whether `sample_with_states` gives the hidden states."""
-        return self.max_states is not None and type(self).sample_with_states is not Process.sample_with_states
+        own, base = type(self), Process
+        draws = own.sample_with_states is not base.sample_with_states or own._draw_states is not base._draw_states
+        return draws and self.max_states is not None
 
     @property
     def belief_width(self) -> int | None:
@@ -146,6 +148,17 @@ class Process:
 
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
         """Write sequences `first, first + step, ...` to the rows of `out`, in one thread."""
+        self._draw_states(seed, first, step, out, None)
+
+    def _draw_states(
+        self,
+        seed: np.uint64,
+        first: np.uint64,
+        step: np.uint64,
+        out: UInt[np.ndarray, "N L"],
+        states: UInt[np.ndarray, "N L"] | None,
+    ) -> None:
+        """As `_draw`; also write the hidden states that emit the symbols to `states`, if it is given."""
         raise NotImplementedError
 
     def sample_with_states(
@@ -160,9 +173,27 @@ class Process:
     ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
         """Draw the sequences that `sample` draws, and the hidden states that emitted them.
 
-        A process that `has_states` has it.
+        Args:
+            num_sequences, length, seed, first, step, num_threads: see `sample`.
+
+        Returns:
+            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them.
+
+        Raises:
+            `InputError`: the process has no hidden states; see `has_states`.
         """
-        raise InputError(f"{self!r} has no hidden states to give; draw its symbols with sample")
+        from .sampling.sequences import checked_draw, fill_in_parallel, smallest_unsigned
+
+        if not self.has_states or self.max_states is None:
+            raise InputError(f"{self!r} has no hidden states to give; draw its symbols with sample")
+        seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
+        states = np.empty(symbols.shape, smallest_unsigned(self.max_states))
+
+        def fill(origin: int, rows: slice) -> None:
+            self._draw_states(np.uint64(seed), np.uint64(origin), np.uint64(step), symbols[rows], states[rows])
+
+        fill_in_parallel(fill, first, step, symbols, num_threads)
+        return symbols, states
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`.

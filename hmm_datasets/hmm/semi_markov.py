@@ -118,9 +118,16 @@ class SemiMarkov(Process):
         share = segments[:, None] * longer
         return share / share.sum()
 
-    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
+    def _draw_states(
+        self,
+        seed: np.uint64,
+        first: np.uint64,
+        step: np.uint64,
+        out: UInt[np.ndarray, "N L"],
+        states: UInt[np.ndarray, "N L"] | None,
+    ) -> None:
         tables = [entry for table in self._alias_tables for entry in table.flat]
-        draw_segments(*tables, np.uint64(self.max_duration), seed, first, step, out)
+        draw_segments(*tables, np.uint64(self.max_duration), seed, first, step, out, states)
 
     @cached_property
     def _alias_tables(self) -> tuple[AliasTable, AliasTable, AliasTable]:

@@ -38,7 +38,7 @@ from ..sampling.kernels import (
     shuffle,
     shuffle_buffer,
 )
-from ..sampling.sequences import checked_draw, fill_in_parallel, philox, sample_tokens, smallest_unsigned
+from ..sampling.sequences import philox, sample_tokens
 
 FAMILY_NAME = "family.json"
 
@@ -122,35 +122,15 @@ class Family(Process):
         """The HMM of sequence `index` of the stream `seed`."""
         raise NotImplementedError
 
-    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
-        self._fill(out, None, int(seed), int(first), int(step))
-
-    def sample_with_states(
+    def _draw_states(
         self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        num_threads: int | None = None,
-    ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
-        """Draw the sequences that [`sample`][Family.sample] draws, and the states of their HMMs that emitted them.
-
-        Args:
-            num_sequences, length, seed, first, step, num_threads: see [`sample`][Family.sample].
-
-        Returns:
-            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them.
-        """
-        seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
-        states = np.empty(symbols.shape, smallest_unsigned(self.max_states))
-
-        def fill(origin: int, rows: slice) -> None:
-            self._fill(symbols[rows], states[rows], seed, origin, step)
-
-        fill_in_parallel(fill, first, step, symbols, num_threads)
-        return symbols, states
+        seed: np.uint64,
+        first: np.uint64,
+        step: np.uint64,
+        out: UInt[np.ndarray, "N L"],
+        states: UInt[np.ndarray, "N L"] | None,
+    ) -> None:
+        self._fill(out, states, int(seed), int(first), int(step))
 
     def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
         """Write sequences `first, first + step, ...` to `rows`, and their states to `states` if it is given."""

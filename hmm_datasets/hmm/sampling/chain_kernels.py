@@ -225,9 +225,9 @@ def scale_to_marginals(table, marginal, rounds):
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed, first, step, out):
+def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed, first, step, out, states):
     # A hidden semi-Markov model. Row `state` of `segments` is the distribution of `next_state * D + tokens - 1`, used
-    # only where a segment ends.
+    # only where a segment ends. `states` is None, or takes `state * D + tokens left` of every token.
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     k0, k1 = seed & mask, seed >> shift
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
@@ -248,6 +248,8 @@ def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed
                 fill_words(low, high, ahead, t, begin, k0, k1, words)
             for lane in range(np.uint64(lanes)):
                 out[n + lane, t] = pick(symbol, state[lane], e_bits, words[lane], words[np.uint64(LANES) + lane])
+                if states is not None:
+                    states[n + lane, t] = state[lane] * longest + left[lane]
                 if left[lane] > np.uint64(0):
                     left[lane] -= np.uint64(1)
                 else:
@@ -257,9 +259,10 @@ def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, seed, first, step, out):
+def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, seed, first, step, out, states):
     # A factorial HMM of K chains. `moves` has the alias rows of chain `k` from `offsets[k]` on. A token takes the
-    # positions `(K // 2 + 1) t` and following: 64 bits for the symbol, then 64 for the move of each chain.
+    # positions `(K // 2 + 1) t` and following: 64 bits for the symbol, then 64 for the move of each chain. `states` is
+    # None, or takes the joint state of every token.
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     k0, k1 = seed & mask, seed >> shift
     chains = len(sizes)
@@ -288,6 +291,8 @@ def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, s
                 joint = np.uint64(0)
                 for k in range(chains):
                     joint = joint * sizes[k] + state[k, lane]
+                if states is not None:
+                    states[n + lane, t] = joint
                 out[n + lane, t] = pick(symbol, joint, e_bits, words[lane], words[LANES + lane])
                 for k in range(chains):
                     place = (2 * k + 2) * LANES + lane
