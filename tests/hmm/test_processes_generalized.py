@@ -121,3 +121,23 @@ def test_parameters_out_of_range_are_refused_by_name(make, message):
     with pytest.raises(InputError) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_the_entropy_rate_of_the_bloch_walk_lies_between_bounds_over_pure_states():
+    """Operators take pure states, vectors (1, cos a, sin a), to pure states, and the past reveals in the end which one
+    it is. So the rate is a mean over pure states of H[X_n | X_1 .. X_(n-1)] from there, for any n, here by enumeration.
+    """
+    process = processes.bloch_walk()
+    rates = []
+    for angle in np.linspace(0, np.pi / 2, 33):  # the four symbols are quarters of a turn apart
+        vectors = np.array([[1, np.cos(angle), np.sin(angle)]])
+        for _ in range(6):
+            vectors = np.einsum("ni,xij->nxj", vectors, process.operators).reshape(-1, 3)
+        # Still pure, at every word.
+        np.testing.assert_allclose(np.linalg.norm(vectors[:, 1:], axis=1), vectors[:, 0], atol=1e-12)
+        joint = np.einsum("ni,xij,j->nx", vectors, process.operators, process.final)
+        rates.append(-(joint * np.log(joint / joint.sum(axis=1, keepdims=True))).sum())
+    rate = process.entropy_rate()
+    assert max(rates) - min(rates) < 2e-5
+    assert min(rates) < rate.value - 4 * rate.standard_error
+    assert rate.value + 4 * rate.standard_error < max(rates)
