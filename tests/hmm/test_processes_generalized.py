@@ -125,7 +125,7 @@ def test_parameters_out_of_range_are_refused_by_name(make, message):
 
 def test_the_entropy_rate_of_the_bloch_walk_lies_between_bounds_over_pure_states():
     """Operators take pure states, vectors (1, cos a, sin a), to pure states, and the past reveals in the end which one
-    it is. So the rate is a mean over pure states of H[X_n | X_1 .. X_(n-1)] from there, for any n, here by enumeration.
+    it is. So the rate is a mean over pure states of H[X_n | X_1 .. X_(n-1)] from there, for any n; here n = 7.
     """
     process = processes.bloch_walk()
     rates = []
