@@ -104,7 +104,7 @@ def test_settings_of_both_sizes_are_read(name):
         *recipe_settings("constrained-beliefs"), arguments=["--config", str(FOLDER / f"{name}.yaml")]
     )
     assert settings.context == 10
-    assert {0.05, 0.5} <= set(settings.values)
+    assert min(settings.values) < 1 / 3 < max(settings.values)  # eigenvalues of both signs
 
 
 @pytest.mark.launch
