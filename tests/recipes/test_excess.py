@@ -1,0 +1,49 @@
+"""The excess over the optimum of one small model per process, from its command to its report."""
+
+import importlib.util
+import shlex
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json
+from hmm_datasets.recipe_settings import recipe_settings
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.training.command_line import parse_settings
+
+FOLDER = shipped("recipes") / "excess"
+SPEC = importlib.util.spec_from_file_location("excess", FOLDER / "run.py")
+RECIPE = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(RECIPE)
+
+
+def settings_of(*arguments):
+    given = ["--config", str(FOLDER / "small.yaml"), *arguments]
+    return parse_settings(*recipe_settings("excess"), arguments=given)[0]
+
+
+def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
+    settings = settings_of("--seeds", "3", "4")
+    title, command = RECIPE.training(settings, tmp_path, "even", 4)
+    words = shlex.split(command)
+    assert title == "even, seed 4"
+    assert [words[words.index(name) + 1] for name in ("--seed", "--stream_seed")] == ["4", "4"]
+    assert words[words.index("--output_dir") + 1] == str(tmp_path / "seed-4" / "even")
+    with pytest.raises(InputError, match="different seeds"):
+        settings_of("--seeds", "3", "3")
+
+
+@pytest.mark.launch
+def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
+    small = ("--layers", 1, "--width", 16, "--heads", 2, "--train_tokens", 20_000, "--num_sequences", 8)
+    chosen = ("--processes", "golden_mean", "even", "--seeds", 0, "--lanes", 2)
+    command = ("recipes/excess/run.py", "--config", "recipes/excess/small.yaml", *small, *chosen)
+    said = succeeded(program.run(*command, "--output_dir", tmp_path)).stdout
+    result = read_json(tmp_path / "result.json")
+    assert result["paper"]["arxiv"] == "2605.20824"
+    (values,) = zip(*(result["excess"][name] for name in ("golden_mean", "even")), strict=True)
+    # Hardly trained, but on the scale of nats: between the optimum and a few times what a uniform prediction loses.
+    assert all(0 < value < 1 for value in values)
+    assert result["findings"][0]["measured"] == pytest.approx(sum(values) / 2)
+    assert result["tokens"] == 2 * 20_000
+    assert "mean excess over 2 processes" in said
