@@ -158,7 +158,8 @@ def entropy_rate_bounds(process: "FactoredProcess") -> "EntropyRateBounds":
     from .analysis.entropy import EntropyRateBounds, bounds_of_rate
 
     joint = process.noise > 0 or process.is_coupled
-    found = np.array([bounds_of_rate(one) for one in ((process.joint_process(),) if joint else process.factors)])
+    parts = (process.joint_process(),) if joint else process.factors
+    found = np.array([bounds_of_rate(one, one.entropy_rate()) for one in parts])
     sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
     return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / process.tokens_per_step))
 

@@ -69,11 +69,11 @@ def entropy_rate_of(process: Process) -> dict[str, float] | None:
     """
     if not process.is_stationary:
         return None
-    rate = process.entropy_rate()._asdict()
+    rate = process.entropy_rate()
     try:
-        return rate | bounds_of_rate(process)._asdict()
+        return rate._asdict() | bounds_of_rate(process, rate)._asdict()
     except InputError:  # no bounds are known
-        return rate
+        return rate._asdict()
 
 
 def process_text(description: dict[str, Any]) -> str:

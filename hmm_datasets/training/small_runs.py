@@ -6,6 +6,7 @@ along the way; what is finished is not done again.
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -129,6 +130,28 @@ def trained_model(
     if not (Path(folder) / SUMMARY_NAME).is_file():
         raise InputError(f"{folder}: stopped before its end; the same command continues")
     return load_pretrained(AutoModelForCausalLM, str(folder)).eval()
+
+
+def finished_trial(path: Path, trial: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A trial with what was measured, from its file if that has one with the same description.
+
+    Args:
+        path (`Path`): the trial's JSON file.
+        trial (`dict`): what determines its result.
+        measure (callable): trains and measures; returns figures that JSON can hold.
+
+    Returns:
+        `dict`: `trial`, its figures, and the `seconds` that they took.
+    """
+    found = read_json(path) if path.exists() else {}
+    if {key: found.get(key) for key in trial} == trial:
+        print(f"{path}: already done", flush=True)
+        return found
+    began = time.time()
+    figures = measure()
+    result = {**trial, **figures, "seconds": round(time.time() - began, 1)}
+    write_json(path, result)
+    return result
 
 
 def log_spaced_steps(steps: int, per_doubling: int = 1) -> list[int]:

@@ -99,26 +99,27 @@ def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
 
 def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, Any]:
     """A trial with what was measured, from its file if it has one."""
-    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.training.small_runs import finished_trial
+
+    name = "{task}-{architecture}-{width}-{seed}".format(**trial)
+    folder = Path(settings.output_dir)
+    source = source_of(settings, trial["task"])
+    path = folder / "trials" / f"{name}.json"
+    return finished_trial(path, trial, lambda: measured(source, trial, folder / "models" / name))
+
+
+def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
-    name = "{task}-{architecture}-{width}-{seed}".format(**trial)
-    path = Path(settings.output_dir) / "trials" / f"{name}.json"
-    found = read_json(path) if path.exists() else {}
-    if {key: found.get(key) for key in trial} == trial:
-        print(f"{path}: already done", flush=True)
-        return found
-    began, source = time.time(), source_of(settings, trial["task"])
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
     config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
-    folder, recalls = Path(settings.output_dir) / "models" / name, trial["task"] == "recall"
+    recalls = trial["task"] == "recall"
     model = trained_model(folder, config, source, SmallRun.of(trial, only_scored=recalls))
-    measured = recall_accuracy(model, source, trial) if recalls else automata_figures(model, source, trial)
-    result = {**trial, "parameters": model.num_parameters(), "seconds": round(time.time() - began, 1), **measured}
-    write_json(path, result)
-    print(f"{name}: accuracy {result['accuracy']:.3f}", flush=True)
-    return result
+    figures = recall_accuracy(model, source, trial) if recalls else automata_figures(model, source, trial)
+    print(f"{folder.name}: accuracy {figures['accuracy']:.3f}", flush=True)
+    return {"parameters": model.num_parameters(), **figures}
 
 
 def recall_accuracy(model, task, trial: dict[str, Any]) -> dict[str, Any]:

@@ -108,28 +108,17 @@ def measured(
 ) -> tuple[dict, dict]:
     """The figures of one model, trained first if it is not yet, and what is drawn of it."""
     import numpy as np
-    from transformers import LlamaConfig, set_seed
+    from transformers import set_seed
 
     from hmm_datasets.evaluation.word_probe import excess, fit_words
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     length = settings.context + 1
-    config = LlamaConfig(
-        vocab_size=bos + 1,
-        hidden_size=settings.width,
-        intermediate_size=4 * settings.width,
-        num_hidden_layers=1,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=length + 1,
-        bos_token_id=bos,
-        eos_token_id=None,
-        pad_token_id=None,
-        initializer_range=settings.width**-0.5,
-        use_cache=False,
-    )
+    sizes = {"width": settings.width, "layers": 1, "heads": heads}
+    config = architecture_config("llama", vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
     model = trained_model(folder / f"x{x:g}-{heads}", config, process, SmallRun.of(settings, length=length))
     set_seed(settings.seed)
     fresh = new_model(config).eval()

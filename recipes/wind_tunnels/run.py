@@ -99,22 +99,19 @@ def trials_of(settings: WindTunnelSettings) -> list[dict[str, Any]]:
 
 def tried(settings: WindTunnelSettings, trial: dict[str, Any]) -> dict[str, Any]:
     """A trial with its errors by position, from its file if it has one."""
-    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.training.small_runs import finished_trial
 
     name = "{task}-{trained}-{architecture}-{seed}".format(**trial)
-    path = Path(settings.output_dir) / "trials" / f"{name}.json"
-    found = read_json(path) if path.exists() else {}
-    if {key: found.get(key) for key in trial} == trial:
-        print(f"{path}: already done", flush=True)
-        return found
-    began = time.time()
-    measure = bijection_errors if trial["task"] == "bijection" else filter_errors
-    errors, parameters = measure(trial, Path(settings.output_dir) / "models" / name)
-    result = {**trial, "parameters": parameters, "seconds": round(time.time() - began, 1)}
-    result |= {key: [float(f"{one:.6g}") for one in getattr(errors, key)] for key in vars(errors)}
-    write_json(path, result)
-    print(f"{name}: {mean_to(result, trial['trained']):.4f} bits at the trained length", flush=True)
-    return result
+    folder = Path(settings.output_dir)
+
+    def measure() -> dict[str, Any]:
+        errors_of = bijection_errors if trial["task"] == "bijection" else filter_errors
+        errors, parameters = errors_of(trial, folder / "models" / name)
+        rounded = {key: [float(f"{one:.6g}") for one in getattr(errors, key)] for key in vars(errors)}
+        print(f"{name}: {mean_to(rounded, trial['trained']):.4f} bits at the trained length", flush=True)
+        return {"parameters": parameters, **rounded}
+
+    return finished_trial(folder / "trials" / f"{name}.json", trial, measure)
 
 
 def bijection_errors(trial: dict[str, Any], folder: Path):

@@ -7,7 +7,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.processes import mess3
 from hmm_datasets.hmm.tasks import Bijection
 from hmm_datasets.training.architectures import architecture_config
-from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run, trained_model
+from hmm_datasets.training.small_runs import SmallRun, finished_trial, log_spaced_steps, measured_run, trained_model
 
 
 def test_steps_are_evenly_spaced_on_a_logarithmic_axis():
@@ -58,3 +58,17 @@ def test_a_run_is_read_from_settings_or_a_mapping():
     given = {"length": 3, "steps": 1, "batch_size": 2, "learning_rate": 0.1, "width": 8}
     assert SmallRun.of(given, seed=4) == SmallRun(3, 1, 2, 0.1, seed=4)
     assert SmallRun.of(SmallRun(3, 1, 2, 0.1), length=5).tokens == 1 * 2 * 6
+
+
+def test_a_trial_is_measured_again_only_if_its_description_changed(tmp_path, capsys):
+    calls = []
+
+    def measure():
+        calls.append(1)
+        return {"accuracy": len(calls) / 4}
+
+    first = finished_trial(tmp_path / "trial.json", {"seed": 0}, measure)
+    assert {key: first[key] for key in ("seed", "accuracy")} == {"seed": 0, "accuracy": 0.25}
+    assert finished_trial(tmp_path / "trial.json", {"seed": 0}, measure) == first
+    assert "already done" in capsys.readouterr().out
+    assert finished_trial(tmp_path / "trial.json", {"seed": 1}, measure)["accuracy"] == 0.5

@@ -106,13 +106,12 @@ def sampled_entropies(process: Process, num_sequences: int, length: int, seed: i
     return found
 
 
-def bounds_of_rate(process: Process) -> EntropyRateBounds:
-    """Bounds on the entropy rate of any process: twice its value where that is a closed form.
+def bounds_of_rate(process: Process, rate: EntropyRate) -> EntropyRateBounds:
+    """Bounds on the entropy rate of any process, of which `rate` is known: twice its value if that is a closed form.
 
     Raises:
-        `InputError`: the process is not stationary, or no bounds are known.
+        `InputError`: no bounds are known.
     """
-    rate = process.entropy_rate()
     if rate.standard_error == 0:
         return EntropyRateBounds(rate.value, rate.value, 0.0, 0.0)
     return process.entropy_rate_bounds(length=512) if isinstance(process, HMM) else process.entropy_rate_bounds()
