@@ -92,19 +92,96 @@ def gather(context, array, offset, index):
     """Lane `l` is `array[offset[l] + index]`."""
 
     def generate(context, builder, signature, arguments):
-        table, offsets = (
-            cgutils.create_struct_proxy(kind)(context, builder, value=value).data
-            for kind, value in zip((array, offset), arguments, strict=False)
-        )
-        base = builder.gep(table, [arguments[2]])
+        base = builder.gep(_data(context, builder, array, arguments[0]), [arguments[2]])
+        offsets = _data(context, builder, offset, arguments[1])
         vector = ir.Constant(context.get_value_type(Lanes(array.dtype)), ir.Undefined)
         for lane in range(Lanes(array.dtype).count):
-            place = builder.load(builder.gep(offsets, [ir.Constant(ir.IntType(64), lane)]))
+            place = builder.load(_entry(builder, offsets, lane))
             entry = builder.load(builder.gep(base, [place]))
             vector = builder.insert_element(vector, entry, ir.Constant(ir.IntType(32), lane))
         return vector
 
     return Lanes(array.dtype)(array, offset, types.uintp), generate
+
+
+@_instruction
+def load_rows(context, array, offset, index, out, at):
+    """Lane `l` of the vectors at `out[at:]`, as many as there are lanes, is `array[offset[l] + index:]` in order.
+
+    It reads as many entries for each lane as there are lanes, so a table needs as many entries after its last.
+    """
+
+    def generate(context, builder, signature, arguments):
+        array_value, offset_value, index, out_value, at = arguments
+        base = builder.gep(_data(context, builder, array, array_value), [index])
+        offsets = _data(context, builder, offset, offset_value)
+        lanes = Lanes(array.dtype)
+        places = [builder.gep(base, [builder.load(_entry(builder, offsets, lane))]) for lane in range(lanes.count)]
+        rows = [_load_vector(context, builder, lanes, place) for place in places]
+        first = builder.gep(_data(context, builder, out, out_value), [at])
+        for number, vector in enumerate(_transposed(builder, rows)):
+            _store_vector(context, builder, lanes, vector, _entry(builder, first, number * lanes.count))
+        return context.get_dummy_value()
+
+    return types.void(array, offset, types.uintp, out, types.uintp), generate
+
+
+@_instruction
+def store_rows(context, array, at, out, offset, index):
+    """The inverse of [`load_rows`]: `out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order."""
+
+    def generate(context, builder, signature, arguments):
+        array_value, at, out_value, offset_value, index = arguments
+        lanes = Lanes(array.dtype)
+        first = builder.gep(_data(context, builder, array, array_value), [at])
+        vectors = [
+            _load_vector(context, builder, lanes, _entry(builder, first, number * lanes.count))
+            for number in range(lanes.count)
+        ]
+        base = builder.gep(_data(context, builder, out, out_value), [index])
+        offsets = _data(context, builder, offset, offset_value)
+        for lane, row in enumerate(_transposed(builder, vectors)):
+            place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
+            _store_vector(context, builder, lanes, row, place)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uintp, out, offset, types.uintp), generate
+
+
+def _transposed(builder, vectors: list) -> list:
+    # Exchange, for one bit of the lane's number after the other, the lanes that have it with the vectors that have it.
+    vectors, count = list(vectors), len(vectors)
+    distance = 1
+    while distance < count:
+        has_bit = [lane & distance > 0 for lane in range(count)]
+        low = [count + lane - distance if has else lane for lane, has in enumerate(has_bit)]
+        high = [count + lane if has else lane + distance for lane, has in enumerate(has_bit)]
+        for number in range(count):
+            if not has_bit[number]:
+                pair = vectors[number], vectors[number + distance]
+                for place, chosen in ((number, low), (number + distance, high)):
+                    mask = ir.Constant(ir.VectorType(ir.IntType(32), count), chosen)
+                    vectors[place] = builder.shuffle_vector(*pair, mask)
+        distance *= 2
+    return vectors
+
+
+def _data(context, builder, array, value):
+    return cgutils.create_struct_proxy(array)(context, builder, value=value).data
+
+
+def _entry(builder, pointer, number: int):
+    return builder.gep(pointer, [ir.Constant(ir.IntType(64), number)])
+
+
+def _load_vector(context, builder, lanes: Lanes, place):
+    kind = context.get_value_type(lanes).as_pointer()
+    return builder.load(builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8)
+
+
+def _store_vector(context, builder, lanes: Lanes, vector, place) -> None:
+    kind = context.get_value_type(lanes).as_pointer()
+    builder.store(vector, builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8)
 
 
 @_instruction
@@ -166,9 +243,8 @@ _define(operator.rshift, "lshr", types.Integer)
 
 
 def _address(context, builder, array, value, index, count: int | None = None):
-    data = cgutils.create_struct_proxy(array)(context, builder, value=value).data
     kind = ir.VectorType(context.get_data_type(array.dtype), count or Lanes(array.dtype).count)
-    return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
+    return builder.bitcast(builder.gep(_data(context, builder, array, value), [index]), kind.as_pointer())
 
 
 def _splat(builder, value, count: int):
@@ -195,6 +271,18 @@ if vars(numba.config)["DISABLE_JIT"]:
     def gather(array, offset, index):
         """Lane `l` is `array[offset[l] + index]`."""
         return array[offset + np.uint64(index)]
+
+    def load_rows(array, offset, index, out, at) -> None:
+        """Lane `l` of the vectors at `out[at:]` is `array[offset[l] + index:]` in order."""
+        lanes = int(lanes_of(array))
+        rows = np.stack([array[int(start + index) : int(start + index) + lanes] for start in offset])
+        out[int(at) : int(at) + lanes**2] = rows.T.reshape(-1)
+
+    def store_rows(array, at, out, offset, index) -> None:
+        """`out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order."""
+        lanes = int(lanes_of(array))
+        for start, row in zip(offset, array[int(at) : int(at) + lanes**2].reshape(lanes, lanes).T, strict=True):
+            out[int(start + index) : int(start + index) + lanes] = row
 
     def fill(array, value):
         """Every lane is `value`, in the type of `array`."""

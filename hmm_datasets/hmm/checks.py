@@ -60,6 +60,7 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
     """
     import torch
 
+    given = None
     if not isinstance(tokens, torch.Tensor):
         try:
             array = np.asarray(tokens)
@@ -67,7 +68,7 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
             raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
         if array.dtype.kind not in "iu" and array.size > 0:
             raise InputError(f"tokens have type {array.dtype}; expected integers")
-        tokens = torch.from_numpy(array.astype(np.int64))
+        given, tokens = array, torch.from_numpy(array.astype(np.int64))
     elif tokens.is_floating_point() or tokens.is_complex():
         raise InputError(f"tokens have type {tokens.dtype}; expected integers")
     if tokens.ndim != 2:
@@ -87,10 +88,12 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
             raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
         beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
         tokens = tokens.masked_fill(beyond, 0)
+        given = None
     if tokens.numel() == 0:
         return tokens, lengths
     # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
-    values = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    # Bytes are compared many at a time.
+    values = given if given is not None else tokens.numpy() if tokens.device.type == "cpu" else tokens
     least, most = values.min(), values.max()
     if least < 0 or most >= num_symbols:
         row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()

@@ -286,10 +286,7 @@ class HMM(Conversions, Process):
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`."""
         from .inference import forward_backward as inference
 
-        def distribution(hmm, *arguments):
-            return inference.next_token_probs(hmm, inference.beliefs(hmm, *arguments))
-
-        return self._infer(distribution, tokens, lengths, dtype)
+        return self._infer(inference.predictions, tokens, lengths, dtype)
 
     def posteriors(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T H"]:
         """`P(state that emits token t | all tokens)` (smoothing)."""

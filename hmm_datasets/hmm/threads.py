@@ -1,19 +1,58 @@
 """Parts of a task side by side, in threads of this process."""
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
 def in_parallel(work: Callable[[Any], None], parts: Sequence[Any], num_threads: int) -> None:
-    """Call `work(part)` for every part, in so many threads; for one thread, or one part, in this one.
+    """Call `work(part)` for every part, in at most so many threads, of which this one is the first.
 
-    Compiled kernels that release Python's global lock run side by side. These are Python's threads, because numba's
-    own pools of threads do not survive the fork of a DataLoader's worker.
+    Compiled kernels that release Python's global lock run side by side. The other threads are kept for the next call:
+    to start one takes a tenth of a millisecond. They are Python's threads, because numba's own do not survive the
+    fork of a DataLoader's worker; these end before a fork. This thread works too: one that only waits is often woken
+    on the core of the thread that it has just started, and starts the next one when that is done.
     """
-    if num_threads == 1 or len(parts) == 1:
-        for part in parts:
+    remaining = iter(parts)  # shared: every thread takes the next part when it is done with one
+
+    def work_on() -> None:
+        for part in remaining:
             work(part)
-        return
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(work, parts))
+
+    helpers = [_helpers.submit(work_on) for _ in range(min(num_threads, len(parts)) - 1)]
+    try:
+        work_on()
+    finally:
+        # Those that wait for a thread have nothing left to do.
+        running = [helper for helper in helpers if not helper.cancel()]
+        errors = [helper.exception() for helper in running]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+class _Helpers:
+    """Threads that start when they are first needed, and end before a fork, which would copy none of them."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        os.register_at_fork(before=self._end, after_in_parent=self._lock.release, after_in_child=self._lock.release)
+
+    def submit(self, work: Callable[[], None]):
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="hmm_datasets")
+            return self._pool.submit(work)
+
+    def _end(self) -> None:
+        # The lock is held until after the fork.
+        self._lock.acquire()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+_helpers = _Helpers()

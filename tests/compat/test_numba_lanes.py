@@ -1,9 +1,10 @@
 import numba
 import numpy as np
 import pytest
+import torch
 
-from hmm_datasets.compat.numba_lanes import fill, gather, lanes_of, load, store, where_larger
-from hmm_datasets.hmm.inference.fused_filter import multiply
+from hmm_datasets.compat.numba_lanes import fill, gather, lanes_of, load, load_rows, store, store_rows, where_larger
+from hmm_datasets.hmm.inference.lane_tables import multiply, panels
 
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -44,6 +45,26 @@ def test_lanes_gather_and_are_stored_as_whole_numbers(dtype):
 
 
 @numba.njit
+def turn(table, offset, vectors, out):
+    load_rows(table, offset, np.uint64(3), vectors, np.uint64(1))
+    store_rows(vectors, np.uint64(1), out, offset, np.uint64(2))
+
+
+@floats
+def test_blocks_of_rows_are_transposed_and_back(dtype):
+    count = 64 // np.dtype(dtype).itemsize
+    table, offset = np.arange(1000, dtype=dtype), np.random.default_rng(0).permutation(count).astype(np.uint64) * 33
+    vectors, out = np.zeros(count**2 + 2, dtype), np.full(1000, -1, dtype)
+    turn(table, offset, vectors, out)
+    rows = offset[:, None] + np.arange(count, dtype=np.uint64)
+    np.testing.assert_array_equal(vectors[1:-1].reshape(count, count).T, table[rows + np.uint64(3)])
+    assert vectors[0] == vectors[-1] == 0
+    expected = np.full(1000, -1, dtype)
+    expected[rows + np.uint64(2)] = table[rows + np.uint64(3)]
+    np.testing.assert_array_equal(out, expected)
+
+
+@numba.njit
 def mix(values, out):
     store(
         out, np.uint64(0), ((load(values, np.uint64(0)) * np.uint64(3) + np.uint64(5)) ^ np.uint64(9)) >> np.uint64(2)
@@ -59,12 +80,14 @@ def test_lanes_of_integers_wrap_as_unsigned_ones_do():
 
 
 @floats
-def test_the_product_is_that_of_matrices_for_every_remainder_of_its_tiles(dtype):
+def test_the_product_is_that_of_matrices_for_every_remainder_of_its_panels(dtype):
     lanes = 64 // np.dtype(dtype).itemsize
-    for states in (*range(1, 14), 50):
+    for states, columns in [(number, number) for number in (*range(1, 14), 50)] + [(3, 20), (20, 3)]:
         generator = np.random.default_rng(states)
-        lefts, table = (generator.random(shape).astype(dtype) for shape in ((states, lanes), (states, states)))
-        table.setflags(write=False)
-        out = np.empty((states, lanes), dtype)
-        multiply(lefts.reshape(-1), table.reshape(-1).copy(), out.reshape(-1))
-        np.testing.assert_allclose(out, table.T.astype(np.float64) @ lefts, rtol=states * np.finfo(dtype).eps)
+        lefts, table = (generator.random(shape).astype(dtype) for shape in ((states, lanes), (states, columns)))
+        packed = panels(torch.from_numpy(table))
+        out = np.empty((len(packed) // states, lanes), dtype)
+        multiply(lefts.reshape(-1), np.uint64(states), packed, out.reshape(-1))
+        np.testing.assert_allclose(
+            out[:columns], table.T.astype(np.float64) @ lefts, rtol=states * np.finfo(dtype).eps
+        )

@@ -103,7 +103,7 @@ def ngram(
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
     """The Bayes-optimal predictor: the filter of the HMM. No predictor has a lower expected cross-entropy."""
-    return inference.next_token_probs(parameters, inference.beliefs(parameters, tokens))
+    return inference.predictions(parameters, tokens)
 
 
 class StationaryDistributions(NamedTuple):

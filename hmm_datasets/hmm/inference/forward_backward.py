@@ -122,7 +122,8 @@ def forward_filter(
     """
     batch, length = tokens.shape
     if _is_compiled(hmm, tokens, initial):
-        beliefs, scales, _ = fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths, keep=True)
+        tables = fused_filter.Tables(hmm, initial)
+        beliefs, scales = fused_filter.filter_rows(tables, tokens, lengths, keep_scales=True)
         return Filtered(beliefs, scales.log_())
     initial = hmm.start.expand(batch, -1) if initial is None else initial
     beliefs = initial.new_empty(batch, length + 1, initial.shape[1])
@@ -142,8 +143,18 @@ def beliefs(
 ) -> Float[Tensor, "B T+1 H"]:
     """The beliefs of [`forward_filter`] alone, without the logarithms."""
     if _is_compiled(hmm, tokens, initial):
-        return fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths, keep=True)[0]
+        return fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths)[0]
     return forward_filter(hmm, tokens, lengths, initial).beliefs
+
+
+def predictions(
+    hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
+) -> Float[Tensor, "B T+1 E"]:
+    """`P(token t | tokens before t)` for `t = 0 .. T`: [`next_token_probs`] of [`beliefs`], which are not kept."""
+    if _is_compiled(hmm, tokens, None):
+        tables = fused_filter.Tables(hmm)
+        return fused_filter.filter_rows(tables, tokens, lengths, readout=hmm.emission)[0]
+    return next_token_probs(hmm, beliefs(hmm, tokens, lengths))
 
 
 def _is_compiled(hmm: Parameters, tokens: Tensor, initial: Tensor | None) -> bool:
@@ -175,8 +186,7 @@ def log_likelihood(
 ) -> Float[Tensor, "B"]:
     """`log P(tokens)` in nats, in memory `(B, H)`; the logarithms are summed in float64."""
     if fused_filter.serves(hmm, tokens):
-        _, _, totals = fused_filter.filter_rows(fused_filter.Tables(hmm), tokens, lengths, keep=False)
-        return totals.to(hmm.start.dtype)
+        return fused_filter.log_likelihoods(fused_filter.Tables(hmm), tokens, lengths).to(hmm.start.dtype)
     belief_BH = hmm.start.expand(tokens.shape[0], -1)
     total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
     for _, log_scale_B in filter_steps(hmm, tokens, lengths, belief_BH):

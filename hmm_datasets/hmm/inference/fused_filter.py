@@ -1,29 +1,31 @@
 """The filter and the smoother on a CPU, in compiled loops: one lane for each of the sequences processed together.
 
 The recursions are those of [`.forward_backward`]. A step in time of a small HMM is far too little work for calls into
-torch, and [`multiply`] is as fast as a BLAS for large tables too: in float32 on one core of a Zen 4 it ran at 110
-GFLOP/s for 20, 50 and 200 states, where MKL ran at 51, 70 and 90. So there is one loop for any number of states.
-Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all their steps without
-Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per thread.
+torch, and the products of [`.lane_tables`] are about as fast as a BLAS for large tables too. So there is one loop for
+any number of states. Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all
+their steps without Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per
+thread, and a copy of the tables.
 
 For a state-emitting HMM a step takes `H` look-ups of emissions and `H^2` products per sequence. For an edge-emitting
-one it takes `H^2` of both.
+one it takes `H^2` of both. Rows of tables and of results are read and written in blocks: as many entries of as many
+rows as there are lanes are transposed in registers.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, store, where_larger
+from ...compat.numba_lanes import compiled, fill, lanes_of, load, load_rows, store, store_rows, where_larger
 from ..threads import in_parallel
+from .lane_tables import PANEL, Tables, multiply, multiply_edges, multiply_edges_back, panels, take_emissions
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters
 
-_MIN_TOKENS = 1 << 14  # of a thread; fewer take less time than to start one
+_MIN_WORK = 1 << 23  # operations of a thread: about half a millisecond, and a sleeping core wakes up in a tenth of one
 
 
 def serves(hmm: "Parameters", *others: Tensor | None) -> bool:
@@ -38,68 +40,73 @@ def serves(hmm: "Parameters", *others: Tensor | None) -> bool:
     )
 
 
-class Tables:
-    """The tables of an HMM as the kernels read them: flat, with the next state last.
-
-    Args:
-        hmm ([`~hmm_datasets.hmm.inference.forward_backward.Parameters`]): the tables.
-        initial (`torch.Tensor` of shape `(B, H)`, *optional*): beliefs to start from instead of `start`.
-    """
-
-    def __init__(self, hmm: "Parameters", initial: Float[Tensor, "B H"] | None = None):
-        self.num_states = len(hmm.start)
-        self.initial = (hmm.start.unsqueeze(0) if initial is None else initial).contiguous().numpy(force=True)
-        if hmm.edges is None:
-            self.emission, self.moves, self.to_previous = map(flat, (hmm.emission.T, hmm.transition, hmm.transition.T))
-        else:
-            self.emission, self.moves = None, flat(hmm.edges)
-            self.to_previous = self.moves
-        self.stride = np.uint64(self.num_states if hmm.edges is None else self.num_states**2)  # of a symbol
-
-
-def flat(table: Tensor) -> np.ndarray:
-    """The entries of a table in order, without a copy where they are in order already."""
-    return table.contiguous().numpy(force=True).reshape(-1)
-
-
 def filter_rows(
-    tables: Tables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, *, keep: bool
-) -> tuple[Float[Tensor, "B T+1 H"], Float[Tensor, "B T"], Float[Tensor, "B"]]:
-    """Beliefs before every token and after the last, probability of every token, and log-likelihoods.
+    tables: Tables,
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None,
+    *,
+    readout: Float[Tensor, "H E"] | None = None,
+    keep_scales: bool = False,
+) -> tuple[Float[Tensor, "B T+1 N"], Float[Tensor, "B T"]]:
+    """Beliefs before every token and after the last, and the probability of every token.
 
     Args:
         tables ([`Tables`]): the HMM.
         tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
         lengths (`torch.Tensor` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
-        keep (`bool`): whether to keep the beliefs and probabilities; if not, both are empty.
+        readout (`torch.Tensor` of shape `(H, E)`, *optional*): multiply every belief by this table.
+        keep_scales (`bool`, *optional*, defaults to `False`): whether to keep the probabilities; empty if not.
 
     Returns:
-        Beliefs and `P(token t | tokens before t)`, 1 beyond the length, in the type of the tables; log-likelihoods in
-        nats, float64.
+        Beliefs or their products with `readout`, and `P(token t | tokens before t)`, 1 beyond the length, in the type
+        of the tables.
     """
     batch, length = tokens.shape
-    dtype = torch.from_numpy(tables.moves).dtype
-    beliefs = torch.empty(batch * keep, length + 1, tables.num_states, dtype=dtype)
-    scales, totals = torch.empty(batch * keep, length, dtype=dtype), torch.empty(batch, dtype=torch.float64)
-    views = beliefs.numpy().reshape(-1), scales.numpy().reshape(-1), totals.numpy()
-    shared = tables.initial, tables.emission, tables.moves, tables.stride
-    run_rows(tokens, lengths, lambda *rows: _filter_rows(*shared, *rows, *views, keep))
-    return beliefs, scales, totals
+    width = tables.num_states if readout is None else readout.shape[1]
+    out = _empty((batch, length + 1, width), tables)
+    scales = _empty((batch if keep_scales else 0, length), tables)
+    packed = None if readout is None else panels(readout)
+    _run(tables, tokens, lengths, packed, out, scales, np.empty(0))
+    return torch.from_numpy(out), torch.from_numpy(scales)
+
+
+def log_likelihoods(
+    tables: Tables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
+) -> Float[Tensor, "B"]:
+    """`log P(tokens)` of every row in nats, float64."""
+    totals = np.empty(len(tokens))
+    _run(tables, tokens, lengths, None, _empty((0, 0, 0), tables), _empty((0, 0), tables), totals)
+    return torch.from_numpy(totals)
 
 
 def smooth_rows(
     tables: Tables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
 ) -> Float[Tensor, "B T H"]:
     """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
-    out = torch.empty(*tokens.shape, tables.num_states, dtype=torch.from_numpy(tables.moves).dtype)
-    flat = out.numpy().reshape(-1)
+    out = _empty((*tokens.shape, tables.num_states), tables)
     shared = tables.initial, tables.emission, tables.moves, tables.to_previous, tables.stride
-    run_rows(tokens, lengths, lambda *rows: _smooth_rows(*shared, *rows, flat))
-    return out
+    work = lambda *rows: _smooth_rows(*shared, *rows, out.reshape(-1))  # noqa: E731
+    run_rows(tokens, lengths, 2 * tables.operations, work)
+    return torch.from_numpy(out)
 
 
-def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, work) -> None:
-    """Call `work(tokens, lengths, rows)` for parts of the rows, each in a thread; rows of similar lengths together."""
+def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
+    # Of NumPy, which asks for large pages: the first touch of small ones takes longer than the filter of 50 states.
+    return np.empty(shape, tables.initial.dtype)
+
+
+def _run(tables: Tables, tokens, lengths, readout, out, scales, totals) -> None:
+    shared = tables.initial, tables.emission, tables.moves, tables.stride, readout
+    views = out.reshape(-1), np.uint64(out.shape[2]), scales.reshape(-1), totals
+    operations = tables.operations + (0 if readout is None else tables.num_states * out.shape[2])
+    run_rows(tokens, lengths, operations, lambda *rows: _filter_rows(*shared, *rows, *views))
+
+
+def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, operations: int, work) -> None:
+    """Call `work(tokens, lengths, rows)` for parts of the rows, each in a thread; rows of similar lengths together.
+
+    A token takes about so many `operations`; there are as many threads as have enough to do.
+    """
     batch, length = tokens.shape
     if lengths is None:
         ends, order = np.full(batch, length), np.arange(batch)
@@ -107,76 +114,86 @@ def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, work)
         ends = lengths.numpy()
         order = np.argsort(-ends, kind="stable")
     values = np.ascontiguousarray(tokens.numpy())
-    threads = min(torch.get_num_threads(), 1 + tokens.numel() // _MIN_TOKENS)
+    threads = min(torch.get_num_threads(), 1 + tokens.numel() * operations // _MIN_WORK)
     # Every thread gets its share of the long rows and of the short ones.
     in_parallel(lambda part: work(values, ends, order[part::threads].copy()), range(threads), threads)
 
 
+class _Room(NamedTuple):
+    """What the lanes processed together need.
+
+    Attributes:
+        row, end (arrays of the lanes, uint64): the row of each lane, and its length.
+        begin, place (arrays of the lanes, uint64): where the row begins in the result, and in that of the scales.
+        offset (array of the lanes, uint64): where the entries of the next symbol begin.
+        live (array of the lanes): 1 if the row has tokens left, else 0.
+        weight, work (arrays): two vectors to work with; blocks and panels end after the last state.
+        scale (array): the probability of every token, given those before it.
+        ring, mask (array and uint64): entry `m` of a row in the result, and blocks around it, at vector `m & mask`.
+    """
+
+    row: np.ndarray
+    end: np.ndarray
+    begin: np.ndarray
+    place: np.ndarray
+    offset: np.ndarray
+    live: np.ndarray
+    weight: np.ndarray
+    work: np.ndarray
+    scale: np.ndarray
+    ring: np.ndarray
+    mask: np.uint64
+
+
 @compiled
-def _filter_rows(initial, emission, moves, stride, tokens, ends, rows, beliefs, scales, totals, keep):
-    lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
-    length = np.uint64(tokens.shape[1])
-    positions = length + np.uint64(1) if keep else np.uint64(0)
-    row, end, offset, live, belief, weight, work, scale = _room(moves, states, length)
-    product = np.empty(lanes)
+def _room(table, states, length, width):
+    lanes, ring = lanes_of(table), np.uint64(1)
+    while ring < width + np.uint64(2) * lanes:
+        ring *= np.uint64(2)
+    numbers = np.empty((5, lanes), np.uint64)
+    wide = (states + max(lanes, np.uint64(PANEL))) * lanes
+    return _Room(
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], np.empty(lanes, table.dtype),
+        np.empty(wide, table.dtype), np.empty(wide, table.dtype), np.empty((length + lanes) * lanes, table.dtype),
+        np.empty(ring * lanes, table.dtype), ring - np.uint64(1),
+    )  # fmt: skip
+
+
+@compiled
+def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, out, width, scales, totals):
+    lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
+    positions = length + np.uint64(1) if len(out) > 0 else np.uint64(0)
+    room = _room(moves, states, length, max(states, width))
     for first in range(0, len(rows), lanes):
-        count = take_rows(rows, np.uint64(first), ends, row, end)
-        _forward(
-            initial, emission, moves, stride, tokens, count, row, end, offset, live, belief, weight, work, scale,
-            beliefs, positions,
-        )  # fmt: skip
-        for lane in range(count):
-            totals[row[lane]] = 0
-            product[lane] = 1
-        for t in range(end[0]):
+        count = _take_rows(room, rows, np.uint64(first), ends, length, positions * width)
+        _forward(initial, emission, moves, stride, readout, tokens, count, room, out, positions, width)
+        end = room.end
+        if len(totals) > 0:
             for lane in range(count):
-                # The logarithm of a product of many probabilities, taken before it underflows.
-                following = product[lane] * scale[t * lanes + lane]
-                if following < 1e-250:
-                    totals[row[lane]] += np.log(product[lane])
-                    following = np.float64(scale[t * lanes + lane])
-                product[lane] = following
-        for lane in range(count):
-            totals[row[lane]] += np.log(product[lane])
-            if keep:
-                for t in range(length):
-                    scales[row[lane] * length + t] = scale[t * lanes + lane] if t < end[lane] else 1
-                last = (row[lane] * positions + end[lane]) * states
-                for t in range(end[lane] + np.uint64(1), positions):
-                    for j in range(states):
-                        beliefs[(row[lane] * positions + t) * states + j] = beliefs[last + j]
+                totals[room.row[lane]] = _sum_of_logs(room.scale, lane, end[lane])
+        if len(scales) > 0:
+            for index in range(end[0] * lanes, length * lanes):
+                room.scale[index] = 1
+            for t in range(np.uint64(0), length, lanes):
+                _write_block(room.scale, t * lanes, t, length, scales, room.place)
+        for lane in range(count if positions > 0 else np.uint64(0)):
+            begin = room.begin[lane]
+            for index in range(begin + (end[0] + np.uint64(1)) * width, begin + positions * width):
+                out[index] = out[index - width]
 
 
 @compiled
 def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, rows, out):
-    lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
-    length = np.uint64(tokens.shape[1])
-    row, end, offset, live, belief, weight, work, scale = _room(moves, states, length)
-    value = np.empty_like(belief)
+    lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
+    room = _room(moves, states, length, states)
     for first in range(0, len(rows), lanes):
-        count = take_rows(rows, np.uint64(first), ends, row, end)
-        _forward(
-            initial, emission, moves, stride, tokens, count, row, end, offset, live, belief, weight, work, scale,
-            out, length,
-        )  # fmt: skip
-        _backward(
-            emission, to_previous, stride, tokens, count, row, end, offset, live, belief, value, work, scale, out
-        )
+        count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
+        _forward(initial, emission, moves, stride, None, tokens, count, room, out, room.end[0], states)
+        _backward(emission, to_previous, stride, tokens, count, room, out, states)
         for lane in range(count):
-            begin = row[lane] * length
-            for index in range((begin + end[lane]) * states, (begin + length) * states):
+            begin = room.begin[lane]
+            for index in range(begin + room.end[lane] * states, begin + length * states):
                 out[index] = 0
-
-
-@compiled
-def _room(moves, states, length):
-    # What the lanes processed together need: for each its row, end, offset of its symbol, and whether it has tokens
-    # left; its belief, two vectors to work with, and the scale of every token.
-    lanes = lanes_of(moves)
-    row, end, offset = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
-    belief = np.empty(states * lanes, moves.dtype)
-    scale = np.empty(max(length, np.uint64(1)) * lanes, moves.dtype)
-    return row, end, offset, np.empty(lanes, moves.dtype), belief, np.empty_like(belief), np.empty_like(belief), scale
 
 
 @compiled
@@ -190,153 +207,183 @@ def take_rows(rows, first, ends, row, end):
 
 
 @compiled
-def _forward(
-    initial, emission, moves, stride, tokens, count, row, end, offset, live, belief, weight, work, scale,
-    beliefs, positions,
-):  # fmt: skip
-    # Lane 0 is the longest row. `beliefs` gets the first `positions` beliefs of every row, 0 for none.
+def _take_rows(room, rows, first, ends, length, entries):
+    # The same, with the length of the row that they repeat: they write what the last row writes.
+    count = take_rows(rows, first, ends, room.row, room.end)
+    for lane in range(np.uint64(len(room.row))):
+        room.end[lane] = room.end[min(lane, count - np.uint64(1))]
+        room.begin[lane], room.place[lane] = room.row[lane] * entries, room.row[lane] * length
+    return count
+
+
+@compiled
+def _forward(initial, emission, moves, stride, readout, tokens, count, room, out, positions, width):
+    # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
-    zero, infinite = fill(moves, 0.0), fill(moves, np.inf)
+    zero, one = fill(moves, 0.0), fill(moves, 1.0)
+    end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
+    shortest = end[count - np.uint64(1)]
+    belief = np.empty(states * lanes, moves.dtype)
+    predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
     for lane in range(lanes):
         for j in range(states):
-            belief[j * lanes + lane] = initial[row[lane] if len(initial) > 1 else np.uint64(0), j]
-    _write(belief, count, row, np.uint64(0), positions, beliefs, states, lanes)
-    for t in range(end[0]):
-        _find_offsets(tokens, t, stride, row, end, offset, live)
+            belief[j * lanes + lane] = initial[room.row[lane] if len(initial) > 1 else np.uint64(0), j]
+    written = np.uint64(0)
+    for t in range(end[0] + np.uint64(1)):
+        if t < positions:
+            source = belief
+            if readout is not None:
+                multiply(belief, states, readout, predicted)
+                source = predicted
+            for j in range(width):
+                store(ring, ((t * width + j) & mask) * lanes, load(source, j * lanes))
+            while written + lanes <= (t + np.uint64(1)) * width:
+                store_rows(ring, (written & mask) * lanes, out, room.begin, written)
+                written += lanes
+        if t == end[0]:
+            break
+        _find_offsets(room, tokens, t, stride)
         if emission is None:
-            _multiply_edges(belief, moves, offset, states, np.uint64(1), work)
+            multiply_edges(belief, moves, room.offset, weight, work)
         else:
+            take_emissions(emission, room.offset, states, weight)
             for i in range(0, states * lanes, lanes):
-                store(weight, i, load(belief, i) * gather(emission, offset, i // lanes))
-            multiply(weight, moves, work)
+                store(weight, i, load(belief, i) * load(weight, i))
+            multiply(weight, states, moves, work)
         total = zero
         for j in range(0, states * lanes, lanes):
             total = total + load(work, j)
-        store(scale, t * lanes, total)
-        divisor, is_live = where_larger(total, zero, total, infinite), load(live, np.uint64(0))
-        for j in range(0, states * lanes, lanes):
-            store(belief, j, where_larger(is_live, zero, load(work, j) / divisor, load(belief, j)))
-        _write(belief, count, row, t + np.uint64(1), positions, beliefs, states, lanes)
-        for lane in range(lanes):
-            if t >= end[lane]:
-                scale[t * lanes + lane] = 1
+        factor, inverse = _reciprocal(moves, total)
+        if t < shortest:
+            store(room.scale, t * lanes, total)
+            for j in range(0, states * lanes, lanes):
+                store(belief, j, load(work, j) * factor * inverse)
+        else:
+            is_live = _live(room, t)
+            store(room.scale, t * lanes, where_larger(is_live, zero, total, one))
+            for j in range(0, states * lanes, lanes):
+                store(belief, j, where_larger(is_live, zero, load(work, j) * factor * inverse, load(belief, j)))
+    _write_block(
+        ring, (written & mask) * lanes, written, min(positions, end[0] + np.uint64(1)) * width, out, room.begin
+    )
 
 
 @compiled
-def _backward(emission, to_previous, stride, tokens, count, row, end, offset, live, belief, value, work, scale, out):
+def _backward(emission, to_previous, stride, tokens, count, room, out, states):
     # Turns the beliefs in `out` into posteriors, from the last token to the first.
-    lanes, length = lanes_of(scale), np.uint64(tokens.shape[1])
-    states = np.uint64(len(belief)) // lanes
-    zero, one, infinite = fill(scale, 0.0), fill(scale, 1.0), fill(scale, np.inf)
-    tiny = fill(scale, np.finfo(scale.dtype).tiny)
+    lanes = lanes_of(out)
+    zero, one, tiny = fill(out, 0.0), fill(out, 1.0), fill(out, np.finfo(out.dtype).tiny)
+    end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
+    shortest, stop = end[count - np.uint64(1)], end[0] * states
+    value = np.empty(states * lanes, out.dtype)
     for j in range(0, states * lanes, lanes):
         store(value, j, one)
+    low = (stop + lanes - np.uint64(1)) // lanes * lanes
+    high = low
     for step in range(end[0]):
         t = end[0] - np.uint64(1) - step
-        _find_offsets(tokens, t, stride, row, end, offset, live)
-        for lane in range(lanes):
-            start = (row[lane] * length + t) * states
-            for j in range(states):
-                belief[j * lanes + lane] = out[start + j]
+        start = t * states
+        while low > start:
+            low -= lanes
+            _read_block(out, room.begin, low, stop, ring, (low & mask) * lanes)
+        _find_offsets(room, tokens, t, stride)
         if emission is None:
-            _multiply_edges(value, to_previous, offset, np.uint64(1), states, work)
+            multiply_edges_back(value, to_previous, room.offset, weight, work)
         else:
-            multiply(value, to_previous, work)
-        total = load(scale, t * lanes)
-        divisor, is_live = where_larger(total, zero, total, infinite), load(live, np.uint64(0))
+            multiply(value, states, to_previous, work)
+            take_emissions(emission, room.offset, states, weight)
+            for j in range(0, states * lanes, lanes):
+                store(work, j, load(work, j) * load(weight, j))
+        factor, inverse = _reciprocal(out, load(room.scale, t * lanes))
+        is_live = _live(room, t)
         total = zero
-        for j in range(0, states * lanes, lanes):
-            here, found = load(belief, j), load(work, j)
-            if emission is not None:
-                found = found * gather(emission, offset, j // lanes)
+        for j in range(states):
             # In a state of belief p the value is at most 1 / p. In an impossible state it has no bound, and infinity
             # times 0 would be NaN.
-            found = where_larger(tiny, here, zero, found / divisor)
-            found = where_larger(is_live, zero, found, load(value, j))
-            store(value, j, found)
+            at = ((start + j) & mask) * lanes
+            here, found = load(ring, at), load(work, j * lanes) * factor * inverse
+            found = where_larger(tiny, here, zero, found)
+            if t >= shortest:
+                found = where_larger(is_live, zero, found, load(value, j * lanes))
+            store(value, j * lanes, found)
+            store(ring, at, here * found)
             total = total + here * found
         # The sums are 1 up to rounding of the scales, which accumulates with the length.
-        divisor = where_larger(total, zero, total, infinite)
-        for j in range(0, states * lanes, lanes):
-            store(belief, j, load(belief, j) * load(value, j) / divisor)
-        _write(belief, count, row, t, length, out, states, lanes)
-
-
-@compiled
-def _find_offsets(tokens, t, stride, row, end, offset, live):
-    # Where the entries of each lane's symbol begin, and whether its row still has tokens.
-    for lane in range(np.uint64(len(row))):
-        live[lane] = t < end[lane]
-        offset[lane] = np.uint64(tokens[row[lane], t]) * stride
-
-
-@compiled
-def _write(belief, count, row, t, positions, out, states, lanes):
-    if t >= positions:
-        return
-    for lane in range(count):
-        start = (row[lane] * positions + t) * states
+        inverse = where_larger(total, zero, one / total, zero)
         for j in range(states):
-            out[start + j] = belief[j * lanes + lane]
+            at = ((start + j) & mask) * lanes
+            store(ring, at, load(ring, at) * inverse)
+        while high >= start + lanes:
+            high -= lanes
+            _write_block(ring, (high & mask) * lanes, high, stop, out, room.begin)
 
 
 @compiled
-def multiply(lefts, table, out):
-    """`out[j] = sum over i of lefts[i] * table[i, j]` in every lane, six sums at a time.
+def _sum_of_logs(scale, lane, end):
+    # The logarithm of a product of many probabilities, taken before it underflows. A product of four numbers of
+    # float32 does not underflow in float64.
+    lanes, total, product, t = lanes_of(scale), 0.0, 1.0, np.uint64(0)
+    together = np.uint64(4 if scale.itemsize == 4 else 1)
+    while t < end:
+        factor = np.float64(scale[t * lanes + lane])
+        if t + together <= end:
+            for further in range(np.uint64(1), together):
+                factor *= np.float64(scale[(t + further) * lanes + lane])
+            t += together
+        else:
+            t += np.uint64(1)
+        following = product * factor
+        if following < 1e-100:
+            total += np.log(product)
+            following = factor
+        product = following
+    return total + np.log(product)
 
-    Six sums of 64 bytes fit the 16 registers of AVX2, and are enough to keep the units of AVX-512 busy.
-    """
+
+@compiled
+def _reciprocal(table, total):
+    # Two factors whose product is 1 / total, because that of the smallest numbers is infinity; 0 for 0, so that an
+    # impossible token makes its row zeros rather than NaN. A division for every state would take longer than both.
+    limits = np.finfo(table.dtype)
+    one, large = fill(table, 1.0), fill(table, 1.0 / limits.eps**2)
+    factor = where_larger(total, fill(table, limits.tiny), one, large)
+    return factor, where_larger(total, fill(table, 0.0), one / (total * factor), fill(table, 0.0))
+
+
+@compiled
+def _find_offsets(room, tokens, t, stride):
+    # Where the entries of each lane's symbol begin.
+    for lane in range(np.uint64(len(room.row))):
+        room.offset[lane] = np.uint64(tokens[room.row[lane], t]) * stride
+
+
+@compiled
+def _live(room, t):
+    # 1 in the lanes whose rows have a token at `t`, else 0.
+    for lane in range(np.uint64(len(room.row))):
+        room.live[lane] = t < room.end[lane]
+    return load(room.live, np.uint64(0))
+
+
+@compiled
+def _read_block(table, begin, m, stop, out, at):
+    # Entries `m` to `m + lanes` of a row for each lane as vectors; those before `stop` alone exist.
     lanes = lanes_of(table)
-    states = np.uint64(len(lefts)) // lanes
-    size = states * lanes
-    zero = fill(table, 0.0)
-    j = np.uint64(0)
-    while j + np.uint64(6) <= states:
-        a, b, c, d, e, f = zero, zero, zero, zero, zero, zero
-        at = j
-        for i in range(0, size, lanes):
-            left = load(lefts, i)
-            a, b = a + table[at] * left, b + table[at + np.uint64(1)] * left
-            c, d = c + table[at + np.uint64(2)] * left, d + table[at + np.uint64(3)] * left
-            e, f = e + table[at + np.uint64(4)] * left, f + table[at + np.uint64(5)] * left
-            at += states
-        to = j * lanes
-        store(out, to, a)
-        store(out, to + lanes, b)
-        store(out, to + np.uint64(2) * lanes, c)
-        store(out, to + np.uint64(3) * lanes, d)
-        store(out, to + np.uint64(4) * lanes, e)
-        store(out, to + np.uint64(5) * lanes, f)
-        j += np.uint64(6)
-    while j + np.uint64(3) <= states:
-        a, b, c = zero, zero, zero
-        at = j
-        for i in range(0, size, lanes):
-            left = load(lefts, i)
-            a, b, c = a + table[at] * left, b + table[at + np.uint64(1)] * left, c + table[at + np.uint64(2)] * left
-            at += states
-        store(out, j * lanes, a)
-        store(out, (j + np.uint64(1)) * lanes, b)
-        store(out, (j + np.uint64(2)) * lanes, c)
-        j += np.uint64(3)
-    while j < states:
-        a = zero
-        at = j
-        for i in range(0, size, lanes):
-            a = a + table[at] * load(lefts, i)
-            at += states
-        store(out, j * lanes, a)
-        j += np.uint64(1)
+    if m + lanes <= stop:
+        load_rows(table, begin, m, out, at)
+    else:
+        for k in range(stop - m):
+            for lane in range(lanes):
+                out[at + k * lanes + lane] = table[begin[lane] + m + k]
 
 
 @compiled
-def _multiply_edges(lefts, edges, offset, stride, out_stride, out):
-    # As `multiply`, with a table for each lane, whose entry for `i` and `j` is at
-    # `offset + i * stride + j * out_stride`.
-    lanes = lanes_of(edges)
-    states = np.uint64(len(lefts)) // lanes
-    for j in range(states):
-        total = fill(edges, 0.0)
-        for i in range(states):
-            total = total + load(lefts, i * lanes) * gather(edges, offset, i * stride + j * out_stride)
-        store(out, j * lanes, total)
+def _write_block(vectors, at, m, stop, out, begin):
+    # The inverse.
+    lanes = lanes_of(vectors)
+    if m + lanes <= stop:
+        store_rows(vectors, at, out, begin, m)
+    elif m < stop:
+        for k in range(stop - m):
+            for lane in range(lanes):
+                out[begin[lane] + m + k] = vectors[at + k * lanes + lane]

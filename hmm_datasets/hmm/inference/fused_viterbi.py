@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, store, where_larger
-from .fused_filter import flat, run_rows, take_rows
+from .fused_filter import run_rows, take_rows
+from .lane_tables import flat
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters
@@ -46,7 +47,8 @@ def best_paths(
     scores = torch.empty(batch, k, dtype=torch.float64)
     shared = tables.start, tables.emission, tables.moves, tables.on_edges
     kernel = _best_rows if k == 1 else _k_best_rows
-    run_rows(tokens, lengths, lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy()))
+    operations = k * len(tables.start) * (len(tables.start) + 16)
+    run_rows(tokens, lengths, operations, lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy()))
     return states, scores
 
 

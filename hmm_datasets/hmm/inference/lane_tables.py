@@ -1,0 +1,143 @@
+"""The tables of an HMM as vectors of lanes read them, and products with them.
+
+A table of `H` states is multiplied with a vector of each of the sequences processed together, one lane for each.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, load_rows, store
+
+if TYPE_CHECKING:
+    from .forward_backward import Parameters
+
+PANEL = 6
+"""Columns of a table that a product takes together, and by which what it writes may be too long."""
+
+
+class Tables:
+    """The tables of an HMM as the kernels read them.
+
+    Args:
+        hmm ([`~hmm_datasets.hmm.inference.forward_backward.Parameters`]): the tables.
+        initial (`torch.Tensor` of shape `(B, H)`, *optional*): beliefs to start from instead of `start`.
+    """
+
+    def __init__(self, hmm: "Parameters", initial: Float[Tensor, "B H"] | None = None):
+        self.initial = (hmm.start.unsqueeze(0) if initial is None else initial).contiguous().numpy(force=True)
+        self.num_states = self.initial.shape[1]
+        lanes = 64 // self.initial.itemsize
+        if hmm.edges is None:
+            emission = padded(hmm.emission.T, lanes)
+            self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
+            self.moves = panels(hmm.transition)
+        else:
+            # The last block of a symbol's entries ends within the next symbol's, or within the rest.
+            self.emission, self.stride = None, np.uint64(self.num_states**2)
+            self.moves = np.append(flat(hmm.edges), np.zeros(lanes, self.initial.dtype))
+        self.operations = self.num_states * (self.num_states + 16)  # of a token, about
+        self._hmm = hmm
+
+    @property
+    def to_previous(self) -> np.ndarray:
+        """The transitions with the previous state last; for an edge-emitting HMM the same entries serve both ways."""
+        return panels(self._hmm.transition.T) if self._hmm.edges is None else self.moves
+
+
+def flat(table: Tensor) -> np.ndarray:
+    """The entries of a table in order, without a copy where they are in order already."""
+    return table.contiguous().numpy(force=True).reshape(-1)
+
+
+def padded(table: Float[Tensor, "N M"], multiple: int) -> Float[np.ndarray, "N M"]:
+    """The table with columns of zeros after the last one, up to a multiple."""
+    rows, columns = table.shape
+    wide = np.zeros((rows, columns + -columns % multiple), flat(table[:0]).dtype)
+    wide[:, :columns] = table.numpy(force=True)
+    return wide
+
+
+def panels(table: Float[Tensor, "N M"]) -> Float[np.ndarray, "M*N"]:
+    """The entries in the order in which [`multiply`] reads them: columns six at a time, zeros after the last."""
+    wide = padded(table, PANEL)
+    return np.ascontiguousarray(wide.reshape(len(wide), -1, PANEL).transpose(1, 0, 2)).reshape(-1)
+
+
+@compiled
+def take_emissions(emission, offset, states, out):
+    # The probability of each lane's symbol in every state.
+    lanes = lanes_of(emission)
+    if states < np.uint64(5):  # a block takes as long as four vectors of single entries
+        for i in range(states):
+            store(out, i * lanes, gather(emission, offset, i))
+    else:
+        for i in range(np.uint64(0), states, lanes):
+            load_rows(emission, offset, i, out, i * lanes)
+
+
+@compiled
+def multiply(lefts, states, table, out):
+    """`out[j] = sum over i of lefts[i] * table[i, j]` in every lane, for a table in [`panels`].
+
+    Six sums of 64 bytes fit the 16 registers of AVX2, and are enough to keep the units of AVX-512 busy. `out` has room
+    for whole panels.
+    """
+    lanes = lanes_of(table)
+    size = states * lanes
+    zero = fill(table, 0.0)
+    at, to = np.uint64(0), np.uint64(0)
+    while at < np.uint64(len(table)):
+        a, b, c, d, e, f = zero, zero, zero, zero, zero, zero
+        for i in range(0, size, lanes):
+            left = load(lefts, i)
+            a, b = a + table[at] * left, b + table[at + np.uint64(1)] * left
+            c, d = c + table[at + np.uint64(2)] * left, d + table[at + np.uint64(3)] * left
+            e, f = e + table[at + np.uint64(4)] * left, f + table[at + np.uint64(5)] * left
+            at += np.uint64(6)
+        store(out, to, a)
+        store(out, to + lanes, b)
+        store(out, to + np.uint64(2) * lanes, c)
+        store(out, to + np.uint64(3) * lanes, d)
+        store(out, to + np.uint64(4) * lanes, e)
+        store(out, to + np.uint64(5) * lanes, f)
+        to += np.uint64(6) * lanes
+
+
+@compiled
+def multiply_edges(lefts, edges, offset, block, out):
+    # As `multiply`, with a table `T^(x)` for each lane: `out[j] = sum over i of lefts[i] * T^(x)[i, j]`.
+    lanes = lanes_of(edges)
+    states = np.uint64(len(lefts)) // lanes
+    zero = fill(edges, 0.0)
+    for j in range(0, states * lanes, lanes):
+        store(out, j, zero)
+    i, j = np.uint64(0), np.uint64(0)
+    for first in range(np.uint64(0), states * states, lanes):
+        load_rows(edges, offset, first, block, np.uint64(0))
+        for k in range(min(lanes, states * states - first)):
+            store(out, j * lanes, load(out, j * lanes) + load(lefts, i * lanes) * load(block, k * lanes))
+            j += np.uint64(1)
+            if j == states:
+                i, j = i + np.uint64(1), np.uint64(0)
+
+
+@compiled
+def multiply_edges_back(values, edges, offset, block, out):
+    # `out[i] = sum over j of T^(x)[i, j] * values[j]`.
+    lanes = lanes_of(edges)
+    states = np.uint64(len(values)) // lanes
+    zero = fill(edges, 0.0)
+    total = zero
+    i, j = np.uint64(0), np.uint64(0)
+    for first in range(np.uint64(0), states * states, lanes):
+        load_rows(edges, offset, first, block, np.uint64(0))
+        for k in range(min(lanes, states * states - first)):
+            total = total + load(values, j * lanes) * load(block, k * lanes)
+            j += np.uint64(1)
+            if j == states:
+                store(out, i * lanes, total)
+                total = zero
+                i, j = i + np.uint64(1), np.uint64(0)
