@@ -88,6 +88,22 @@ def store(context, array, index, lanes):
 
 
 @_instruction
+def accumulate(context, array, index, lanes):
+    """Add the lanes to `array[index:]`, of float64."""
+
+    def generate(context, builder, signature, arguments):
+        *place, vector = arguments
+        if lanes.dtype != types.float64:
+            vector = builder.fpext(vector, ir.VectorType(ir.DoubleType(), lanes.count))
+        address = _address(context, builder, array, *place, count=lanes.count)
+        total = builder.fadd(builder.load(address, align=8), vector)
+        builder.store(total, address, align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uintp, lanes), generate
+
+
+@_instruction
 def gather(context, array, offset, index):
     """Lane `l` is `array[offset[l] + index]`."""
 
@@ -267,6 +283,10 @@ if vars(numba.config)["DISABLE_JIT"]:
     def store(array, index, lanes) -> None:
         """Write the lanes to `array[index:]`."""
         array[int(index) : int(index) + len(lanes)] = lanes
+
+    def accumulate(array, index, lanes) -> None:
+        """Add the lanes to `array[index:]`, of float64."""
+        array[int(index) : int(index) + len(lanes)] += lanes
 
     def gather(array, offset, index):
         """Lane `l` is `array[offset[l] + index]`."""

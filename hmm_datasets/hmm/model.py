@@ -246,10 +246,14 @@ class HMM(Conversions, Process):
         from .inference.forward_backward import Parameters
 
         dtype = dtype or torch.float64
-        tables = (self.start, self.transition, self.emission)
-        start, transition, emission = (torch.tensor(table, dtype=dtype, device=device) for table in tables)
-        edges = None if self.edges is None else torch.tensor(self.edges, dtype=dtype, device=device)
-        return Parameters(start, transition, emission, edges)
+        # NumPy converts in this thread. Those of torch would keep the cores busy for milliseconds after it.
+        kind = np.float32 if dtype == torch.float32 else np.float64
+
+        def tensor(table: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(table.astype(kind)).to(device, dtype)
+
+        edges = None if self.edges is None else tensor(self.edges)
+        return Parameters(tensor(self.start), tensor(self.transition), tensor(self.emission), edges)
 
     def log_likelihood(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B"]:
         """`log P(tokens)` of every sequence in nats; -inf where the HMM cannot emit it.

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, store, where_larger
+from ...compat.numba_lanes import accumulate, compiled, fill, gather, lanes_of, load, store, where_larger
 from .fused_filter import run_rows, take_rows
 from .lane_tables import flat
 
@@ -35,7 +35,21 @@ class LogTables:
     def __init__(self, hmm: "Parameters"):
         self.on_edges = hmm.edges is not None
         moves = hmm.transition if hmm.edges is None else hmm.edges
-        self.start, self.emission, self.moves = (flat(table.log()) for table in (hmm.start, hmm.emission.T, moves))
+        self.start, self.emission, self.moves = (
+            flat(logarithms(table)) for table in (hmm.start, hmm.emission.T, moves)
+        )
+
+
+def logarithms(table: Tensor) -> Tensor:
+    """The logarithms of a table; on a CPU by NumPy.
+
+    torch computes them with threads however few they are, and those keep a core busy for some milliseconds, which the
+    kernels could use.
+    """
+    if table.device.type != "cpu":
+        return table.log()
+    with np.errstate(divide="ignore"):
+        return torch.from_numpy(np.log(table.numpy(force=True)))
 
 
 def best_paths(
@@ -62,17 +76,17 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
     own, step = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
     arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
-    offset = np.empty(lanes, moves.dtype)
+    live = np.empty(lanes, moves.dtype)
     # Lanes without a row in all groups take no room: what is stored for them is overwritten by what is stored next.
     width = min(lanes, np.uint64(len(rows)))
     came = np.empty(length * states * width + lanes, np.uint16)
     for first in range(0, len(rows), lanes):
         count = take_rows(rows, np.uint64(first), ends, row, end)
+        shortest = end[count - np.uint64(1)]
         taken[:] = 0
         last[:] = 0
         for lane in range(count):
-            if end[lane] == 0:
-                scores[row[lane], 0] = 0
+            scores[row[lane], 0] = 0
         for j in range(states):
             store(arrival, j * lanes, fill(moves, start[j]))
         for t in range(end[0]):
@@ -85,33 +99,40 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
                 here = load(arrival, i)
                 peak = where_larger(here, peak, here, peak)
             peak = where_larger(peak, lowest, peak, zero)
-            store(offset, np.uint64(0), peak)
             for i in range(0, states * lanes, lanes):
                 here = load(arrival, i) - peak
                 store(ready, i, here if on_edges else here + gather(emission, own, i // lanes))
-            for lane in range(count):
-                if t < end[lane]:
-                    taken[lane] += offset[lane]
-                if t + np.uint64(1) == end[lane]:
-                    best, chosen = -np.inf, np.uint64(0)
-                    for i in range(states):
-                        value = ready[i * lanes + lane]
-                        if on_edges:
-                            value += emission[own[lane] + i]
-                        if value > best:
-                            best, chosen = value, i
-                    scores[row[lane], 0], last[lane] = best + taken[lane], chosen
+            if t < shortest:
+                accumulate(taken, np.uint64(0), peak)
+            else:
+                for lane in range(lanes):
+                    live[lane] = t < end[lane]
+                accumulate(taken, np.uint64(0), where_larger(load(live, np.uint64(0)), zero, peak, zero))
+            if t + np.uint64(1) >= shortest:
+                for lane in range(count):
+                    if t + np.uint64(1) == end[lane]:
+                        best, chosen = -np.inf, np.uint64(0)
+                        for i in range(states):
+                            value = ready[i * lanes + lane]
+                            if on_edges:
+                                value += emission[own[lane] + i]
+                            if value > best:
+                                best, chosen = value, i
+                        scores[row[lane], 0], last[lane] = best + taken[lane], chosen
             if t + np.uint64(1) < end[0]:
                 _arrive(ready, moves, on_edges, step, states, arrival, came, t * states, width)
+        for lane in range(count):
+            if scores[row[lane], 0] == -np.inf:
+                end[lane] = 0
+            for t in range(end[lane], length):
+                out[row[lane], 0, t] = 0
         for back in range(length):
             t = length - np.uint64(1) - back
             for lane in range(count):
-                if t >= end[lane] or scores[row[lane], 0] == -np.inf:
-                    out[row[lane], 0, t] = 0
-                    continue
-                out[row[lane], 0, t] = last[lane]
-                if t > 0:
-                    last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * width + lane]
+                if t < end[lane]:
+                    out[row[lane], 0, t] = last[lane]
+                    if t > 0:
+                        last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * width + lane]
 
 
 @compiled

@@ -49,7 +49,7 @@ class Tables:
 
 def flat(table: Tensor) -> np.ndarray:
     """The entries of a table in order, without a copy where they are in order already."""
-    return table.contiguous().numpy(force=True).reshape(-1)
+    return np.ascontiguousarray(table.numpy(force=True)).reshape(-1)
 
 
 def padded(table: Float[Tensor, "N M"], multiple: int) -> Float[np.ndarray, "N M"]:

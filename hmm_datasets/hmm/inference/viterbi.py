@@ -85,7 +85,8 @@ class _Logarithms(NamedTuple):
     @classmethod
     def of(cls, hmm: Parameters) -> "_Logarithms":
         moves = (hmm.transition[None] if hmm.edges is None else hmm.edges).transpose(1, 2).contiguous()
-        return cls(hmm.start.log(), hmm.emission.T.log(), moves.log_(), hmm.edges is not None)
+        tables = map(fused_viterbi.logarithms, (hmm.start, hmm.emission.T, moves))
+        return cls(*tables, hmm.edges is not None)
 
     def leave(self, arrival_BHk: Tensor, symbol_B: Tensor) -> tuple[Tensor, Tensor]:
         """Scores with the emission of each state but without the move, and the offset subtracted from each row."""
