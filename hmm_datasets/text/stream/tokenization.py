@@ -11,7 +11,7 @@ import hashlib
 import json
 import operator
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BATCH_BYTES = 1 << 22
+_READ_AHEAD = 8  # batches
 
 
 def tokenize_corpus(
@@ -229,8 +230,9 @@ def _encoded(
 ) -> Generator[tuple[list, TokenBatch]]:
     """Documents in batches of tokens, each with the keys of its documents.
 
-    While the caller uses a batch, one thread encodes the next, and another reads the one after that. So at most three
-    batches are in memory. If reading or encoding fails, the error is raised after the batches before it.
+    While the caller uses a batch, one thread encodes the next, and another reads those after that, so that they are at
+    hand when the encoder is ready. So at most ten batches are in memory. If reading or encoding fails, the error is
+    raised after the batches before it.
     """
 
     def batches() -> Generator[_Read]:
@@ -238,24 +240,27 @@ def _encoded(
             yield read
 
     def encoded() -> Generator[tuple[list, TokenBatch]]:
-        with contextlib.closing(_one_ahead(batches())) as read_ahead:
+        with contextlib.closing(_ahead(batches(), _READ_AHEAD)) as read_ahead:
             for read in read_ahead:
                 yield read.keys, encode(read)
 
-    return _one_ahead(encoded())
+    return _ahead(encoded(), 1)
 
 
-def _one_ahead(items: Generator[T]) -> Generator[T]:
-    """The items of a generator; a thread computes the next one while the caller uses one."""
+def _ahead(items: Generator[T], count: int) -> Generator[T]:
+    """The items of a generator; a thread computes the next `count` of them while the caller uses one."""
 
     def following() -> list[T]:
         return list(islice(items, 1))
 
     with contextlib.closing(items), ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(following)
-        while item := pending.result():
-            pending = thread.submit(following)
-            yield item[0]
+        pending = deque(thread.submit(following) for _ in range(count))
+        try:
+            while item := pending.popleft().result():
+                pending.append(thread.submit(following))
+                yield item[0]
+        finally:
+            thread.shutdown(cancel_futures=True)
 
 
 def _read(documents: Iterator[tuple[Any, Any]], size: Callable[[Any, Any], int], batch_size: int) -> _Read:

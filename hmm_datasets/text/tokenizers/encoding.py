@@ -6,7 +6,6 @@ text. Time is linear in the bytes of text; memory is about 5 bytes per byte of t
 encoded as a whole, so that its ids do not depend on cuts.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from jaxtyping import Int64, UInt32
 from ..corpora.local_files import check_text
 
 if TYPE_CHECKING:
+    from tokenizers.models import Model
     from transformers import PreTrainedTokenizerFast
 
 _logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Encoder:
 
         state = tokenizer.backend_tokenizer.to_str()
         with ThreadPoolExecutor(1) as thread:  # fastokens releases the GIL, for most of the time that this takes
-            fast = thread.submit(_fast_tokenizer, state)
+            fast = thread.submit(_fast_tokenizer, state, tokenizer.backend_tokenizer.model)
             self._reference = Tokenizer.from_str(state)
         self._reference.encode_special_tokens = True
         self._reference.no_truncation()
@@ -119,11 +119,11 @@ class Encoder:
             _logger.warning("fastokens and tokenizers differ on a sample of the texts; using the slower tokenizers")
 
 
-def _fast_tokenizer(state: str):
+def _fast_tokenizer(state: str, model: "Model"):
     import fastokens
+    from tokenizers.models import BPE
 
-    model = json.loads(state)["model"]
-    if model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("byte_fallback"):
+    if isinstance(model, BPE) and model.unk_token is not None and not model.byte_fallback:
         return None  # fastokens refuses a text with a byte outside of the vocabulary
     try:
         fast = fastokens.Tokenizer.from_json_str(state)

@@ -143,7 +143,7 @@ def test_texts_are_read_encoded_and_written_at_once_a_few_batches_ahead(tmp_path
     assert len(set(read)) == len(threads["encode"]) == 1
     assert len({*read} | threads["encode"] | threads["write"]) == 3
     ahead = [count - 3 * number for number, count in enumerate(written, start=1)]
-    assert max(ahead) <= 3 * 4, "batches in memory: written, encoded and read ahead"
+    assert max(ahead) <= 3 * 10, "batches in memory: written, encoded and eight read ahead"
 
 
 def test_an_error_ends_every_thread_and_keeps_the_order_of_what_was_before_it(tmp_path, tokenizer):
