@@ -44,7 +44,8 @@ class _Helpers:
     def submit(self, work: Callable[[], None]):
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="hmm_datasets")
+                others = max(1, (os.cpu_count() or 1) - 1)
+                self._pool = ThreadPoolExecutor(others, thread_name_prefix="hmm_datasets")
             return self._pool.submit(work)
 
     def _end(self) -> None:

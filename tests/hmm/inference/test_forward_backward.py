@@ -47,6 +47,17 @@ def test_every_word_has_the_likelihood_of_its_paths(hmm, length):
     assert np.exp(found).sum() == pytest.approx(1, abs=1e-12)
 
 
+def test_probabilities_near_the_smallest_number_of_the_type_neither_overflow_nor_vanish():
+    # 1 / 2e-43 is infinity in float32, whose smallest number is 1e-45.
+    hmm = HMM(transition=[[0.7, 0.3], [0.4, 0.6]], emission=[[1.0, 2e-43], [1.0, 4e-43]])
+    words = np.ones((1, 20), int)
+    single = {name: getattr(hmm, name)(words, dtype=torch.float32) for name in ("beliefs", "posteriors")}
+    for name, found in single.items():
+        np.testing.assert_allclose(found, getattr(hmm, name)(words), rtol=0.02)
+    found = hmm.log_likelihood(words, dtype=torch.float32)
+    np.testing.assert_allclose(found, hmm.log_likelihood(words), rtol=1e-3)
+
+
 @tiny
 def test_beliefs_posteriors_and_next_token_distributions_are_those_of_all_paths(hmm):
     words = all_words(hmm, 3)
