@@ -39,7 +39,9 @@ class _Helpers:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        os.register_at_fork(before=self._end, after_in_parent=self._lock.release, after_in_child=self._lock.release)
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+            release = self._lock.release
+            os.register_at_fork(before=self._end, after_in_parent=release, after_in_child=release)
 
     def submit(self, work: Callable[[], None]):
         with self._lock:

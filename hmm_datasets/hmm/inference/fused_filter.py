@@ -91,7 +91,7 @@ def smooth_rows(
 
 
 def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
-    # Of NumPy, which asks for large pages: the first touch of small ones takes longer than the filter of 50 states.
+    # Of NumPy, which asks for large pages: to touch small ones first takes as long as to filter 50 states.
     return np.empty(shape, tables.initial.dtype)
 
 
