@@ -126,16 +126,31 @@ def load_rows(context, array, offset, index, out, at):
 
     It reads as many entries for each lane as there are lanes, so a table needs as many entries after its last.
     """
+    return _rows_loader(array, offset, out, Lanes(array.dtype).count)
+
+
+@_instruction
+def load_fours(context, array, offset, index, out, at):
+    """As [`load_rows`], for four vectors and entries alone."""
+    return _rows_loader(array, offset, out, 4)
+
+
+def _rows_loader(array, offset, out, width: int):
+    lanes = Lanes(array.dtype)
 
     def generate(context, builder, signature, arguments):
         array_value, offset_value, index, out_value, at = arguments
         base = builder.gep(_data(context, builder, array, array_value), [index])
         offsets = _data(context, builder, offset, offset_value)
-        lanes = Lanes(array.dtype)
-        places = [builder.gep(base, [builder.load(_entry(builder, offsets, lane))]) for lane in range(lanes.count)]
-        rows = [_load_vector(context, builder, lanes, place) for place in places]
+        rows = []
+        for lane in range(lanes.count):
+            place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
+            kind = ir.VectorType(_KINDS[lanes.dtype], width).as_pointer()
+            rows.append(builder.load(builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8))
+        # Vector `k` begins as the rows of the lanes `k`, `k + width` and so on, one after the other.
+        vectors = _transposed(builder, [_joined(builder, rows[k::width]) for k in range(width)])
         first = builder.gep(_data(context, builder, out, out_value), [at])
-        for number, vector in enumerate(_transposed(builder, rows)):
+        for number, vector in enumerate(vectors):
             _store_vector(context, builder, lanes, vector, _entry(builder, first, number * lanes.count))
         return context.get_dummy_value()
 
@@ -166,20 +181,29 @@ def store_rows(context, array, at, out, offset, index):
 
 def _transposed(builder, vectors: list) -> list:
     # Exchange, for one bit of the lane's number after the other, the lanes that have it with the vectors that have it.
-    vectors, count = list(vectors), len(vectors)
+    vectors, lanes = list(vectors), range(vectors[0].type.count)
     distance = 1
-    while distance < count:
-        has_bit = [lane & distance > 0 for lane in range(count)]
-        low = [count + lane - distance if has else lane for lane, has in enumerate(has_bit)]
-        high = [count + lane if has else lane + distance for lane, has in enumerate(has_bit)]
-        for number in range(count):
-            if not has_bit[number]:
+    while distance < len(vectors):
+        low = [len(lanes) + lane - distance if lane & distance else lane for lane in lanes]
+        high = [len(lanes) + lane if lane & distance else lane + distance for lane in lanes]
+        for number in range(len(vectors)):
+            if not number & distance:
                 pair = vectors[number], vectors[number + distance]
-                for place, chosen in ((number, low), (number + distance, high)):
-                    mask = ir.Constant(ir.VectorType(ir.IntType(32), count), chosen)
-                    vectors[place] = builder.shuffle_vector(*pair, mask)
+                vectors[number] = _shuffled(builder, *pair, low)
+                vectors[number + distance] = _shuffled(builder, *pair, high)
         distance *= 2
     return vectors
+
+
+def _joined(builder, vectors: list):
+    while len(vectors) > 1:
+        entries = list(range(2 * vectors[0].type.count))
+        vectors = [_shuffled(builder, *pair, entries) for pair in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
+
+
+def _shuffled(builder, left, right, entries: list[int]):
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(ir.IntType(32), len(entries)), entries))
 
 
 def _data(context, builder, array, value):
@@ -297,6 +321,11 @@ if vars(numba.config)["DISABLE_JIT"]:
         lanes = int(lanes_of(array))
         rows = np.stack([array[int(start + index) : int(start + index) + lanes] for start in offset])
         out[int(at) : int(at) + lanes**2] = rows.T.reshape(-1)
+
+    def load_fours(array, offset, index, out, at) -> None:
+        """As [`load_rows`], for four vectors and entries alone."""
+        rows = np.stack([array[int(start + index) : int(start + index) + 4] for start in offset])
+        out[int(at) : int(at) + rows.size] = rows.T.reshape(-1)
 
     def store_rows(array, at, out, offset, index) -> None:
         """`out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order."""

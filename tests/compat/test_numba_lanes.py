@@ -3,7 +3,17 @@ import numpy as np
 import pytest
 import torch
 
-from hmm_datasets.compat.numba_lanes import fill, gather, lanes_of, load, load_rows, store, store_rows, where_larger
+from hmm_datasets.compat.numba_lanes import (
+    fill,
+    gather,
+    lanes_of,
+    load,
+    load_fours,
+    load_rows,
+    store,
+    store_rows,
+    where_larger,
+)
 from hmm_datasets.hmm.inference.lane_tables import multiply, panels
 
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -45,7 +55,8 @@ def test_lanes_gather_and_are_stored_as_whole_numbers(dtype):
 
 
 @numba.njit
-def turn(table, offset, vectors, out):
+def turn(table, offset, vectors, out, fours):
+    load_fours(table, offset, np.uint64(3), fours, np.uint64(1))
     load_rows(table, offset, np.uint64(3), vectors, np.uint64(1))
     store_rows(vectors, np.uint64(1), out, offset, np.uint64(2))
 
@@ -55,10 +66,12 @@ def test_blocks_of_rows_are_transposed_and_back(dtype):
     count = 64 // np.dtype(dtype).itemsize
     table, offset = np.arange(1000, dtype=dtype), np.random.default_rng(0).permutation(count).astype(np.uint64) * 33
     vectors, out = np.zeros(count**2 + 2, dtype), np.full(1000, -1, dtype)
-    turn(table, offset, vectors, out)
+    fours = np.zeros(4 * count + 2, dtype)
+    turn(table, offset, vectors, out, fours)
     rows = offset[:, None] + np.arange(count, dtype=np.uint64)
     np.testing.assert_array_equal(vectors[1:-1].reshape(count, count).T, table[rows + np.uint64(3)])
-    assert vectors[0] == vectors[-1] == 0
+    np.testing.assert_array_equal(fours[1:-1].reshape(4, count).T, table[rows + np.uint64(3)][:, :4])
+    assert vectors[0] == vectors[-1] == fours[0] == fours[-1] == 0
     expected = np.full(1000, -1, dtype)
     expected[rows + np.uint64(2)] = table[rows + np.uint64(3)]
     np.testing.assert_array_equal(out, expected)

@@ -124,7 +124,7 @@ class _Room(NamedTuple):
 
     Attributes:
         row, end (arrays of the lanes, uint64): the row of each lane, and its length.
-        begin, place (arrays of the lanes, uint64): where the row begins in the result, and in that of the scales.
+        begin, place (arrays of the lanes, uint64): where the row begins in the result, and among the tokens.
         offset (array of the lanes, uint64): where the entries of the next symbol begin.
         live (array of the lanes): 1 if the row has tokens left, else 0.
         weight, work (arrays): two vectors to work with; blocks and panels end after the last state.
@@ -163,10 +163,10 @@ def _room(table, states, length, width):
 def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, out, width, scales, totals):
     lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
     positions = length + np.uint64(1) if len(out) > 0 else np.uint64(0)
-    room = _room(moves, states, length, max(states, width))
+    room, symbols = _room(moves, states, length, max(states, width)), tokens.reshape(-1)
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, positions * width)
-        _forward(initial, emission, moves, stride, readout, tokens, count, room, out, positions, width)
+        _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width)
         end = room.end
         if len(totals) > 0:
             for lane in range(count):
@@ -185,11 +185,11 @@ def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, 
 @compiled
 def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, rows, out):
     lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
-    room = _room(moves, states, length, states)
+    room, symbols = _room(moves, states, length, states), tokens.reshape(-1)
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
-        _forward(initial, emission, moves, stride, None, tokens, count, room, out, room.end[0], states)
-        _backward(emission, to_previous, stride, tokens, count, room, out, states)
+        _forward(initial, emission, moves, stride, None, symbols, count, room, out, room.end[0], states)
+        _backward(emission, to_previous, stride, symbols, count, room, out, states)
         for lane in range(count):
             begin = room.begin[lane]
             for index in range(begin + room.end[lane] * states, begin + length * states):
@@ -217,7 +217,7 @@ def _take_rows(room, rows, first, ends, length, entries):
 
 
 @compiled
-def _forward(initial, emission, moves, stride, readout, tokens, count, room, out, positions, width):
+def _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
     zero, one = fill(moves, 0.0), fill(moves, 1.0)
@@ -242,7 +242,7 @@ def _forward(initial, emission, moves, stride, readout, tokens, count, room, out
                 written += lanes
         if t == end[0]:
             break
-        _find_offsets(room, tokens, t, stride)
+        _find_offsets(room, symbols, t, stride)
         if emission is None:
             multiply_edges(belief, moves, room.offset, weight, work)
         else:
@@ -269,7 +269,7 @@ def _forward(initial, emission, moves, stride, readout, tokens, count, room, out
 
 
 @compiled
-def _backward(emission, to_previous, stride, tokens, count, room, out, states):
+def _backward(emission, to_previous, stride, symbols, count, room, out, states):
     # Turns the beliefs in `out` into posteriors, from the last token to the first.
     lanes = lanes_of(out)
     zero, one, tiny = fill(out, 0.0), fill(out, 1.0), fill(out, np.finfo(out.dtype).tiny)
@@ -286,7 +286,7 @@ def _backward(emission, to_previous, stride, tokens, count, room, out, states):
         while low > start:
             low -= lanes
             _read_block(out, room.begin, low, stop, ring, (low & mask) * lanes)
-        _find_offsets(room, tokens, t, stride)
+        _find_offsets(room, symbols, t, stride)
         if emission is None:
             multiply_edges_back(value, to_previous, room.offset, weight, work)
         else:
@@ -351,10 +351,10 @@ def _reciprocal(table, total):
 
 
 @compiled
-def _find_offsets(room, tokens, t, stride):
+def _find_offsets(room, symbols, t, stride):
     # Where the entries of each lane's symbol begin.
     for lane in range(np.uint64(len(room.row))):
-        room.offset[lane] = np.uint64(tokens[room.row[lane], t]) * stride
+        room.offset[lane] = np.uint64(symbols[room.place[lane] + t]) * stride
 
 
 @compiled

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...compat.numba_lanes import accumulate, compiled, fill, gather, lanes_of, load, store, where_larger
 from .fused_filter import run_rows, take_rows
-from .lane_tables import flat
+from .lane_tables import flat, padded, take_emissions
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters
@@ -35,9 +35,9 @@ class LogTables:
     def __init__(self, hmm: "Parameters"):
         self.on_edges = hmm.edges is not None
         moves = hmm.transition if hmm.edges is None else hmm.edges
-        self.start, self.emission, self.moves = (
-            flat(logarithms(table)) for table in (hmm.start, hmm.emission.T, moves)
-        )
+        self.start, self.moves = flat(logarithms(hmm.start)), flat(logarithms(moves))
+        emission = padded(logarithms(hmm.emission.T))
+        self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
 
 
 def logarithms(table: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def best_paths(
     batch, length = tokens.shape
     states = torch.empty(batch, k, length, dtype=torch.int64)
     scores = torch.empty(batch, k, dtype=torch.float64)
-    shared = tables.start, tables.emission, tables.moves, tables.on_edges
+    shared = tables.start, tables.emission, tables.stride, tables.moves, tables.on_edges
     kernel = _best_rows if k == 1 else _k_best_rows
     operations = k * len(tables.start) * (len(tables.start) + 16)
     run_rows(tokens, lengths, operations, lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy()))
@@ -67,7 +67,7 @@ def best_paths(
 
 
 @compiled
-def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores):
+def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows, out, scores):
     lanes, states = lanes_of(moves), np.uint64(len(start))
     length = np.uint64(tokens.shape[1])
     stride = states * states if on_edges else np.uint64(0)
@@ -76,7 +76,8 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
     own, step = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
     arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
-    live = np.empty(lanes, moves.dtype)
+    live, leaving = np.empty(lanes, moves.dtype), np.empty((states + lanes) * lanes, moves.dtype)
+    symbols = tokens.reshape(-1)
     # Lanes without a row in all groups take no room: what is stored for them is overwritten by what is stored next.
     width = min(lanes, np.uint64(len(rows)))
     came = np.empty(length * states * width + lanes, np.uint16)
@@ -91,8 +92,10 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
             store(arrival, j * lanes, fill(moves, start[j]))
         for t in range(end[0]):
             for lane in range(lanes):
-                symbol = np.uint64(tokens[row[lane], t])
-                own[lane], step[lane] = symbol * states, symbol * stride
+                symbol = np.uint64(symbols[row[lane] * length + t])
+                own[lane], step[lane] = symbol * own_stride, symbol * stride
+            if not on_edges:
+                take_emissions(emission, own, states, leaving)
             # Near 0 the best scores keep their last digits, however long the sequence.
             peak = lowest
             for i in range(0, states * lanes, lanes):
@@ -101,7 +104,7 @@ def _best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores
             peak = where_larger(peak, lowest, peak, zero)
             for i in range(0, states * lanes, lanes):
                 here = load(arrival, i) - peak
-                store(ready, i, here if on_edges else here + gather(emission, own, i // lanes))
+                store(ready, i, here if on_edges else here + load(leaving, i))
             if t < shortest:
                 accumulate(taken, np.uint64(0), peak)
             else:
@@ -179,7 +182,7 @@ def _arrive(ready, moves, on_edges, step, states, arrival, came, place, width):
 
 
 @compiled
-def _k_best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scores):
+def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows, out, scores):
     # A way is numbered state * k + rank. Of equal scores the lower number comes first.
     k, states, length = out.shape[1], len(start), tokens.shape[1]
     arrival, ready = np.empty((states, k), start.dtype), np.empty((states, k), start.dtype)
@@ -195,7 +198,7 @@ def _k_best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scor
             scores[row, 0] = 0
             continue
         for t in range(end):
-            symbol = tokens[row, t]
+            symbol = np.uint64(tokens[row, t])
             # Near 0 the best scores keep their last digits, however long the sequence.
             offset = arrival.max()
             if offset == -np.inf:
@@ -206,7 +209,7 @@ def _k_best_rows(start, emission, moves, on_edges, tokens, ends, rows, out, scor
                 for rank in range(k):
                     ready[i, rank] = arrival[i, rank] - offset
                     if is_last or not on_edges:
-                        ready[i, rank] += emission[symbol * states + i]
+                        ready[i, rank] += emission[symbol * own_stride + i]
             if is_last:
                 break
             table = moves[symbol * states * states :] if on_edges else moves

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ...compat.numba_lanes import compiled, fill, gather, lanes_of, load, load_rows, store
+from ...compat.numba_lanes import compiled, fill, lanes_of, load, load_fours, load_rows, store
 
 if TYPE_CHECKING:
     from .forward_backward import Parameters
@@ -29,15 +29,14 @@ class Tables:
     def __init__(self, hmm: "Parameters", initial: Float[Tensor, "B H"] | None = None):
         self.initial = (hmm.start.unsqueeze(0) if initial is None else initial).contiguous().numpy(force=True)
         self.num_states = self.initial.shape[1]
-        lanes = 64 // self.initial.itemsize
         if hmm.edges is None:
-            emission = padded(hmm.emission.T, lanes)
+            emission = padded(hmm.emission.T)
             self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
             self.moves = panels(hmm.transition)
         else:
             # The last block of a symbol's entries ends within the next symbol's, or within the rest.
             self.emission, self.stride = None, np.uint64(self.num_states**2)
-            self.moves = np.append(flat(hmm.edges), np.zeros(lanes, self.initial.dtype))
+            self.moves = np.append(flat(hmm.edges), np.zeros(_num_lanes(hmm.edges), self.initial.dtype))
         self.operations = self.num_states * (self.num_states + 16)  # of a token, about
         self._hmm = hmm
 
@@ -52,8 +51,9 @@ def flat(table: Tensor) -> np.ndarray:
     return np.ascontiguousarray(table.numpy(force=True)).reshape(-1)
 
 
-def padded(table: Float[Tensor, "N M"], multiple: int) -> Float[np.ndarray, "N M"]:
-    """The table with columns of zeros after the last one, up to a multiple."""
+def padded(table: Float[Tensor, "N M"], multiple: int | None = None) -> Float[np.ndarray, "N M"]:
+    """The table with columns of zeros after the last one, up to a multiple: of the number of lanes, unless given."""
+    multiple = multiple or _num_lanes(table)
     rows, columns = table.shape
     wide = np.zeros((rows, columns + -columns % multiple), flat(table[:0]).dtype)
     wide[:, :columns] = table.numpy(force=True)
@@ -66,15 +66,18 @@ def panels(table: Float[Tensor, "N M"]) -> Float[np.ndarray, "M*N"]:
     return np.ascontiguousarray(wide.reshape(len(wide), -1, PANEL).transpose(1, 0, 2)).reshape(-1)
 
 
+def _num_lanes(table: Tensor) -> int:
+    return 64 // table.element_size()
+
+
 @compiled
 def take_emissions(emission, offset, states, out):
-    # The probability of each lane's symbol in every state.
+    # The entry of each lane's symbol in every state, from a table that is `padded` to the number of lanes.
     lanes = lanes_of(emission)
-    if states < np.uint64(5):  # a block takes as long as four vectors of single entries
-        for i in range(states):
-            store(out, i * lanes, gather(emission, offset, i))
-    else:
-        for i in range(np.uint64(0), states, lanes):
+    for i in range(np.uint64(0), states, lanes):
+        if states - i <= np.uint64(4):
+            load_fours(emission, offset, i, out, i * lanes)
+        else:
             load_rows(emission, offset, i, out, i * lanes)
 
 
