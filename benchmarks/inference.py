@@ -86,10 +86,13 @@ def _dynamax(hmm: HMM, tokens: np.ndarray) -> dict[str, Callable[[], Any]]:
     start, transition, log_emission = map(
         jax.numpy.asarray, (hmm.start, hmm.transition, np.log(np.maximum(hmm.emission.T, 1e-38)))
     )
-    rows = jax.numpy.asarray(tokens.astype(np.int32))
+    emission, rows = jax.numpy.asarray(hmm.emission), jax.numpy.asarray(tokens.astype(np.int32))
     found = {
         "log-likelihood": lambda row: hmm_filter(start, transition, log_emission[row]).marginal_loglik,
         "beliefs": lambda row: hmm_filter(start, transition, log_emission[row]).predicted_probs,
+        "next-token distributions": lambda row: (
+            hmm_filter(start, transition, log_emission[row]).predicted_probs @ emission
+        ),
         "posteriors": lambda row: hmm_smoother(start, transition, log_emission[row]).smoothed_probs,
         "Viterbi": lambda row: hmm_posterior_mode(start, transition, log_emission[row]),
     }

@@ -77,7 +77,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
     last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
     arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
     live, leaving = np.empty(lanes, moves.dtype), np.empty((states + lanes) * lanes, moves.dtype)
-    symbols = tokens.reshape(-1)
+    symbols, paths = tokens.reshape(-1), out.reshape(-1)
     # Lanes without a row in all groups take no room: what is stored for them is overwritten by what is stored next.
     width = min(lanes, np.uint64(len(rows)))
     came = np.empty(length * states * width + lanes, np.uint16)
@@ -127,15 +127,17 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
         for lane in range(count):
             if scores[row[lane], 0] == -np.inf:
                 end[lane] = 0
+            own[lane] = row[lane] * length
             for t in range(end[lane], length):
-                out[row[lane], 0, t] = 0
-        for back in range(length):
-            t = length - np.uint64(1) - back
+                paths[own[lane] + t] = 0
+        for back in range(end[0]):
+            t = end[0] - np.uint64(1) - back
+            earlier = (t - np.uint64(1)) * states * width
             for lane in range(count):
                 if t < end[lane]:
-                    out[row[lane], 0, t] = last[lane]
+                    paths[own[lane] + t] = last[lane]
                     if t > 0:
-                        last[lane] = came[((t - np.uint64(1)) * states + last[lane]) * width + lane]
+                        last[lane] = came[earlier + last[lane] * width + lane]
 
 
 @compiled
