@@ -34,9 +34,10 @@ class Tables:
             self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
             self.moves = panels(hmm.transition)
         else:
-            # The last block of a symbol's entries ends within the next symbol's, or within the rest.
             self.emission, self.stride = None, np.uint64(self.num_states**2)
-            self.moves = np.append(flat(hmm.edges), np.zeros(_num_lanes(hmm.edges), self.initial.dtype))
+            self.moves = flat(hmm.edges)
+            if self.num_states**2 < _num_lanes(hmm.edges):  # a block ends after the symbol
+                self.moves = np.append(self.moves, np.zeros(_num_lanes(hmm.edges), self.moves.dtype))
         self.operations = self.num_states * (self.num_states + 16)  # of a token, about
         self._hmm = hmm
 
@@ -53,10 +54,10 @@ def flat(table: Tensor) -> np.ndarray:
 
 def padded(table: Float[Tensor, "N M"], multiple: int | None = None) -> Float[np.ndarray, "N M"]:
     """The table with columns of zeros after the last one, up to a multiple: of the number of lanes, unless given."""
-    multiple = multiple or _num_lanes(table)
-    rows, columns = table.shape
-    wide = np.zeros((rows, columns + -columns % multiple), flat(table[:0]).dtype)
-    wide[:, :columns] = table.numpy(force=True)
+    values, multiple = table.numpy(force=True), multiple or _num_lanes(table)
+    rows, columns = values.shape
+    wide = np.zeros((rows, columns + -columns % multiple), values.dtype)
+    wide[:, :columns] = values
     return wide
 
 
@@ -119,8 +120,9 @@ def multiply_edges(lefts, edges, offset, block, out):
         store(out, j, zero)
     i, j = np.uint64(0), np.uint64(0)
     for first in range(np.uint64(0), states * states, lanes):
-        load_rows(edges, offset, first, block, np.uint64(0))
-        for k in range(min(lanes, states * states - first)):
+        begin = min(first, states * states - min(lanes, states * states))  # the last block ends with the symbol
+        load_rows(edges, offset, begin, block, np.uint64(0))
+        for k in range(first - begin, min(lanes, states * states - begin)):
             store(out, j * lanes, load(out, j * lanes) + load(lefts, i * lanes) * load(block, k * lanes))
             j += np.uint64(1)
             if j == states:
@@ -136,8 +138,9 @@ def multiply_edges_back(values, edges, offset, block, out):
     total = zero
     i, j = np.uint64(0), np.uint64(0)
     for first in range(np.uint64(0), states * states, lanes):
-        load_rows(edges, offset, first, block, np.uint64(0))
-        for k in range(min(lanes, states * states - first)):
+        begin = min(first, states * states - min(lanes, states * states))  # the last block ends with the symbol
+        load_rows(edges, offset, begin, block, np.uint64(0))
+        for k in range(first - begin, min(lanes, states * states - begin)):
             total = total + load(values, j * lanes) * load(block, k * lanes)
             j += np.uint64(1)
             if j == states:

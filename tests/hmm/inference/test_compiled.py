@@ -41,6 +41,21 @@ def test_a_row_is_the_same_to_the_last_bit_alone_among_others_and_in_any_thread(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("states", [1, 2, 3, 4, 5, 8, 9, 16, 17, 21, 37])
+def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dtype, monkeypatch):
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-13}
+    lengths = 5 * torch.arange(19) % 24
+    for hmm in (processes.random(states, 7, alpha=0.5, seed=1), random_edges(states, 3, seed=2)):
+        tokens = torch.from_numpy(hmm.sample(19, 23, seed=3).astype(int))
+        for name in ("log_likelihood", "beliefs", "posteriors", "next_token_probs"):
+            compiled = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
+            with monkeypatch.context() as patch:
+                patch.setattr(fused_filter, "serves", lambda *tables: False)
+                called = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
+            torch.testing.assert_close(compiled, called, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @hmms
 def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
     tokens = torch.from_numpy(hmm.sample(40, 30, seed=4).astype(int))
