@@ -158,11 +158,12 @@ def _rows_loader(array, offset, out, width: int):
 
 
 @_instruction
-def store_rows(context, array, at, out, offset, index):
-    """The inverse of [`load_rows`]: `out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order."""
+def store_rows(context, array, at, out, offset, index, count):
+    """The inverse of [`load_rows`], for the first `count` lanes: `out[offset[l] + index:]` is lane `l` of the vectors
+    at `array[at:]` in order."""
 
     def generate(context, builder, signature, arguments):
-        array_value, at, out_value, offset_value, index = arguments
+        array_value, at, out_value, offset_value, index, count = arguments
         lanes = Lanes(array.dtype)
         first = builder.gep(_data(context, builder, array, array_value), [at])
         vectors = [
@@ -172,11 +173,12 @@ def store_rows(context, array, at, out, offset, index):
         base = builder.gep(_data(context, builder, out, out_value), [index])
         offsets = _data(context, builder, offset, offset_value)
         for lane, row in enumerate(_transposed(builder, vectors)):
-            place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
-            _store_vector(context, builder, lanes, row, place)
+            with builder.if_then(builder.icmp_unsigned("<", ir.Constant(count.type, lane), count), likely=True):
+                place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
+                _store_vector(context, builder, lanes, row, place)
         return context.get_dummy_value()
 
-    return types.void(array, types.uintp, out, offset, types.uintp), generate
+    return types.void(array, types.uintp, out, offset, types.uintp, types.uintp), generate
 
 
 def _transposed(builder, vectors: list) -> list:
@@ -327,10 +329,11 @@ if vars(numba.config)["DISABLE_JIT"]:
         rows = np.stack([array[int(start + index) : int(start + index) + 4] for start in offset])
         out[int(at) : int(at) + rows.size] = rows.T.reshape(-1)
 
-    def store_rows(array, at, out, offset, index) -> None:
-        """`out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order."""
+    def store_rows(array, at, out, offset, index, count) -> None:
+        """`out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order, for the first `count`."""
         lanes = int(lanes_of(array))
-        for start, row in zip(offset, array[int(at) : int(at) + lanes**2].reshape(lanes, lanes).T, strict=True):
+        rows = array[int(at) : int(at) + lanes**2].reshape(lanes, lanes).T
+        for start, row in zip(offset[: int(count)], rows, strict=False):
             out[int(start + index) : int(start + index) + lanes] = row
 
     def fill(array, value):

@@ -175,7 +175,7 @@ def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, 
             for index in range(end[0] * lanes, length * lanes):
                 room.scale[index] = 1
             for t in range(np.uint64(0), length, lanes):
-                _write_block(room.scale, t * lanes, t, length, scales, room.place)
+                _write_block(room.scale, t * lanes, t, length, scales, room.place, count)
         for lane in range(count if positions > 0 else np.uint64(0)):
             begin = room.begin[lane]
             for index in range(begin + (end[0] + np.uint64(1)) * width, begin + positions * width):
@@ -208,7 +208,7 @@ def take_rows(rows, first, ends, row, end):
 
 @compiled
 def _take_rows(room, rows, first, ends, length, entries):
-    # The same, with the length of the row that they repeat: they write what the last row writes.
+    # The same, with the length of the row that they repeat, so that they end with it; they write nothing.
     count = take_rows(rows, first, ends, room.row, room.end)
     for lane in range(np.uint64(len(room.row))):
         room.end[lane] = room.end[min(lane, count - np.uint64(1))]
@@ -238,7 +238,7 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             for j in range(width):
                 store(ring, ((t * width + j) & mask) * lanes, load(source, j * lanes))
             while written + lanes <= (t + np.uint64(1)) * width:
-                store_rows(ring, (written & mask) * lanes, out, room.begin, written)
+                store_rows(ring, (written & mask) * lanes, out, room.begin, written, count)
                 written += lanes
         if t == end[0]:
             break
@@ -263,9 +263,8 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             store(room.scale, t * lanes, where_larger(is_live, zero, total, one))
             for j in range(0, states * lanes, lanes):
                 store(belief, j, where_larger(is_live, zero, load(work, j) * factor * inverse, load(belief, j)))
-    _write_block(
-        ring, (written & mask) * lanes, written, min(positions, end[0] + np.uint64(1)) * width, out, room.begin
-    )
+    stop = min(positions, end[0] + np.uint64(1)) * width
+    _write_block(ring, (written & mask) * lanes, written, stop, out, room.begin, count)
 
 
 @compiled
@@ -315,7 +314,7 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
             store(ring, at, load(ring, at) * inverse)
         while high >= start + lanes:
             high -= lanes
-            _write_block(ring, (high & mask) * lanes, high, stop, out, room.begin)
+            _write_block(ring, (high & mask) * lanes, high, stop, out, room.begin, count)
 
 
 @compiled
@@ -378,12 +377,12 @@ def _read_block(table, begin, m, stop, out, at):
 
 
 @compiled
-def _write_block(vectors, at, m, stop, out, begin):
-    # The inverse.
+def _write_block(vectors, at, m, stop, out, begin, count):
+    # The inverse, for the first `count` lanes.
     lanes = lanes_of(vectors)
     if m + lanes <= stop:
-        store_rows(vectors, at, out, begin, m)
+        store_rows(vectors, at, out, begin, m, count)
     elif m < stop:
         for k in range(stop - m):
-            for lane in range(lanes):
+            for lane in range(count):
                 out[begin[lane] + m + k] = vectors[at + k * lanes + lane]

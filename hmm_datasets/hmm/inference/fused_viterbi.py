@@ -123,7 +123,8 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
                                 best, chosen = value, i
                         scores[row[lane], 0], last[lane] = best + taken[lane], chosen
             if t + np.uint64(1) < end[0]:
-                _arrive(ready, moves, on_edges, step, states, arrival, came, t * states, width)
+                place = (t + np.uint64(1)) * states
+                _arrive(ready, moves, on_edges, step, states, arrival, came, place, width)
         for lane in range(count):
             if scores[row[lane], 0] == -np.inf:
                 end[lane] = 0
@@ -132,12 +133,12 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
                 paths[own[lane] + t] = 0
         for back in range(end[0]):
             t = end[0] - np.uint64(1) - back
-            earlier = (t - np.uint64(1)) * states * width
+            place = t * states * width
             for lane in range(count):
                 if t < end[lane]:
                     paths[own[lane] + t] = last[lane]
                     if t > 0:
-                        last[lane] = came[earlier + last[lane] * width + lane]
+                        last[lane] = came[place + last[lane] * width + lane]
 
 
 @compiled
