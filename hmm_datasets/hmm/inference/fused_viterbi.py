@@ -83,14 +83,14 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
     came = np.empty(length * states * width + lanes, np.uint16)
     for first in range(0, len(rows), lanes):
         count = take_rows(rows, np.uint64(first), ends, row, end)
-        shortest = end[count - np.uint64(1)]
+        shortest, longest = end[count - np.uint64(1)], end[0]
         taken[:] = 0
         last[:] = 0
         for lane in range(count):
             scores[row[lane], 0] = 0
         for j in range(states):
             store(arrival, j * lanes, fill(moves, start[j]))
-        for t in range(end[0]):
+        for t in range(longest):
             for lane in range(lanes):
                 symbol = np.uint64(symbols[row[lane] * length + t])
                 own[lane], step[lane] = symbol * own_stride, symbol * stride
@@ -122,7 +122,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
                             if value > best:
                                 best, chosen = value, i
                         scores[row[lane], 0], last[lane] = best + taken[lane], chosen
-            if t + np.uint64(1) < end[0]:
+            if t + np.uint64(1) < longest:
                 place = (t + np.uint64(1)) * states
                 _arrive(ready, moves, on_edges, step, states, arrival, came, place, width)
         for lane in range(count):
@@ -131,8 +131,8 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
             own[lane] = row[lane] * length
             for t in range(end[lane], length):
                 paths[own[lane] + t] = 0
-        for back in range(end[0]):
-            t = end[0] - np.uint64(1) - back
+        for back in range(longest):
+            t = longest - np.uint64(1) - back
             place = t * states * width
             for lane in range(count):
                 if t < end[lane]:

@@ -79,6 +79,17 @@ def test_the_paths_of_few_rows_are_those_of_many():
         assert (few.log_probability == whole.log_probability[:count]).all()
 
 
+def test_rows_beside_an_impossible_one_keep_their_results():
+    hmm = HMMS["left to right"]
+    tokens = hmm.sample(40, 12, seed=5).astype(int)
+    tokens[0] = tokens[1, ::-1]
+    assert hmm.log_likelihood(tokens)[0] == -torch.inf
+    for name in ("log_likelihood", "beliefs", "posteriors", "viterbi"):
+        found, alone = getattr(hmm, name)(tokens), getattr(hmm, name)(tokens[1:])
+        for with_it, without in zip(*((x if name == "viterbi" else (x,)) for x in (found, alone)), strict=True):
+            assert (with_it[1:] == without).all(), name
+
+
 def test_a_gradient_is_computed_by_torch():
     parameters = HMMS["states"].parameters()
     parameters.transition.requires_grad_()
