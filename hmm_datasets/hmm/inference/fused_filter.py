@@ -308,10 +308,10 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
             store(ring, at, here * found)
             total = total + here * found
         # The sums are 1 up to rounding of the scales, which accumulates with the length.
-        inverse = where_larger(total, zero, one / total, zero)
+        factor, inverse = _reciprocal(out, total)
         for j in range(states):
             at = ((start + j) & mask) * lanes
-            store(ring, at, load(ring, at) * inverse)
+            store(ring, at, load(ring, at) * factor * inverse)
         while high >= start + lanes:
             high -= lanes
             _write_block(ring, (high & mask) * lanes, high, stop, out, room.begin, count)
