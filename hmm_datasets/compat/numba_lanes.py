@@ -145,13 +145,12 @@ def _rows_loader(array, offset, out, width: int):
         rows = []
         for lane in range(lanes.count):
             place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
-            kind = ir.VectorType(_KINDS[lanes.dtype], width).as_pointer()
-            rows.append(builder.load(builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8))
+            rows.append(_load_vector(builder, lanes, place, width))
         # Vector `k` begins as the rows of the lanes `k`, `k + width` and so on, one after the other.
         vectors = _transposed(builder, [_joined(builder, rows[k::width]) for k in range(width)])
         first = builder.gep(_data(context, builder, out, out_value), [at])
         for number, vector in enumerate(vectors):
-            _store_vector(context, builder, lanes, vector, _entry(builder, first, number * lanes.count))
+            _store_vector(builder, lanes, vector, _entry(builder, first, number * lanes.count))
         return context.get_dummy_value()
 
     return types.void(array, offset, types.uintp, out, types.uintp), generate
@@ -167,7 +166,7 @@ def store_rows(context, array, at, out, offset, index, count):
         lanes = Lanes(array.dtype)
         first = builder.gep(_data(context, builder, array, array_value), [at])
         vectors = [
-            _load_vector(context, builder, lanes, _entry(builder, first, number * lanes.count))
+            _load_vector(builder, lanes, _entry(builder, first, number * lanes.count), lanes.count)
             for number in range(lanes.count)
         ]
         base = builder.gep(_data(context, builder, out, out_value), [index])
@@ -175,7 +174,7 @@ def store_rows(context, array, at, out, offset, index, count):
         for lane, row in enumerate(_transposed(builder, vectors)):
             with builder.if_then(builder.icmp_unsigned("<", ir.Constant(count.type, lane), count), likely=True):
                 place = builder.gep(base, [builder.load(_entry(builder, offsets, lane))])
-                _store_vector(context, builder, lanes, row, place)
+                _store_vector(builder, lanes, row, place)
         return context.get_dummy_value()
 
     return types.void(array, types.uintp, out, offset, types.uintp, types.uintp), generate
@@ -216,14 +215,13 @@ def _entry(builder, pointer, number: int):
     return builder.gep(pointer, [ir.Constant(ir.IntType(64), number)])
 
 
-def _load_vector(context, builder, lanes: Lanes, place):
-    kind = context.get_value_type(lanes).as_pointer()
+def _load_vector(builder, lanes: Lanes, place, width: int):
+    kind = ir.VectorType(_KINDS[lanes.dtype], width).as_pointer()
     return builder.load(builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8)
 
 
-def _store_vector(context, builder, lanes: Lanes, vector, place) -> None:
-    kind = context.get_value_type(lanes).as_pointer()
-    builder.store(vector, builder.bitcast(place, kind), align=lanes.dtype.bitwidth // 8)
+def _store_vector(builder, lanes: Lanes, vector, place) -> None:
+    builder.store(vector, builder.bitcast(place, vector.type.as_pointer()), align=lanes.dtype.bitwidth // 8)
 
 
 @_instruction

@@ -88,13 +88,13 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
             raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
         beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
         tokens = tokens.masked_fill(beyond, 0)
-        given = None
     if tokens.numel() == 0:
         return tokens, lengths
     # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
-    # Bytes are compared many at a time.
-    values = given if given is not None else tokens.numpy() if tokens.device.type == "cpu" else tokens
-    least, most = values.min(), values.max()
+    # Bytes as they were given are compared many at a time.
+    if given is None or lengths is not None:
+        given = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    least, most = given.min(), given.max()
     if least < 0 or most >= num_symbols:
         row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()
         raise InputError(

@@ -167,8 +167,7 @@ class Family(Process):
         distribution = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
         for begin, end, index in group_runs(self.group, first, step, batch):
             parameters = self.hmm_at(seed, index).parameters(device=values.device)
-            beliefs = inference.beliefs(parameters, values[begin:end])
-            distribution[begin:end] = inference.next_token_probs(parameters, beliefs)
+            distribution[begin:end] = inference.predictions(parameters, values[begin:end])
         return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
 
     def _check_group(self) -> None:

@@ -86,7 +86,7 @@ def smooth_rows(
     out = _empty((*tokens.shape, tables.num_states), tables)
     shared = tables.initial, tables.emission, tables.moves, tables.to_previous, tables.stride
     work = lambda *rows: _smooth_rows(*shared, *rows, out.reshape(-1))  # noqa: E731
-    run_rows(tokens, lengths, 2 * tables.operations, work)
+    run_rows(tokens, lengths, 2 * operations(tables.num_states), work)
     return torch.from_numpy(out)
 
 
@@ -98,14 +98,19 @@ def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
 def _run(tables: Tables, tokens, lengths, readout, out, scales, totals) -> None:
     shared = tables.initial, tables.emission, tables.moves, tables.stride, readout
     views = out.reshape(-1), np.uint64(out.shape[2]), scales.reshape(-1), totals
-    operations = tables.operations + (0 if readout is None else tables.num_states * out.shape[2])
-    run_rows(tokens, lengths, operations, lambda *rows: _filter_rows(*shared, *rows, *views))
+    number = operations(tables.num_states) + (0 if readout is None else tables.num_states * out.shape[2])
+    run_rows(tokens, lengths, number, lambda *rows: _filter_rows(*shared, *rows, *views))
 
 
-def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, operations: int, work) -> None:
+def operations(num_states: int) -> int:
+    """What a step of a sequence takes, about: a product for each pair of states, and as much as 16 for each state."""
+    return num_states * (num_states + 16)
+
+
+def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, number: int, work) -> None:
     """Call `work(tokens, lengths, rows)` for parts of the rows, each in a thread; rows of similar lengths together.
 
-    A token takes about so many `operations`; there are as many threads as have enough to do.
+    A token takes about this `number` of [`operations`]; there are as many threads as have enough to do.
     """
     batch, length = tokens.shape
     if lengths is None:
@@ -114,7 +119,7 @@ def run_rows(tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, opera
         ends = lengths.numpy()
         order = np.argsort(-ends, kind="stable")
     values = np.ascontiguousarray(tokens.numpy())
-    threads = min(torch.get_num_threads(), 1 + tokens.numel() * operations // _MIN_WORK)
+    threads = min(torch.get_num_threads(), 1 + tokens.numel() * number // _MIN_WORK)
     # Every thread gets its share of the long rows and of the short ones.
     in_parallel(lambda part: work(values, ends, order[part::threads].copy()), range(threads), threads)
 
@@ -198,20 +203,19 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, ro
 
 @compiled
 def take_rows(rows, first, ends, row, end):
-    # The rows of the lanes; lanes without a row repeat the last one, with length 0.
+    # The rows of the lanes and their lengths; lanes without a row repeat the last one.
     count = min(np.uint64(len(row)), np.uint64(len(rows)) - first)
     for lane in range(np.uint64(len(row))):
         row[lane] = rows[first + min(lane, count - np.uint64(1))]
-        end[lane] = ends[row[lane]] if lane < count else 0
+        end[lane] = ends[row[lane]]
     return count
 
 
 @compiled
 def _take_rows(room, rows, first, ends, length, entries):
-    # The same, with the length of the row that they repeat, so that they end with it; they write nothing.
+    # The same, and where they begin in the result and among the tokens.
     count = take_rows(rows, first, ends, room.row, room.end)
     for lane in range(np.uint64(len(room.row))):
-        room.end[lane] = room.end[min(lane, count - np.uint64(1))]
         room.begin[lane], room.place[lane] = room.row[lane] * entries, room.row[lane] * length
     return count
 
@@ -259,7 +263,7 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             for j in range(0, states * lanes, lanes):
                 store(belief, j, load(work, j) * factor * inverse)
         else:
-            is_live = _live(room, t)
+            is_live = live_lanes(end, t, room.live)
             store(room.scale, t * lanes, where_larger(is_live, zero, total, one))
             for j in range(0, states * lanes, lanes):
                 store(belief, j, where_larger(is_live, zero, load(work, j) * factor * inverse, load(belief, j)))
@@ -294,7 +298,7 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
             for j in range(0, states * lanes, lanes):
                 store(work, j, load(work, j) * load(weight, j))
         factor, inverse = _reciprocal(out, load(room.scale, t * lanes))
-        is_live = _live(room, t)
+        is_live = live_lanes(end, t, room.live)
         total = zero
         for j in range(states):
             # In a state of belief p the value is at most 1 / p. In an impossible state it has no bound, and infinity
@@ -357,11 +361,11 @@ def _find_offsets(room, symbols, t, stride):
 
 
 @compiled
-def _live(room, t):
+def live_lanes(end, t, live):
     # 1 in the lanes whose rows have a token at `t`, else 0.
-    for lane in range(np.uint64(len(room.row))):
-        room.live[lane] = t < room.end[lane]
-    return load(room.live, np.uint64(0))
+    for lane in range(np.uint64(len(end))):
+        live[lane] = t < end[lane]
+    return load(live, np.uint64(0))
 
 
 @compiled

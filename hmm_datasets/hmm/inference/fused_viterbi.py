@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...compat.numba_lanes import accumulate, compiled, fill, gather, lanes_of, load, store, where_larger
-from .fused_filter import run_rows, take_rows
+from .fused_filter import live_lanes, operations, run_rows, take_rows
 from .lane_tables import flat, padded, take_emissions
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def best_paths(
     scores = torch.empty(batch, k, dtype=torch.float64)
     shared = tables.start, tables.emission, tables.stride, tables.moves, tables.on_edges
     kernel = _best_rows if k == 1 else _k_best_rows
-    operations = k * len(tables.start) * (len(tables.start) + 16)
-    run_rows(tokens, lengths, operations, lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy()))
+    work = lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy())  # noqa: E731
+    run_rows(tokens, lengths, k * operations(len(tables.start)), work)
     return states, scores
 
 
@@ -108,9 +108,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
             if t < shortest:
                 accumulate(taken, np.uint64(0), peak)
             else:
-                for lane in range(lanes):
-                    live[lane] = t < end[lane]
-                accumulate(taken, np.uint64(0), where_larger(load(live, np.uint64(0)), zero, peak, zero))
+                accumulate(taken, np.uint64(0), where_larger(live_lanes(end, t, live), zero, peak, zero))
             if t + np.uint64(1) >= shortest:
                 for lane in range(count):
                     if t + np.uint64(1) == end[lane]:

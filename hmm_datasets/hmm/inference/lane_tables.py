@@ -38,7 +38,6 @@ class Tables:
             self.moves = flat(hmm.edges)
             if self.num_states**2 < _num_lanes(hmm.edges):  # a block ends after the symbol
                 self.moves = np.append(self.moves, np.zeros(_num_lanes(hmm.edges), self.moves.dtype))
-        self.operations = self.num_states * (self.num_states + 16)  # of a token, about
         self._hmm = hmm
 
     @property
