@@ -224,7 +224,7 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
         best[:] = -np.inf
         chosen[:] = 0
         for i in range(states):
-            _insert(ready[i], start[0] * 0, i * k, best, chosen)
+            _insert(ready[i], start.dtype.type(0), i * k, best, chosen)
         for rank in range(k):
             if best[rank] == -np.inf:
                 break

@@ -17,6 +17,11 @@ from hmm_datasets.hmm.model import HMM
 TINY = {
     "dense": processes.random(3, 3, alpha=0.5, seed=3),
     "left to right": LEFT_TO_RIGHT,
+    "starts in the last state": HMM(
+        start=[0, 0, 1],
+        transition=[[0.5, 0.5, 0], [0, 0.5, 0.5], [0.4, 0, 0.6]],
+        emission=[[1, 0], [0, 1], [0.3, 0.7]],
+    ),
     "one state": HMM(transition=[[1.0]], emission=[[0.2, 0.8]]),
     "even": processes.even(0.3),
     "dense edges": random_edges(3, 2, seed=5),
