@@ -250,6 +250,7 @@ def rename_symbols(stream, num_symbols, group, seed, first, step, out):
 @numba.njit(cache=True, nogil=True)
 def share_rest(weights, order):
     # What each row lacks to 2^32 is shared evenly by its positive entries; the remainder goes to the first in `order`.
+    # Where a row exceeds 2^32, no entry falls below zero: what a small one cannot give, the largest gives.
     for r in range(weights.shape[0]):
         rest, support = np.int64(1 << 32), 0
         for x in range(weights.shape[1]):
@@ -259,7 +260,11 @@ def share_rest(weights, order):
         share = rest // support
         extra = rest - share * support
         for rank in range(support):
-            weights[r, order[r, rank]] += share + (1 if rank < extra else 0)
+            entry = order[r, rank]
+            weights[r, entry] += share + (1 if rank < extra else 0)
+            if weights[r, entry] < 0:
+                weights[r, order[r, 0]] += weights[r, entry]
+                weights[r, entry] = 0
 
 
 @numba.njit(cache=True, nogil=True)

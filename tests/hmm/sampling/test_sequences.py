@@ -124,6 +124,18 @@ def test_integer_weights_sum_to_two_to_the_32_and_move_no_probability_far(values
     assert np.abs(weights.astype(float) - distribution * 2**32).max() <= len(distribution) + 1 + slack
 
 
+def test_a_rare_symbol_beside_a_sum_above_one_is_not_drawn_as_often_as_the_others():
+    rows = np.array(
+        [[0.5000000007, 0.5, 2.9e-10, 0.0], [1.0000000009, 2.4e-10, 0, 0], [0.5, 0.5000000005, 2.9e-10, 4e-10]]
+    )
+    weights = integer_weights(rows)
+    assert [sum(row) for row in weights.tolist()] == [2**32] * 3
+    assert np.abs(weights.astype(float) - rows * 2**32).max() < 5
+    table = AliasTable.from_probabilities(rows)
+    assert [masses(table, row, 4) for row in range(3)] == (weights << np.uint64(2)).tolist()
+    assert HMM(transition=[[1]], emission=rows[:1]).sample(10, 10_000).max() == 1
+
+
 def test_what_rounding_leaves_goes_to_the_largest_and_of_equals_to_the_first():
     distribution = np.tile([0.004, 0.016], 50)
     floors = [int(p * 2**32) for p in distribution]
