@@ -329,7 +329,10 @@ def chain_with_stationary(stationary: Any, *, alpha: float = 1.0, seed: int = 0,
     flow = _dirichlet_rows(1, len(wanted), alpha, seed, index)
     error = scale_to_marginals(flow, wanted, 10_000)
     if not error < 1e-9:
-        raise InputError(f"alpha={alpha}: scaling leaves an error of {error:.1g}; expected a larger alpha")
+        raise InputError(
+            f"alpha={alpha} and a least probability of {wanted.min():.1g}: scaling leaves an error of {error:.1g}; "
+            "expected a larger alpha, or larger probabilities"
+        )
     return MarkovChain(flow / wanted[:, None], wanted)
 
 

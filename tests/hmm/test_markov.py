@@ -103,6 +103,10 @@ GOLDEN = [
         (lambda: random_markov_chain(1, 5, alpha=0), "alpha is 0"),
         (lambda: zipf_chain(5, exponent=-1), "exponent is -1"),
         (lambda: chain_with_stationary([0, 1]), r"stationary\[0\] is 0"),
+        (
+            lambda: chain_with_stationary([5e-324, 5e-324, 1]),
+            "least probability of 5e-324: scaling leaves an error of inf",
+        ),
         (lambda: MarkovChain(np.eye(2)).next_token_probs([[2]]), "tokens"),
         (lambda: random_markov_chain(4, 9).beliefs([[0]]), "6,561 contexts; expected at most 4,096"),
     ],

@@ -196,7 +196,7 @@ def split_codes(tokens, sizes, out):
 def scale_to_marginals(table, marginal, rounds):
     """Scale rows and columns of a positive `table` (n, n), in place, until both have the sums `marginal` (n,).
 
-    Returns the largest relative error of a column; rows are exact up to rounding.
+    Returns the largest relative error of a column, rows are exact up to rounding; infinity where a sum underflows.
     """
     size = len(table)
     worst = np.inf
@@ -205,12 +205,16 @@ def scale_to_marginals(table, marginal, rounds):
             total = 0.0
             for r in range(size):
                 total += table[r, x]
+            if total == 0:
+                return np.inf
             for r in range(size):
                 table[r, x] *= marginal[x] / total
         for r in range(size):
             total = 0.0
             for x in range(size):
                 total += table[r, x]
+            if total == 0:
+                return np.inf
             for x in range(size):
                 table[r, x] *= marginal[r] / total
         worst = 0.0
