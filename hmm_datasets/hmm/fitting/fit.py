@@ -1,9 +1,9 @@
 """Fitting an HMM by Baum-Welch: full batch or stochastic, with Dirichlet priors, on one process or many, resumable.
 
-In full batch an epoch is one step of EM, and never lowers the log-posterior, which is part of the history. With
-`update_every=k` the sequences are shuffled in every epoch and the tables are updated after every `k` batches, by
-online EM (Cappé and Moulines, J. R. Stat. Soc. B 71, 2009). With `c_t` the expected counts of the batches under the
-tables `θ_t`, scaled up to all sequences,
+In full batch an epoch is one step of EM, and never lowers the log-posterior, which is part of the history, except by
+rounding: about 1e-8 of it in float32. With `update_every=k` the sequences are shuffled in every epoch and the tables
+are updated after every `k` batches, by online EM (Cappé and Moulines, J. R. Stat. Soc. B 71, 2009). With `c_t` the
+expected counts of the batches under the tables `θ_t`, scaled up to all sequences,
 
     S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = (t + step_offset)^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
 
@@ -12,9 +12,11 @@ infinite and that of their squares finite, as the convergence of stochastic appr
 1951). With `update_rule="replace"` the tables are the mode given `c_t`, not scaled up, and the pseudocounts alone, as
 in libraries that fit a few batches at a time; this does not converge.
 
-The recursions run in float32 by default, which is twice as fast as float64. Beliefs are rescaled at every step, so
-rounding errors do not accumulate: the log-likelihood agreed with that of float64 to 1e-9 after 60 epochs at 50 states,
-and after 30 epochs at 200. Use float64 for tables with probabilities below 1e-30, which can arise with pseudocount 0.
+The recursions run in float32 by default, which is twice as fast as float64. Beliefs and backward values are rescaled
+as they go, and counts are added in float64 after every few tokens, so rounding errors do not accumulate with the
+length of the sequences: the counts are exact to about 1e-6 of their value in rows of ten thousand tokens as in rows of
+two million. Use float64 for states that are kept for many thousand tokens, and for tables with probabilities below
+1e-30, which can arise with pseudocount 0.
 
 An epoch costs `6 N L H^2` operations in matrix products, and memory is `O(B L H)` for each batch being processed.
 `hmm_datasets.hmm.fitting.baum_welch` describes how batches are shared among threads and processes, and why the result

@@ -30,6 +30,8 @@ from torch import Tensor
 from . import fused_counts, fused_filter
 
 _WORK_BYTES = 1 << 26  # of the matrices gathered at one step
+_BAG = 32  # weights that are added in their own type; their sums are added in float64
+_PIECE = 1 << 14  # tokens whose moves are counted by one product
 
 
 @dataclass(frozen=True)
@@ -311,26 +313,32 @@ def _smooth_by_time(
     # The inverse of the smallest numbers overflows, and infinity times 0 is NaN.
     largest = torch.finfo(scale_TB.dtype).max
     inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=largest), 0).unsqueeze(2)
-    flow_HH = torch.zeros_like(hmm.transition)
+    flow_HH, total_HH = torch.zeros_like(hmm.transition), torch.zeros_like(hmm.transition, dtype=torch.float64)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
     value_BH = torch.ones_like(arriving_BH)
     bound = _bound(hmm)
     for t in reversed(range(length)):
         rows = num_live[t]
         value = value_BH[:rows]
-        filtered_TBH[t, :rows].mul_(value)
+        posterior = filtered_TBH[t, :rows].mul_(value)
+        if t % fused_counts.BLOCK == 0:
+            value.div_(_divisor(posterior.sum(1))).clamp_(max=bound)
         if t > 0:
             arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
             flow_HH.addmm_(filtered_TBH[t - 1, :rows].T, arriving)
             torch.mm(arriving, to_previous, out=value)
+        if t % fused_counts.BLOCK == 0:
+            total_HH += flow_HH
+            flow_HH.zero_()
     start = filtered_TBH[0, : num_live[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
-    return start, flow_HH.mul_(hmm.transition), _sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
+    emitted = _sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
+    return start, total_HH.mul_(hmm.transition).to(start.dtype), emitted
 
 
 def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], num_symbols: int) -> Tensor:
     # (H, E): for each symbol the sum of the weights where it occurs. The order of addition is fixed on a GPU too,
-    # where index_add_ would add in any order.
+    # where index_add_ would add in any order. Only few weights are added in their own type, then in float64.
     live, states = sum(num_live), weight_TBH.shape[2]
     if live == 0:
         return weight_TBH.new_zeros(states, num_symbols)
@@ -340,8 +348,13 @@ def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], 
         symbols_TB = symbols_TB.masked_fill(ended, num_symbols)
     symbols, indices = symbols_TB.flatten().sort(stable=True)
     firsts = torch.searchsorted(symbols, torch.arange(num_symbols, device=symbols.device))
-    indices = indices[:live]
-    return torch.nn.functional.embedding_bag(indices, weight_TBH.view(-1, states), firsts, mode="sum").T.contiguous()
+    ranks = torch.arange(live, device=symbols.device) - firsts[symbols[:live]]
+    pieces = (ranks % _BAG == 0).nonzero().squeeze(1)
+    sums = torch.nn.functional.embedding_bag(indices[:live], weight_TBH.view(-1, states), pieces, mode="sum")
+    firsts = torch.searchsorted(symbols[pieces], torch.arange(num_symbols, device=symbols.device))
+    pieces = torch.arange(len(sums), device=symbols.device)
+    total = torch.nn.functional.embedding_bag(pieces, sums.double(), firsts, mode="sum")
+    return total.to(sums.dtype).T.contiguous()
 
 
 def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
@@ -351,14 +364,21 @@ def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | Non
     if lengths is not None:
         live = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
     live = live & (filtered.log_scale > -torch.inf)
-    edges = torch.zeros_like(hmm.edges)
+    # The posteriors sum to 1 but for rounding of the scales, which accumulates with the length.
+    scale = filtered.log_scale.exp() * torch.einsum("bth,bth->bt", filtered.beliefs[:, 1:], values[:, 1:])
+    edges = torch.zeros_like(hmm.edges, dtype=torch.float64)
     for symbol, moves in enumerate(hmm.edges):
         rows, positions = ((tokens == symbol) & live).nonzero(as_tuple=True)
-        arriving = values[rows, positions + 1] / filtered.log_scale[rows, positions].exp().unsqueeze(1)
-        edges[symbol] = filtered.beliefs[rows, positions].T @ arriving.clamp_(max=_bound(hmm)) * moves
-    start = (filtered.beliefs[:, 0] * values[:, 0]).sum(0)
+        for row, position in zip(rows.split(_PIECE), positions.split(_PIECE), strict=True):
+            arriving = values[row, position + 1] / _divisor(scale[row, position])
+            leaving = filtered.beliefs[row, position].double()
+            edges[symbol] += leaving.T @ arriving.clamp_(max=_bound(hmm)).double()
+        edges[symbol] *= moves
+    start = filtered.beliefs[:, 0] * values[:, 0]
+    start = (start / _divisor(start.sum(1))).sum(0)
     scores = filtered.log_scale.double().sum(1)
-    return ExpectedCounts(start, edges.sum(0), edges.sum(2).T.contiguous(), scores, edges)
+    tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous()))
+    return ExpectedCounts(start, *tables, scores, edges.to(start.dtype))
 
 
 def _num_live(lengths: Tensor, length: int) -> list[int]:
