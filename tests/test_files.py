@@ -10,6 +10,7 @@ from hmm_datasets.files import (
     append_jsonl,
     atomic_file,
     atomic_folder,
+    inside,
     read_json,
     read_jsonl,
     write_json,
@@ -230,3 +231,61 @@ def test_a_recipe_runs_or_ends_in_one_line(tmp_path, warm_python, child_environm
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, output, errors)
+
+
+# Names that were read from files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "",
+            ".",
+            "..",
+            "../a",
+            "a/../../b",
+            "a/./b",
+            "a//b",
+            "/etc/passwd",
+            "a\\b",
+            "a\0b",
+            "a\nb",
+            "\ud800",
+            "a" * 256,
+        ),
+        *(None, 3, ["a"]),
+    ],
+    ids=ascii,
+)
+def test_a_name_from_a_file_stays_in_its_folder(tmp_path, name):
+    message = error(inside, tmp_path, name, tmp_path / "index.json")
+    assert message.startswith(f"{tmp_path / 'index.json'}: names {ascii(name)[:200]}")
+    assert inside(tmp_path, "a/b..c d.txt") == tmp_path / "a/b..c d.txt"
+
+
+def test_a_link_that_was_named_in_a_file_stays_in_its_folder(tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "within").mkdir(parents=True)
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "here").symlink_to("within")
+    (folder / "loop").symlink_to("loop")
+    (tmp_path / "linked").symlink_to(folder)
+    for name in ("out", "out/file"):
+        assert "outside" in error(inside, folder, name)
+    assert inside(tmp_path / "linked", "here/file") == tmp_path / "linked/here/file"
+    assert inside(folder, "loop") == folder / "loop"
+    # A link that is moved or deleted is not followed.
+    assert inside(folder, "out", as_link=True) == folder / "out"
+    assert "outside" in error(lambda: inside(folder, "out/file", as_link=True))
+
+
+def test_a_snapshot_of_the_hub_cache_names_its_blobs(tmp_path):
+    repository, other = tmp_path / "models--a--b", tmp_path / "models--c--d"
+    snapshot = repository / "snapshots" / "0123"
+    for folder in (snapshot, repository / "blobs", other / "blobs"):
+        folder.mkdir(parents=True)
+    (snapshot / "whole").symlink_to("../../blobs/4567")
+    (snapshot / "other").symlink_to("../../../models--c--d/blobs/4567")
+    assert inside(snapshot, "whole") == snapshot / "whole"
+    assert "outside" in error(inside, snapshot, "other")
