@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import launch_environment
 from .errors import InputError
-from .files import read_json, write_json
+from .files import inside, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,8 +59,7 @@ def digest_problems(folder: str | os.PathLike) -> list[str]:
     if not isinstance(expected, dict):
         raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
     for name in expected:
-        if name == "" or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise InputError(f"{folder / DIGESTS_NAME}: {name!r} is not a file of this folder; copy the folder again")
+        inside(folder, name, folder / DIGESTS_NAME)
     existing = [name for name in expected if (folder / name).is_file()]
     found = dict(zip(existing, _digests(folder, existing), strict=True))
     problems = []

@@ -158,7 +158,7 @@ def main_fails(path, capsys) -> str:
 @pytest.mark.parametrize("name", ["../a", "/etc/hostname", ""])
 def test_digests_name_only_files_of_their_folder(tmp_path, name):
     (tmp_path / DIGESTS_NAME).write_text(json.dumps({"sha256": {name: "0"}}))
-    with pytest.raises(InputError, match="is not a file of this folder; copy the folder again"):
+    with pytest.raises(InputError, match="expected the name of something in"):
         digest_problems(tmp_path)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InputError
-from ...files import read_json
+from ...files import inside, read_json
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly."""
@@ -235,6 +235,7 @@ def _check_names(index: TokenIndex, path: Path) -> None:
             raise InputError(
                 f"{path}: shard {name!r} is not the plain name of one .ds file here; write the tokens again"
             )
+        inside(path.parent, name, path)
 
 
 def _check_vocabulary(index: TokenIndex, path: Path) -> None:

@@ -22,7 +22,7 @@ from ...compat.deepspeed import universal_model_state, universal_optimizer_state
 from ...compat.transformers import SCHEDULER_NAME
 from ...digests import digest_problems, write_digests
 from ...errors import InputError
-from ...files import atomic_folder, read_json, read_jsonl, write_json, write_jsonl
+from ...files import atomic_folder, inside, read_json, read_jsonl, write_json, write_jsonl
 from ...identity import IDENTITY_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
 from .frameworks import FRAMEWORKS
@@ -200,7 +200,7 @@ def _write_universal(target: Path, states: OptimizerStates) -> None:
         for name in states.all_names():
             if name not in weights.kinds:
                 raise InputError(f"{weights.folder}: has no weights called {name}, as its optimizer does")
-            folder = universal / "zero" / name
+            folder = inside(universal / "zero", name, weights.folder)
             folder.mkdir()
             torch.save({"param": read(name).float()}, folder / f"{WEIGHT}.pt")
             for key in ("exp_avg", "exp_avg_sq"):

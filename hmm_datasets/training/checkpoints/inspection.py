@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError
+from ...files import inside
 from ...identity import IDENTITY_NAME
 
 STATE_NAME = "trainer_state.json"
@@ -108,11 +109,16 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
         except (InputError, ValueError, OSError) as error:
             message = str(error).removeprefix(f"{path}: ")
             problems.append(f"{name}: {message}")
-    problems += _index_problems(folder, tensors) + _state_problems(folder, step) + _rank_problems(folder)
-    universal = universal_folder(folder)
+    problems += _index_problems(folder, tensors) + _state_problems(folder, step)
+    universal = shards = None
+    try:
+        universal, shards = universal_folder(folder), zero_shards(folder)
+    except InputError as error:
+        problems.append(str(error))
+    problems += _rank_problems(folder, shards)
     if universal is not None and not (universal / "zero" / "optimizer_state.pt").is_file():
         problems.append(f"{UNIVERSAL_NAME}: names {universal.name}, which has no optimizer state")
-    if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder):
+    if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder, shards):
         problems.append("no weights: neither *.safetensors nor a DeepSpeed or FSDP folder of shards")
     return CheckpointReport(folder, step, tuple(problems), tensor_bytes, total_bytes)
 
@@ -201,7 +207,7 @@ def has_optimizer(folder: str | os.PathLike) -> bool:
 def universal_folder(folder: str | os.PathLike) -> Path | None:
     """The part of a checkpoint that is in DeepSpeed's universal format; `None` if there is none."""
     latest = Path(folder) / UNIVERSAL_NAME
-    return Path(folder) / latest.read_text(encoding="utf-8").strip() if latest.is_file() else None
+    return _named_in(latest) if latest.is_file() else None
 
 
 def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
@@ -209,8 +215,13 @@ def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
     latest = Path(folder) / "latest"
     if not latest.is_file():
         return None
-    shards = Path(folder) / latest.read_text(encoding="utf-8").strip()
+    shards = _named_in(latest)
     return ZeroShards(shards, ranks=len(list(shards.glob("*zero_pp_rank_*_optim_states.pt"))))
+
+
+def _named_in(path: Path) -> Path:
+    """The folder beside a file of one line, which has its name."""
+    return inside(path.parent, path.read_bytes().decode("utf-8", "backslashreplace").strip(), path)
 
 
 def _step(folder: Path) -> int | None:
@@ -240,11 +251,15 @@ def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:
         name = path.relative_to(folder).as_posix()
         try:
             weight_map = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+            shards = {shard: inside(path.parent, shard, name) for shard in sorted(set(weight_map.values()))}
+        except InputError as error:
+            problems.append(str(error))
+            continue
         except (ValueError, KeyError, TypeError):
             problems.append(f"{name}: no readable weight_map")
             continue
-        for shard in sorted(set(weight_map.values())):
-            shard_name = (path.parent / shard).relative_to(folder).as_posix()
+        for shard, shard_path in shards.items():
+            shard_name = shard_path.relative_to(folder).as_posix()
             if not (folder / shard_name).is_file():
                 problems.append(f"{shard_name}: missing, but {name} lists it")
             elif shard_name in tensors:
@@ -265,7 +280,7 @@ def _state_problems(folder: Path, step: int) -> list[str]:
     return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
 
 
-def _rank_problems(folder: Path) -> list[str]:
+def _rank_problems(folder: Path, shards: ZeroShards | None) -> list[str]:
     """Files that the ranks should have written and that are missing."""
     try:
         ranks = json.loads((folder / IDENTITY_NAME).read_text(encoding="utf-8"))["written_by"]["processes"]
@@ -273,14 +288,12 @@ def _rank_problems(folder: Path) -> list[str]:
         return []
     names = [f"rng_state_{rank}.pth" for rank in range(ranks)] if ranks > 1 else ["rng_state.pth"]
     problems = [f"{name}: missing, but {ranks} processes wrote it" for name in names if not (folder / name).exists()]
-    shards = zero_shards(folder)
     if shards is not None and shards.ranks != ranks:
         problems.append(f"{shards.folder.name}: optimizer states of {shards.ranks} ranks, but {ranks} wrote it")
     return problems
 
 
-def _sharded_weights(folder: Path) -> bool:
-    shards = zero_shards(folder)
+def _sharded_weights(folder: Path, shards: ZeroShards | None) -> bool:
     if shards is not None:
         return any(shards.folder.glob("*_model_states.pt"))
     return any(path.stat().st_size > 0 for path in folder.glob("pytorch_model_fsdp_*/*.distcp"))

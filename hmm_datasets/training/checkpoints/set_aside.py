@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError
-from ...files import read_json, size_of, sync, write_json
+from ...files import inside, read_json, size_of, sync, write_json
 
 SET_ASIDE_NAME = "set_aside"
 _RECORD_NAME = "set_aside.json"
@@ -100,8 +100,8 @@ def list_set_aside(owner: str | os.PathLike) -> list[SetAside]:
     for path in sorted(Path(owner).glob(f"{SET_ASIDE_NAME}/*/{_RECORD_NAME}"), reverse=True):
         record = read_json(path)
         try:
-            names = tuple(name for name in record["names"] if os.path.lexists(path.parent / name))
-            kinds = (tuple(record[kind]) for kind in ("replaced", "spare"))
+            names, *kinds = (tuple(record[kind]) for kind in ("names", "replaced", "spare"))
+            names = tuple(name for name in names if os.path.lexists(inside(path.parent, name, path, as_link=True)))
             found.append(SetAside(path.parent, record["reason"], names, *kinds))
         except (KeyError, TypeError):
             raise InputError(f"{path}: has no names and reason; what is beside it can be moved back by hand") from None
@@ -120,6 +120,7 @@ def restore(entry: SetAside, names: Collection[str]) -> list[str]:
     """
     names = [name for name in names if name not in entry.spare or not os.path.lexists(entry.owner / name)]
     for name in names:
+        inside(entry.owner, name, entry.folder / _RECORD_NAME, as_link=True)
         if name not in entry.replaced and os.path.lexists(entry.owner / name):
             raise InputError(
                 f"{entry.owner / name}: exists, so the one in {entry.folder} cannot be brought back; move the "

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import InputError
-from ...files import read_json, write_json
+from ...files import inside, read_json, write_json
 from .inspection import read_safetensors_sizes
 
 WEIGHTS_NAME = "model.safetensors"
@@ -76,9 +76,12 @@ class Weights:
         if (self.folder / _INDEX_NAME).is_file():
             index = read_json(self.folder / _INDEX_NAME)
             try:
-                return sorted(set(index["weight_map"].values()))
+                names = sorted(set(index["weight_map"].values()))
             except (KeyError, TypeError, AttributeError):
                 raise InputError(f"{self.folder / _INDEX_NAME}: has no weight_map; copy the folder again") from None
+            for name in names:
+                inside(self.folder, name, self.folder / _INDEX_NAME)
+            return names
         if (self.folder / WEIGHTS_NAME).is_file():
             return [WEIGHTS_NAME]
         if (self.folder / "adapter_model.safetensors").is_file():

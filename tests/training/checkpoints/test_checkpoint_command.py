@@ -1,5 +1,6 @@
 """`hmm-datasets checkpoint`: what a run has, and moving it aside and back."""
 
+import itertools
 import json
 import os
 import shutil
@@ -218,6 +219,20 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
     assert steps(aside) == [2, 4]
     write_json(aside / "set_aside.json", {})
     assert "has no names and reason" in failing(capsys, "restore", run)
+
+
+def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
+    command("prune", run, "--keep", 1)
+    (aside,) = (run / "set_aside").iterdir()
+    record, victim = read_json(aside / "set_aside.json"), run.parent / "victim"
+    victim.mkdir()
+    for kind, name in itertools.product(("names", "replaced"), ("../../../victim", str(victim), "out/victim")):
+        (aside / "out").unlink(missing_ok=True)
+        (aside / "out").symlink_to(run.parent)
+        write_json(aside / "set_aside.json", record | {"names": [name], "replaced": [name] * (kind == "replaced")})
+        for words in (["restore", run], ["prune", run, "--delete"], ["list", run]):
+            assert f"{aside / 'set_aside.json'}: names '{name}'" in failing(capsys, *words)
+    assert victim.is_dir()
 
 
 def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys):

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 
@@ -17,6 +18,7 @@ from hmm_datasets.training.checkpoints.inspection import (
     read_safetensors_sizes,
     verify_checkpoint,
 )
+from hmm_datasets.training.checkpoints.weights import Weights
 
 
 def write_checkpoint(output_dir, step: int):
@@ -115,6 +117,23 @@ def test_every_shard_in_the_index_must_exist_and_contain_its_tensors(tmp_path):
     )
     index.write_text("{}")
     assert "no readable weight_map" in verify_checkpoint(folder).problems[0]
+
+
+def test_a_checkpoint_names_nothing_outside_it(tmp_path):
+    folder = write_checkpoint(tmp_path, 10)
+    index = folder / "model.safetensors.index.json"
+    shutil.copy(folder / "model.safetensors", tmp_path / "x.safetensors")
+    index.write_text(json.dumps({"weight_map": {"a": "../x.safetensors"}}))
+    (problem,) = verify_checkpoint(folder).problems
+    assert problem.startswith("model.safetensors.index.json: names '../x.safetensors', expected the name of something")
+    with pytest.raises(InputError, match=re.escape(f"{index}: names '../x.safetensors'")):
+        Weights(folder)
+    index.unlink()
+    for pointer in ("latest", "latest_universal"):
+        for content in (b"../..", b"\xff\xfe", b""):
+            (folder / pointer).write_bytes(content)
+            assert verify_checkpoint(folder).problems[0].startswith(f"{folder / pointer}: names ")
+        (folder / pointer).unlink()
 
 
 def test_weights_in_deepspeed_and_fsdp_shards_count(tmp_path):
