@@ -184,9 +184,9 @@ def inside(
         )
     path = folder / name
     real = os.path.join(os.path.realpath(path.parent), path.name) if as_link else os.path.realpath(path)
-    if not Path(real).is_relative_to(_reach(folder)):
+    if not Path(real).is_relative_to(_reach(folder)) or real == os.path.realpath(folder):
         raise InputError(
-            f"{where}: names {name!r}, which is a link to {real}, outside {folder}; put what the link leads to in its "
+            f"{where}: names {name!r}, which is a link to {real}, not in {folder}; put what the link leads to in its "
             "place"
         )
     return path

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..digests import write_digests
 from ..errors import InputError
-from ..files import atomic_file, read_json, write_json
+from ..files import atomic_file, inside, read_json, write_json
 from .format import FORMAT_VERSION
 from .storage import read_tables
 
@@ -83,7 +83,7 @@ def load_process(folder: Path, load_part: "Callable[[Path], Process]") -> "Proce
         )
     module, _, kind_name = KINDS[name].partition(":")
     kind = getattr(importlib.import_module(f".{module}", __package__), kind_name)
-    parts = tuple(load_part(folder / f"part-{index}") for index in range(content["num_parts"]))
+    parts = tuple(load_part(inside(folder, f"part-{index}", path)) for index in range(content["num_parts"]))
     arrays = read_tables(folder / TABLES_NAME) if content["arrays"] else {}
     try:
         process = kind.made_of(content["settings"], arrays, parts)

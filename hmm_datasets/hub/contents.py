@@ -17,7 +17,7 @@ from pathlib import Path
 from ..credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
 from ..digests import DIGESTS_NAME, file_digest
 from ..errors import InputError
-from ..files import read_json, write_json
+from ..files import inside, read_json, write_json
 from .redaction import Redaction, is_events
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
@@ -34,6 +34,9 @@ def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
     """The files of a folder by their relative paths, without those that `ignore` matches; there may be none.
 
     A file that is deleted in the meantime is left out. Links to folders are not followed.
+
+    Raises:
+        `InputError`: one is a link out of the folder, so it may be anyone's file.
     """
     from huggingface_hub.utils import filter_repo_objects
 
@@ -43,7 +46,11 @@ def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
     # Results of evaluations are hidden files to this package, and part of the model to the Hub.
     shown = {path.removeprefix(".") if path.startswith(_RESULTS) else path: path for path in files}
     kept = [shown[path] for path in filter_repo_objects(shown, ignore_patterns=ignore)]
-    return {path: files[path] for path in sorted(kept) if not _is_never_pushed(path)}
+    found = {path: files[path] for path in sorted(kept) if not _is_never_pushed(path)}
+    for name, path in found.items():
+        if path.is_symlink():
+            inside(folder, name)
+    return found
 
 
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:

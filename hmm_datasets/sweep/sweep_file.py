@@ -18,7 +18,7 @@ from string import Formatter
 from typing import Any
 
 from ..errors import InputError
-from ..files import read_yaml
+from ..files import inside, read_yaml
 from ..recipe_commands import RECIPE_COMMANDS
 from ..shipped_files import local_or_shipped
 
@@ -133,7 +133,7 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         name = cell_name(settings)
         if name in cells:
             raise InputError(f"{path}: two cells have the same settings, {name}; leave one of them out")
-        cell = Cell(name, Path(output) / name, settings, fixed | settings)
+        cell = Cell(name, inside(output, name, path, as_link=True), settings, fixed | settings)
         known = {**cell.settings, "output_dir": str(cell.output_dir)}
         cells[name] = replace(cell, then=tuple(_filled(path, words, known) for words in then))
     return Sweep(

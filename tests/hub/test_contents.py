@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.hub.contents import DEFAULT_IGNORE, files_to_push
 from hmm_datasets.hub.push import push_folder
 
 
@@ -64,3 +65,11 @@ def test_a_file_with_a_token_stops_the_push_and_is_named_without_the_token(folde
         push_folder(folder, "tester/x", token="hf_x", endpoint="http://127.0.0.1:9")
     assert str(path) in str(caught.value)
     assert token not in str(caught.value)
+
+
+def test_a_link_out_of_the_folder_is_not_pushed(folder, tmp_path):
+    (tmp_path / "private.txt").write_text("of this machine alone")
+    (folder / "notes.txt").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(InputError, match=r"names 'notes.txt', which is a link to .*/private.txt, not in"):
+        files_to_push(folder, DEFAULT_IGNORE)
+    assert "notes.txt" not in files_to_push(folder, ["notes.txt"])

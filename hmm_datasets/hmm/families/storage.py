@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...files import read_json
+from ...files import inside, read_json
 from ...hub_download import RepoType, download
 from ..format import FORMAT_VERSION
 from ..model import HMM
@@ -69,7 +69,7 @@ def load_source(
     if kind is None or config.get("format_version") != FORMAT_VERSION:
         found = (config.get("family"), config.get("format_version")) if isinstance(config, dict) else config
         raise InputError(f"{path}: {found}; expected one of {', '.join(_KINDS)} and format_version {FORMAT_VERSION}")
-    parts = [HMM.from_pretrained(folder / f"hmm-{index}") for index in range(config["num_hmms"])]
+    parts = [HMM.from_pretrained(inside(folder, f"hmm-{index}", path)) for index in range(config["num_hmms"])]
     family = _make(kind, parts, config["settings"], path)
     if family.fingerprint() != config.get("fingerprint"):
         raise InputError(

@@ -16,7 +16,7 @@ import torch
 
 from ...digests import write_digests
 from ...errors import InputError, disk_full, is_disk_full
-from ...files import move_into, remove, size_of, sync, sync_tree, unfinished
+from ...files import inside, move_into, remove, size_of, sync, sync_tree, unfinished
 from ...identity import write_identity
 from ...quantities import format_bytes
 from .copies import CheckpointCopies, restore_history
@@ -175,7 +175,7 @@ class Checkpoints:
     def _name_best(self, run: Path, newest: str) -> None:
         state = self._trainer.state
         best = f"checkpoint-{state.best_global_step}" if state.best_global_step else None
-        if best is not None and (best == newest or (run / best).is_dir()):
+        if best is not None and (best == newest or inside(run, best, as_link=True).is_dir()):
             state.best_model_checkpoint = str(run / best)
 
     def _delete_old(self, run: Path) -> None:
