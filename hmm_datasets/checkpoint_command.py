@@ -182,11 +182,11 @@ def slim(arguments: argparse.Namespace) -> int:
         if arguments.delete:
             size = sum(_size(one / name) for one in folders if one not in resumable for name in resuming_names(one))
             _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
-        saved, kept = 0, 0
+        saved, kept = 0, None
         for folder in folders:
-            done = slim_checkpoint(folder, resumable=folder in resumable, delete=arguments.delete)
+            done = slim_checkpoint(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
             saved += done.before - done.after
-            kept += 0 if done.aside is None else done.aside.size()
+            kept = done.aside or kept
             parts = [
                 *(f"without {name}" for name in done.removed),
                 *(f"{name} written anew" for name in done.rewritten),
@@ -197,7 +197,9 @@ def slim(arguments: argparse.Namespace) -> int:
             )
             for name in done.unread:
                 print(f"{folder / name}: has more than data in it, so it is left as it is")
-    _say_kept(path if is_run else path.parent, kept, f"{format_bytes(saved)} less" if saved else "nothing to remove")
+    print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
+    if kept is not None:
+        _say_kept(kept)
     return 0
 
 
@@ -254,7 +256,7 @@ def _prune_checkpoints(run: Path, arguments: argparse.Namespace) -> int:
         return 0
     entry = set_aside(run, names, "pruned")
     print(f"{run}: moved {_listed(names)} to {entry.folder}")
-    _say_kept(run, size)
+    _say_kept(entry)
     return 0
 
 
@@ -348,14 +350,12 @@ def _confirm(what: list[str], size: int, yes: bool) -> None:
         raise InputError("nothing is deleted")
 
 
-def _say_kept(run: Path, size: int, prefix: str = "") -> None:
-    if size:
-        print(
-            f"{prefix + '; ' if prefix else ''}{format_bytes(size)} are set aside and stay on the disk; bring back: "
-            f"hmm-datasets checkpoint restore {run}; free the space: hmm-datasets checkpoint prune {run} --delete"
-        )
-    elif prefix:
-        print(prefix)
+def _say_kept(entry: "SetAside") -> None:
+    run = entry.owner
+    print(
+        f"{format_bytes(entry.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "
+        f"restore {run} {entry.folder.name}; free the space: hmm-datasets checkpoint prune {run} --delete"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

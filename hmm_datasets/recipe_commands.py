@@ -6,6 +6,7 @@ recipe. The exit code is that of the rank that failed first.
 """
 
 import contextlib
+import importlib.util
 import os
 import runpy
 import signal
@@ -34,12 +35,14 @@ class RecipeCommand:
         summary (`str`): description for the list of commands.
         first (`str`, *optional*): flag for a first argument that is given without a flag, as in `evaluate MODEL`.
         launches (`bool`): whether it can run on several processes.
+        launches_stages (`bool`): whether `--launch` is a setting of the recipe, for the stages that it starts.
     """
 
     script: str
     summary: str
     first: str | None = None
     launches: bool = True
+    launches_stages: bool = False
 
 
 RECIPE_COMMANDS = {
@@ -61,10 +64,18 @@ RECIPE_COMMANDS = {
     "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
     "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
     "belief-geometry": RecipeCommand(
-        "belief_geometry/run.py", "experiment: beliefs in the residual stream", "--output_dir", launches=False
+        "belief_geometry/run.py",
+        "experiment: beliefs in the residual stream",
+        "--output_dir",
+        launches=False,
+        launches_stages=True,
     ),
     "nonergodic": RecipeCommand(
-        "nonergodic/run.py", "experiment: power law of the in-context loss of mixtures", "--output_dir", launches=False
+        "nonergodic/run.py",
+        "experiment: power law of the in-context loss of mixtures",
+        "--output_dir",
+        launches=False,
+        launches_stages=True,
     ),
     "llm-on-hmms": RecipeCommand(
         "llm_on_hmms/run.py", "experiment: language models on HMMs in context", "--model", launches=False
@@ -155,18 +166,45 @@ def start(name: str, arguments: Sequence[str]) -> int:
     """
     command = RECIPE_COMMANDS[name]
     script = shipped("recipes") / command.script
-    launch, arguments = _take_launch(list(arguments))
-    if command.first is not None and arguments[:1] and not arguments[0].startswith("-"):
-        arguments = [command.first, *arguments]
+    launch, arguments = _split(name, list(arguments))
     if command.launches and not {"-h", "--help"}.isdisjoint(arguments):
         print(LAUNCHER_HELP.format(name=name, configs=", ".join(launch_configs())), flush=True)
         launch = None
     if launch is None:
         _refuse_launcher_flags(arguments)
         return _run_here(script, arguments)
-    if not command.launches:
-        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
     return _launch([str(script)], launch, arguments)
+
+
+def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | None] | None, list[str]]:
+    """How the command line of a recipe is launched, and the flags of the recipe itself.
+
+    Returns:
+        `tuple`: the launch configuration and the number of processes, if a flag gives it; None for one process. Then
+        the arguments that the recipe gets.
+
+    Raises:
+        `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
+    """
+    launch, arguments = _split(name, list(arguments))
+    if launch is None:
+        _refuse_launcher_flags(arguments)
+        return None, arguments
+    given, recipe = _read_launch(launch, arguments, [])
+    return (launch, given.num_processes), recipe
+
+
+def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The launch configuration if one is named, and the other arguments; the first has a flag too."""
+    command = RECIPE_COMMANDS[name]
+    launch = None
+    if not command.launches_stages:
+        launch, arguments = _take_launch(arguments)
+    if command.first is not None and arguments[:1] and not arguments[0].startswith("-"):
+        arguments = [command.first, *arguments]
+    if launch is not None and not command.launches:
+        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
+    return launch or None, arguments
 
 
 def launch_module(module: str, arguments: Sequence[str]) -> int:
@@ -240,16 +278,11 @@ def _run_here(script: Path, arguments: list[str]) -> int:
 
 def _launch(program: list[str], name: str, arguments: list[str]) -> int:
     """Run accelerate's launcher with a recipe or a module until its end, and return the exit code."""
-    from accelerate.commands.launch import launch_command, launch_command_parser
+    from accelerate.commands.launch import launch_command
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    parser = launch_command_parser()
-    parser.error = lambda message: _refuse(name, message)
-    config = launch_config(name)
-    own, recipe = split_flags(arguments, parser)
-    own += _deepspeed_config(config, own)
-    given = parser.parse_args(["--config_file", str(config), *own, *program, *recipe])
+    given, _ = _read_launch(name, arguments, program)
     try:
         with _signals_passed_on():
             launch_command(given)
@@ -262,13 +295,36 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
         return 128 + error.sigval
     except ValueError as error:  # accelerate raises it for flags and configurations that it cannot launch
         raise InputError(f"--launch {name}: {error}") from None
-    except ImportError as error:
-        if "deepspeed" not in str(error).lower():
-            raise
-        raise InputError(
-            f"--launch {name}: DeepSpeed is not installed; pip install 'hmm-datasets[deepspeed]'"
-        ) from None
     return 0
+
+
+def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[argparse.Namespace, list[str]]":
+    """The flags of the launcher for a program, and the arguments of the program itself.
+
+    Raises:
+        `InputError`: an unknown configuration or flag, or a package that the configuration needs is missing.
+    """
+    from accelerate.commands.launch import launch_command_parser
+
+    parser = launch_command_parser()
+    parser.error = lambda message: _refuse(name, message)
+    config = launch_config(name)
+    _check_installed(name, read_yaml(config).get("distributed_type"))
+    own, recipe = split_flags(arguments, parser)
+    own += _deepspeed_config(config, own)
+    return parser.parse_args(["--config_file", str(config), *own, *(program or [name]), *recipe]), recipe
+
+
+_PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
+
+
+def _check_installed(name: str, distributed_type: str | None) -> None:
+    """Raise an error if the package of a way of launching cannot be imported."""
+    package = _PACKAGES.get(distributed_type)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return
+    remedy = "pip install 'hmm-datasets[deepspeed]'" if package == "deepspeed" else "it runs on TPUs; pip install it"
+    raise InputError(f"--launch {name}: {package} is not installed; {remedy}")
 
 
 def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ Lanes of stages that are independent of each other can run in parallel. The outp
 The output of the others is stored, and shown when the lanes before them have finished.
 """
 
+import contextlib
 import os
 import shlex
 import signal
@@ -18,6 +19,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from .errors import one_line_errors
+from .stage_inputs import check_stages
 
 Stage = tuple[str, str]
 """Title and command. `hmm-datasets` and `python` in the command are those of this interpreter."""
@@ -34,18 +38,35 @@ class SideBySide:
     lanes: Sequence[Sequence[Stage]]
 
 
-def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> int:
+def run_stages(
+    stages: Sequence[Stage | SideBySide],
+    folder: Path = Path(),
+    *,
+    later: Sequence[Stage] = (),
+    made: Sequence[Path] = (),
+) -> int:
     """Run the stages in order. When one fails, stop those that run in parallel and start no other.
 
-    On SIGTERM the running stages get it too, so that they can save; no other starts, and the exit code is 143.
+    Before the first begins, what each reads is checked (see [`~hmm_datasets.stage_inputs`]). On SIGTERM the running
+    stages get it too, so that they can save; no other starts, and the exit code is 143.
 
     Args:
         stages (sequence of `Stage` and [`SideBySide`]): the stages.
         folder (`Path`, *optional*): working directory, by default the current one.
+        later (sequence of `Stage`, *optional*): stages that the caller runs after these, to check with them.
+        made (sequence of `Path`, *optional*): what the caller itself writes before `later`.
 
     Returns:
         `int`: the exit code of the first stage that failed, or 0.
+
+    Raises:
+        `InputError`: a stage could not run as it is.
     """
+    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in (*stages, *later)]
+    with contextlib.chdir(folder):
+        check_stages(
+            [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane], made
+        )
     began = time.time()
     code = _Run(stages, folder).code
     if code == 0:
@@ -53,9 +74,12 @@ def run_stages(stages: Sequence[Stage | SideBySide], folder: Path = Path()) -> i
     return code
 
 
-def run_or_exit(stages: Sequence[Stage | SideBySide]) -> None:
-    """Run the stages in order; if one fails, end this program with its exit code."""
-    code = run_stages(stages)
+def run_or_exit(
+    stages: Sequence[Stage | SideBySide], *, later: Sequence[Stage] = (), made: Sequence[Path] = ()
+) -> None:
+    """[`run_stages`] in the current folder; if one fails, end this program with its exit code."""
+    with one_line_errors():
+        code = run_stages(stages, later=later, made=made)
     if code != 0:
         sys.exit(code)
 

@@ -17,6 +17,7 @@ import yaml
 from hmm_datasets.cli import build_parser
 from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, split_flags
 from hmm_datasets.shipped_files import local_or_shipped
+from hmm_datasets.stage_inputs import read_command
 from hmm_datasets.supervise_command import split
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +97,7 @@ def check_command(name: str, words: list[str]) -> None:
         return
     if name in RECIPE_COMMANDS:
         recipe = RECIPE_COMMANDS[name]
+        check_values(name, words)
         if "--launch" in words:
             index = words.index("--launch")
             launch_config(words[index + 1])
@@ -103,6 +105,7 @@ def check_command(name: str, words: list[str]) -> None:
         check_recipe(f"recipes/{recipe.script}", words, positional=recipe.first is not None)
         return
     if name == "preflight" and "--launch" in words:
+        check_values("pretrain", [word for word in words if word != "outputs/run"])
         index = words.index("--launch")
         launch_config(words[index + 1])
         words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
@@ -113,6 +116,9 @@ def check_command(name: str, words: list[str]) -> None:
         script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
         script = "fit_hmm" if "fit_hmm" in arguments.settings else script
         check_flags(f"recipes/{script}.py", [word.replace("-", "_").replace("__", "--", 1) for word in rest])
+        launch = ["--launch", arguments.launch or ("cpu1" if arguments.num_processes is None else "ddp")]
+        launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
+        check_values(script.removesuffix("_hmm"), [*launch, "--config", arguments.settings, *rest])
     else:
         assert not rest, rest
 
@@ -132,6 +138,8 @@ def check_launch(words: list[str]) -> None:
     assert other[:config] + other[config + 2 :] == []
     if script is not None:
         check_recipe(words[script], words[script + 1 :])
+        name = Path(words[script]).stem
+        check_values(name, ["--launch", *words[1:script], *words[script + 1 :]] if words[0] == "--config_file" else [])
 
 
 @cache
@@ -150,6 +158,15 @@ def check_recipe(script: str, words: list[str], positional: bool = False) -> Non
         name = words[words.index("--config") + 1]
         assert name.startswith(("my/", "my.")) or local_or_shipped(name, "recipes").is_file(), name
     check_flags(script, words)
+
+
+def check_values(name: str, words: list[str]) -> None:
+    """The values, and that the batch divides by the processes; settings that a reader makes are not there."""
+    if not any(word.startswith(("my/", "my.")) for word in words):
+        words = ["0" if word[0] == "$" else word for word in words]
+        read_command(
+            name, [word.replace("-", "_").replace("__", "--", 1) if word[:2] == "--" else word for word in words]
+        )
 
 
 def check_flags(script: str, words: list[str]) -> None:

@@ -18,7 +18,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, launch_configs, split_flags
+from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, launch_configs, launch_of, split_flags
 from hmm_datasets.shipped_files import copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +94,24 @@ def test_bad_launches_are_reported_in_one_line(tokens, capsys):
     assert "--launch cpu2: argument --num_processes" in failing(capsys, *fit, "--launch=cpu2", "--num_processes", "x")
     assert "demo runs in one process" in failing(capsys, "demo", "--launch", "cpu2")
     assert os.listdir(tokens.parent) == [tokens.name]
+
+
+def test_a_way_of_launching_whose_package_is_missing_is_one_line(tokens, capsys):
+    """It was a traceback of torch_xla."""
+    fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
+    assert "--launch tpu: torch_xla is not installed; it runs on TPUs" in failing(capsys, *fit, "--launch", "tpu")
+
+
+def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
+    """belief-geometry refused the value that its help names."""
+    assert (
+        main(["fit", str(tokens), "--num_states", "3", "--max_epochs", "1", "--output_dir", "a", "--launch", ""]) == 0
+    )
+    for name in ("belief-geometry", "nonergodic"):
+        said = failing(capsys, name, "--launch", "", "--output_dir", "b", "--unknown", "x")
+        assert said == "error: unknown flag --unknown"
+        assert launch_of(name, ["--launch=", "--output_dir", "b"]) == (None, ["--launch=", "--output_dir", "b"])
+    assert launch_of("pretrain", ["--launch", "", "--hmm", "x"]) == (None, ["--hmm", "x"])
 
 
 def test_a_misspelt_flag_is_answered_with_the_one_meant_and_both_spellings_are_known(tokens, capsys):

@@ -135,6 +135,9 @@ class EvaluationSettings:
     batch_size: int = field(default=32, metadata={"help": "Rows per rank in one forward pass."})
     seed: int = field(default=0, metadata={"help": "Seed of sampled text, of controls and of bootstraps."})
 
+    reads_model = True
+    """Its defaults are those of the model's run, so that it cannot be made before the model."""
+
     def __post_init__(self):
         for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
                      "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens",

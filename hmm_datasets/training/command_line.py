@@ -25,13 +25,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
         `InputError`: a missing or malformed file, an unknown key or flag, or a value of the wrong type; the message
             names the file and the key.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _Parser(kinds)
-    arguments = [part for argument in arguments for part in _split_config(argument)]
-    _check_flags(arguments, parser)
-    if "--config" in arguments:
-        _find_config(arguments)
-        _check_config(arguments[arguments.index("--config") + 1 :], parser, kinds)
+    parser, arguments = _checked(kinds, sys.argv[1:] if arguments is None else arguments)
     shard_on_cpu()
     try:
         return parser.parse_args_and_config(arguments)
@@ -39,6 +33,22 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
         raise
     except ValueError as error:
         raise InputError(f"settings: {error}") from None
+
+
+def parse_values(*kinds: type, arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of which [`parse_settings`] makes the dataclasses, which are not made here.
+
+    So nothing is set up for a trainer, and `env` in the file is not set.
+
+    Raises:
+        `InputError`: as [`parse_settings`], but for what the dataclasses themselves check.
+    """
+    parser, arguments = _checked(kinds, arguments, silent=True)
+    if "--config" in arguments:
+        index = arguments.index("--config")
+        parser.set_defaults_with_config(**{"env": None, **read_yaml(Path(arguments[index + 1]))})
+        del arguments[index : index + 2]
+    return vars(parser.parse_args(arguments))
 
 
 def setting_names(kinds: Sequence[type]) -> set[str]:
@@ -53,6 +63,17 @@ def check_flags(arguments: Sequence[str], kinds: Sequence[type]) -> None:
         `InputError`: an unknown flag.
     """
     _check_flags([part for argument in arguments for part in _split_config(argument)], _Parser(kinds))
+
+
+def _checked(kinds: Sequence[type], arguments: Iterable[str], *, silent: bool = False) -> "tuple[_Parser, list[str]]":
+    """A parser, and the arguments with the path of the settings file, whose names are known."""
+    parser = _Parser(kinds)
+    arguments = [part for argument in arguments for part in _split_config(argument)]
+    _check_flags(arguments, parser)
+    if "--config" in arguments:
+        _find_config(arguments, silent)
+        _check_config(arguments[arguments.index("--config") + 1 :], parser, kinds)
+    return parser, arguments
 
 
 class _Parser(TrlParser):
@@ -84,12 +105,12 @@ def _split_config(argument: str) -> list[str]:
     return ["--config", argument.removeprefix("--config=")] if argument.startswith("--config=") else [argument]
 
 
-def _find_config(arguments: list[str]) -> None:
+def _find_config(arguments: list[str], silent: bool) -> None:
     """Replace the value of `--config` by a shipped file, if no local file has that name."""
     index = arguments.index("--config") + 1
     given = arguments[index : index + 1]
     for found in (str(local_or_shipped(name, "recipes")) for name in given):
-        if found != str(Path(given[0])) and launch_environment.rank() == 0:
+        if found != str(Path(given[0])) and not silent and launch_environment.rank() == 0:
             print(f"--config {given[0]}: no such file here; using the shipped {found}", file=sys.stderr, flush=True)
         arguments[index] = found
 

@@ -146,10 +146,7 @@ def named_optimizer(
     """
     if args.matrix_optimizer == "adamw" and not args.learning_rate_factors:
         return None
-    if args.matrix_optimizer == "muon" and is_deepspeed:
-        raise InputError(
-            "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
-        )
+    check_sharding(args.matrix_optimizer, is_deepspeed)
     groups = parameter_groups(
         model,
         learning_rate=args.learning_rate,
@@ -209,6 +206,14 @@ def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
         steps = args.decay_steps
         settings["num_decay_steps"] = int(steps) if steps >= 1 else math.ceil(num_training_steps * steps)
     return settings
+
+
+def check_sharding(matrix_optimizer: str, is_deepspeed: bool) -> None:
+    """Raise [`InputError`] for Muon under DeepSpeed."""
+    if matrix_optimizer == "muon" and is_deepspeed:
+        raise InputError(
+            "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
+        )
 
 
 def check_optimizer(args) -> None:

@@ -9,12 +9,11 @@ when started again it continues where it stopped.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from hmm_datasets.benchmark.repository import write_benchmark
 from hmm_datasets.files import write_json
-from hmm_datasets.stages import run_stages
+from hmm_datasets.stages import run_or_exit
 
 FOLDER = Path("outputs/benchmark")
 
@@ -55,4 +54,4 @@ if __name__ == "__main__":
     write_benchmark(FOLDER / "data")
     for name, size in SIZES.items():
         write_json(FOLDER / f"{name}.json", configuration(*size))
-    sys.exit(run_stages(stages()))
+    run_or_exit(stages())

@@ -12,10 +12,9 @@ about ten minutes on two cores; when started again the experiment continues wher
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
-from hmm_datasets.stages import run_stages
+from hmm_datasets.stages import run_or_exit
 
 ROOT = "outputs/chat_ladder"
 QUESTIONS = "story-questions"
@@ -87,4 +86,4 @@ if __name__ == "__main__":
     parser.add_argument("--core_data", metavar="FOLDER", help="folder with the questions of CORE")
     parser.add_argument("--max_prompts", type=int, default=4000, metavar="N", help="questions to make preferences of")
     arguments = parser.parse_args()
-    sys.exit(run_stages(stages(arguments.core_data, arguments.max_prompts)))
+    run_or_exit(stages(arguments.core_data, arguments.max_prompts))

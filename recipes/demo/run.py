@@ -10,9 +10,8 @@ settings, which are then used instead of the shipped ones.
 """
 
 import argparse
-import sys
 
-from hmm_datasets.stages import SideBySide, run_stages
+from hmm_datasets.stages import SideBySide, run_or_exit
 
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
 HMM = (
@@ -37,4 +36,4 @@ STAGES = (
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    sys.exit(run_stages(STAGES))
+    run_or_exit(STAGES)

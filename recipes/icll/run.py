@@ -99,7 +99,14 @@ def main(settings: ICLLSettings) -> None:
             write_yaml(models, models_sweep(settings, Path(folder)))
             run_or_exit(planning(settings, fits, models))
         return
-    run_or_exit([("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")])
+    write_yaml(models, models_sweep(settings, root))
+    compare = _quoted(Path(__file__).with_name("compare.py"))
+    training = [
+        ("A model of each size on each source", f"hmm-datasets sweep {_quoted(models)}"),
+        ("Everything together", f"python {compare} --experiment {_quoted(root)}"),
+    ]
+    fitting = [("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")]
+    run_or_exit(fitting, later=training, made=[root / "sources"])
     found = {
         f"H{cell.varied['num_states']}-E{cell.varied['vocabulary_size']}": cell for cell in read_sweep(fits).cells
     }
@@ -107,14 +114,7 @@ def main(settings: ICLLSettings) -> None:
         if not (cell.output_dir / "hmm").is_dir():
             raise InputError(f"{cell.folder}: the fit is not finished; the same command continues")
         save_sources(name, HMM.from_pretrained(cell.output_dir / "hmm"), settings, root)
-    write_yaml(models, models_sweep(settings, root))
-    compare = _quoted(Path(__file__).with_name("compare.py"))
-    run_or_exit(
-        [
-            ("A model of each size on each source", f"hmm-datasets sweep {_quoted(models)}"),
-            ("Everything together", f"python {compare} --experiment {_quoted(root)}"),
-        ]
-    )
+    run_or_exit(training)
 
 
 def fits_sweep(settings: ICLLSettings) -> dict[str, Any]:

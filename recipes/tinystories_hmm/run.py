@@ -82,7 +82,8 @@ def main(settings: TinyStoriesSettings) -> None:
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():
         write_yaml(root / f"{name}.yaml", content)
-    run_or_exit(fitting(settings))
+    later = [] if settings.plan else on_the_best(settings, root / "sizes" / "best")
+    run_or_exit(fitting(settings), later=later)
     if not settings.plan:
         run_or_exit(on_the_best(settings, best_fit(root)))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmm_datasets.launch import run
+from hmm_datasets.recipe_settings import recipe_settings
 
 STAGES = ("pretrain", "midtrain", "sft", "lima")
 
@@ -80,7 +81,10 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
     """Title and command of every stage that is not done."""
     root = settings.output_dir
     sample, tokens = f"{root}/tokenizer", f"{root}/tokens"
-    chats = [f"{tokens}/chat/{name.replace('/', '--')}" for name in settings.conversations]
+    tokenize = recipe_settings("tokenize")[0](
+        output_dir=tokens, conversations=settings.conversations, tokenizer=f"{sample}/tokenizer"
+    )
+    chats = [f"{tokens}/{folder}" for folder in tokenize.chat_folders.values()]
     limit = "" if settings.max_documents is None else f" --max_documents {settings.max_documents}"
     corpus = f"--corpus {shlex.quote(settings.corpus)} --test_fraction {settings.test_fraction}"
     launch = f"--launch {shlex.quote(settings.launcher)} --num_processes {settings.num_processes}"

@@ -57,6 +57,7 @@ def set_aside(
     rewritten: Sequence[str] = (),
     copied: Sequence[str] = (),
     spare: Sequence[str] = (),
+    into: SetAside | None = None,
 ) -> SetAside:
     """Move files and folders aside.
 
@@ -67,17 +68,25 @@ def set_aside(
         rewritten (sequence of `str`, *optional*): those of `names` that will be written anew.
         copied (sequence of `str`, *optional*): small files to copy, which will be written anew too.
         spare (sequence of `str`, *optional*): small files to copy, which go on to be written.
+        into ([`SetAside`], *optional*): what was moved aside just before, to which this is added.
 
     Raises:
         `InputError`: it cannot be moved, for example from another disk.
     """
-    folder = _new_folder(owner)
-    entry = SetAside(folder, reason, (*names, *copied, *spare), (*rewritten, *copied), tuple(spare))
+    before = into or SetAside(_new_folder(owner), reason, ())
+    folder, new = before.folder, (*names, *copied, *spare)
+    entry = SetAside(
+        folder,
+        reason,
+        (*before.names, *new),
+        (*before.replaced, *rewritten, *copied),
+        (*before.spare, *spare),
+    )
     # Written first, so that a process that is killed in between leaves nothing without a name.
     record = {"reason": reason, "time": time.time(), "names": list(entry.names)}
-    record |= {"replaced": list(entry.replaced), "spare": list(spare)}
+    record |= {"replaced": list(entry.replaced), "spare": list(entry.spare)}
     write_json(folder / _RECORD_NAME, record)
-    for name in entry.names:
+    for name in new:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

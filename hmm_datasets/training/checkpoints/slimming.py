@@ -52,7 +52,9 @@ class Slimmed:
     aside: SetAside | None
 
 
-def slim(folder: str | os.PathLike, *, resumable: bool = False, delete: bool = False) -> Slimmed:
+def slim(
+    folder: str | os.PathLike, *, resumable: bool = False, delete: bool = False, into: SetAside | None = None
+) -> Slimmed:
     """Make a checkpoint smaller.
 
     Args:
@@ -60,6 +62,7 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, delete: bool = F
         resumable (`bool`, *optional*, defaults to `False`): keep what resuming needs, and write bloated files anew
             only.
         delete (`bool`, *optional*, defaults to `False`): delete what is removed instead of moving it aside.
+        into ([`SetAside`], *optional*): what was moved aside from others of the run, to which this is added.
 
     Raises:
         `InputError`: the checkpoint is not whole, its files have changed, or its weights are only in files that
@@ -88,6 +91,7 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, delete: bool = F
         "slimmed",
         rewritten=[f"{prefix}/{name}" for name in rewritten],
         copied=[f"{prefix}/{name}" for name in records],
+        into=into,
     )
     for name, compact in bloated.items():
         with atomic_file(folder / name) as temporary:

@@ -17,6 +17,7 @@ from ..command_line import parse_settings
 from ..conversations import conversation_data, preference_data
 from ..lora import with_adapter
 from ..models import ModelSettings, limit_length, load_pretrained, new_model
+from ..optimizers import check_sharding
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
 from .assumed_data import AssumedData
@@ -142,6 +143,7 @@ def read_recipe(
     content = read_yaml(Path(path))
     with _launched_in(str(launch.get("mixed_precision", "no"))):
         *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
+    check_sharding(settings.matrix_optimizer, launch.get("distributed_type") == "DEEPSPEED")
     if assumed_vocab_size is not None:
         if not isinstance(settings, PretrainSettings):
             raise InputError(

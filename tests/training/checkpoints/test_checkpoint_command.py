@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -260,3 +261,14 @@ def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys
     assert not (run / "set_aside").exists()
     with pytest.raises(InputError, match="has weights but no optimizer state"):
         go_on(run)
+
+
+def test_what_slim_says_brings_everything_back(run, capsys):
+    """It made an archive for each checkpoint, and named none of them."""
+    before = content(run)
+    command("slim", run, "--keep-newest", 0)
+    (entry,) = (run / "set_aside").iterdir()
+    said = re.search(r"bring back: hmm-datasets checkpoint (restore .*?);", capsys.readouterr().out)[1]
+    assert said == f"restore {run} {entry.name}"
+    command(*said.split())
+    assert content(run) == before

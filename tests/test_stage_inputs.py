@@ -1,0 +1,188 @@
+"""What stages read is checked before the first begins."""
+
+import json
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_yaml
+from hmm_datasets.hmm import processes
+from hmm_datasets.recipe_commands import RECIPE_COMMANDS
+from hmm_datasets.shipped_files import shipped
+from hmm_datasets.stage_inputs import check_stages
+from hmm_datasets.stages import SideBySide, run_stages
+
+PRETRAIN = "hmm-datasets pretrain --hmm process:mess3 --model 1m --train_tokens 100000"
+
+
+def check(*commands: str, made=()) -> None:
+    check_stages([("A title", shlex.split(command)) for command in commands], made)
+
+
+def refused(*commands: str) -> str:
+    with pytest.raises(InputError) as caught:
+        check(*commands)
+    return str(caught.value)
+
+
+def recipe(name: str):
+    return runpy.run_path(str(shipped(f"recipes/{name}/run.py")))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def test_no_stage_begins_if_a_later_one_would_not_find_what_it_reads(here):
+    first = ("First", 'python -c \'open("begun", "w")\'')
+    with pytest.raises(InputError, match=r"stage 2 \(Second\), before the first began: model: "):
+        run_stages([first, ("Second", "hmm-datasets sft --model nowhere/model --output_dir b")])
+    assert not (here / "begun").exists()
+
+
+def test_what_an_earlier_stage_writes_need_not_be_there():
+    tokenize = "hmm-datasets tokenize --conversations instructions-sample story-questions --output_dir out"
+    train = "hmm-datasets pretrain --tokens out/text --tokenizer out/tokenizer --model 1m --output_dir run"
+    mixture = "hmm-datasets midtrain --model run --optimizer_from run --weights 0.5 0.5 --output_dir more --streams "
+    check(tokenize, train, f"{mixture} out/text out/chat/story-questions", "hmm-datasets evaluate run/checkpoint-5")
+    said = refused(tokenize, train, f"{mixture} out/text out/chat/stories")
+    assert "stage 3 (A title), before the first began: streams: out/chat/stories: no earlier stage writes it" in said
+    assert "stage 1 writes tokenizer, text, chat/instructions-sample, chat/story-questions in out/" in said
+    assert "tokens: no/text/train: no such folder" in refused(tokenize, train.replace("out/text", "no/text"))
+    check("hmm-datasets pretrain --hmm made/hmm --output_dir run", made=["made"])
+
+
+def test_flags_values_and_processes_of_every_stage_are_checked():
+    assert "did you mean --length" in refused(PRETRAIN + " --output_dir a", PRETRAIN + " --lengthh 3 --output_dir b")
+    assert "invalid int value" in refused(PRETRAIN + " --length x --output_dir a")
+    assert "does not divide by world size 16" in refused(PRETRAIN + " --launch ddp --num_processes 16 --output_dir a")
+    assert "muon needs whole matrices" in refused(PRETRAIN + " --matrix_optimizer muon --launch zero2 --output_dir a")
+    assert "neither a YAML file nor one of" in refused(PRETRAIN + " --launch nope --output_dir a")
+    assert "nowhere.yaml" in refused("hmm-datasets evaluate m --config nowhere.yaml")
+    assert "compare.py: no such file" in refused("python compare.py out")
+
+
+def test_corpora_and_questions_of_late_stages_are_opened(here):
+    (here / "chats.jsonl").write_text(json.dumps({"text": "a story"}) + "\n")
+    model = PRETRAIN + " --output_dir a"
+    assert "conversations: nowhere.jsonl: no such file" in refused(
+        model, "hmm-datasets sft --model a --conversations nowhere.jsonl --output_dir b"
+    )
+    sft = "hmm-datasets sft --model a --conversations chats.jsonl --output_dir b"
+    assert "chats.jsonl: contains text (text), expected conversations" in refused(model, sft)
+    assert "preferences: pairs.jsonl: no such file" in refused(
+        model, "hmm-datasets dpo --model a --preferences pairs.jsonl --output_dir b"
+    )
+    evaluate = "hmm-datasets evaluate a --targets process:mess3 --output_dir c"
+    check(model, evaluate)
+    assert "core_data: core: no such folder" in refused(model, f"{evaluate} --core_data core")
+    assert "targets: " in refused(model, evaluate.replace("mess3", "mess33"))
+
+
+def test_cells_of_a_sweep_are_checked_as_stages(here):
+    (here / "sweep.yaml").write_text(
+        "recipe: pretrain\noutput_dir: sweep\nsettings: {tokenizer: t/tokenizer}\n"
+        "grid: {tokens: [t/text, u/text]}\nthen: ['evaluate {output_dir} --targets {tokens}/test']\n"
+    )
+    tokenize = "hmm-datasets tokenize --conversations none --output_dir {}"
+    check(tokenize.format("t"), tokenize.format("u"), "hmm-datasets sweep sweep.yaml", "hmm-datasets evaluate sweep/x")
+    said = refused(tokenize.format("t"), "hmm-datasets sweep sweep.yaml")
+    assert "sweep.yaml: cell tokens=u-text" in said.replace("=text-", "=u-text-")
+    assert "tokens: u/text/train: no such folder" in said
+
+
+def settings_of(name: str, **given):
+    """The functions of a recipe, and its settings as its smallest settings file gives them."""
+    found = recipe(name)
+    (kind,) = (one for key, one in found.items() if key.endswith("Settings") and one.__module__ != "builtins")
+    file = Path(shipped("recipes")) / name / "small.yaml"
+    return found, kind(**{**(read_yaml(file) if file.is_file() else {}), **given})
+
+
+def began(found: dict, settings, monkeypatch) -> list:
+    """The stages that a recipe would begin with, and what it says of those that follow, after all were checked."""
+    calls = []
+
+    def stages_checked(stages, *, later=(), made=()):
+        groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in (*stages, *later)]
+        flat = [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane]
+        check_stages(flat, made)
+        calls.extend(flat)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("hmm_datasets.stages.run_or_exit", stages_checked)
+    with pytest.raises(SystemExit):
+        found["main"](settings)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("belief_geometry", {}),
+        ("excess", {}),
+        ("icl_transition", {}),
+        ("icll", {}),
+        ("known_optimum", {"output_dir": "out"}),
+        ("leaky_tokenizer", {}),
+        ("llm_on_hmms", {"train_hmms": 2}),
+        ("nonergodic", {}),
+        ("tinystories_hmm", {}),
+        ("tr1", {}),
+        ("wordplay", {"text": "tinystories-sample"}),
+        ("zac_gpt", {}),
+    ],
+)
+def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeypatch):
+    if name == "belief_geometry":
+        given = {"model": str(shipped("recipes/belief_geometry/llama.json"))}
+    assert began(*settings_of(name, **given), monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["demo", "chat_ladder"])
+def test_so_would_one_without_settings(name):
+    found = recipe(name)
+    stages = found["STAGES"] if name == "demo" else found["stages"]()
+    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+    check(*(command for lanes in groups for lane in lanes for _, command in lane))
+
+
+def test_every_recipe_that_runs_stages_checks_them():
+    """There is one way to run stages, and it checks them."""
+    running = {path.parent.name for path in shipped("recipes").rglob("*.py") if "run_or_exit(" in path.read_text()}
+    assert len(running) >= 14
+    for path in shipped("recipes").rglob("*.py"):
+        assert "subprocess" not in path.read_text(), path
+
+
+def test_conversations_in_a_file_are_found_where_tokenize_writes_them(here, monkeypatch):
+    """Midtraining looked for `chat/my.jsonl`, and found after pretraining that it is `chat/my`."""
+    said = {"role": "assistant", "content": "Hi"}
+    rows = [json.dumps({"messages": [{"role": "user", "content": f"{n}"}, said]}) for n in range(40)]
+    (here / "my.jsonl").write_text("\n".join(rows))
+    calls = began(*settings_of("zac_gpt", conversations=["my.jsonl", "story-questions"]), monkeypatch)
+    (midtrain,) = (words for _, words in calls if words[1] == "midtrain")
+    assert "outputs/zac_gpt_small/tokens/chat/my" in midtrain
+
+
+def test_launch_is_a_setting_of_the_recipes_that_say_so():
+    from hmm_datasets.recipe_settings import recipe_settings
+
+    for name, command in RECIPE_COMMANDS.items():
+        has = any(hasattr(kind, "launch") for kind in recipe_settings(name))
+        assert has == command.launches_stages, name
+
+
+def test_a_process_folder_is_opened(here):
+    processes.mess3().save_pretrained(here / "hmm")
+    check("hmm-datasets pretrain --hmm hmm --output_dir run")
+    (here / "hmm" / "config.json").write_text("{")
+    assert "stage 1 (A title), before the first began: hmm: " in refused(
+        "hmm-datasets pretrain --hmm hmm --output_dir r"
+    )
