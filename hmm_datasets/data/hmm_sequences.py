@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from ..errors import InputError
 from ..hmm.process import Process
 from ..hmm.tasks import EpisodicTask
+from .windows import IGNORED
 
 ENDLESS = 1 << 40
 """Number of rows of an endless data set: about 10^12 sequences."""
@@ -27,7 +28,6 @@ ENDLESS = 1 << 40
 TEST_FIRST = 1 << 63
 """Index of the first held-out sequence. The seed is the same, but training never reaches these indices."""
 
-_IGNORED = -100
 _BLOCK_ROWS = 256
 _BLOCK_TOKENS = 1 << 20  # maximum number of tokens drawn at once
 
@@ -36,8 +36,9 @@ class HMMSequences(Dataset):
     """Sequences of a process as a data set for language models.
 
     Row `i` is sequence `first + i` of the stream `seed`, computed from `i` alone. It has `input_ids` and `labels`,
-    int64 tensors of shape `(L,)`, or `(L + 1,)` with a beginning token of id `E` in front. Models shift labels
-    themselves, so the beginning token is never predicted, and the first symbol is predicted from it.
+    int64 tensors of shape `(L,)`, or `(L + 1,)` with a beginning token of id `E` in front. Labels are the tokens,
+    which models shift themselves, but for the first one, which nothing predicts. It is -100, because some models
+    (GPT-2) would divide the loss by it too.
 
     With `num_sequences` it is a map-style data set of that length ([`FiniteSequences`]). Without, it is endless and
     iterable-style ([`EndlessSequences`]): a `Trainer` reads it in order and requires `max_steps`. For a map-style data
@@ -50,7 +51,7 @@ class HMMSequences(Dataset):
         num_sequences (`int`, *optional*): number of rows; endless by default.
         first (`int`, *optional*, defaults to 0): index of row 0.
         bos (`bool`, *optional*, defaults to `True`): put the beginning token in front.
-        only_scored (`bool`, *optional*, defaults to `False`): labels are -100, which losses leave out, but for the
+        only_scored (`bool`, *optional*, defaults to `False`): labels are -100, which losses leave out, but for those
             tokens that an [`~hmm_datasets.hmm.tasks.EpisodicTask`] scores, as papers on recall train their models.
 
     Raises:
@@ -126,7 +127,8 @@ class HMMSequences(Dataset):
         for row, index, count in _runs(indices, self.num_sequences):
             drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + index)
             tokens[row : row + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
-        labels = tokens.masked_fill(~self._scored(), _IGNORED) if self.only_scored else tokens
+        labels = tokens.masked_fill(~self._scored(), IGNORED) if self.only_scored else tokens.clone()
+        labels[:, 0] = IGNORED
         return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
 
     def _scored(self) -> torch.Tensor:

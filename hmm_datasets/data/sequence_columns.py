@@ -6,7 +6,7 @@ symbols, and beliefs of width `W` (for an HMM the number of states `H`), a row h
 | column | type and shape | content |
 |---|---|---|
 | `input_ids` | unsigned, `(L,)` or `(L + 1,)` | the symbols, after a beginning token of id `E` if there is one |
-| `labels` | as `input_ids` | the same again; models of transformers shift them themselves |
+| `labels` | signed, as `input_ids` | the same, which models shift themselves; -100 for the first, never predicted |
 | `attention_mask` | int8, as `input_ids` | ones |
 | `states` | unsigned, `(L,)` | the state that emits each symbol |
 | `beliefs` | float32, `(L + 1, W)` | distribution of the state before each symbol, given the symbols before it |

@@ -82,8 +82,9 @@ class TokenWindows(Windows):
     """A map-style data set of windows of a token stream, for trainers of causal language models.
 
     Window `i` is tokens `i * length` to `(i + 1) * length` of the stream; windows cross the ends of documents. The
-    `dropped_tokens` after the last whole window are never used. A row has `input_ids` and equal `labels`, int64
-    tensors of shape `(L,)`, because models of transformers shift labels themselves.
+    `dropped_tokens` after the last whole window are never used. A row has `input_ids` and `labels`, int64
+    tensors of shape `(L,)`. Labels are the tokens, because models of transformers shift them themselves, but for the
+    first one, which is -100: nothing in the window predicts it.
 
     Args:
         stream ([`TokenStream`]):
@@ -132,7 +133,9 @@ class TokenWindows(Windows):
 
     def _columns(self, windows):
         tokens = self.stream.gather(windows * self.length, self.length)
-        return {"input_ids": tokens, "labels": tokens.copy()}
+        labels = tokens.copy()
+        labels[:, 0] = IGNORED
+        return {"input_ids": tokens, "labels": labels}
 
 
 class StridedWindows(Windows):

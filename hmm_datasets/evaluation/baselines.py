@@ -12,6 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import EvalPrediction
 
+from ..data.windows import IGNORED
+from ..errors import InputError
 from ..hmm.analysis.predictors import Predictor, predictors_of
 from ..hmm.process import Process
 
@@ -40,8 +42,9 @@ class BaselineComparison:
     Args:
         source ([`~hmm_datasets.hmm.process.Process`]): the distribution of the data. A process without an exact
             distribution has no Bayes-optimal predictor here.
-        bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token; without one the
-            first symbol is not predicted.
+        bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token. Without one the first
+            symbol is not predicted, and its label is -100, so the Trainer must give tokens instead of labels:
+            `TrainingArguments(label_names=["input_ids"])`.
         order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context; 2 for the bigram.
     """
 
@@ -54,7 +57,16 @@ class BaselineComparison:
         self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
 
     def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> PredictorRows:
-        """The distributions of the model and of the predictors, for rows of `R` tokens."""
+        """The distributions of the model and of the predictors, for rows of `R` tokens.
+
+        Raises:
+            `InputError`: rows have no beginning token, and `labels` does not have their first symbols.
+        """
+        if not self.bos and bool((labels[:, 0] == IGNORED).any()):
+            raise InputError(
+                "the first label is -100 and rows have no beginning token, so the first symbol is not known; expected "
+                "tokens, pass label_names=['input_ids'] to TrainingArguments, or put a beginning token in front"
+            )
         log_model = torch.log_softmax(logits[:, :-1].double(), dim=-1)
         symbols = labels[:, 1:] if self.bos else labels
         skipped = 0 if self.bos else 1

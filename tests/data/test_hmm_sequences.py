@@ -54,10 +54,14 @@ def test_without_a_beginning_token_rows_are_the_symbols_alone():
     assert view.vocab_size == 3
 
 
-def test_labels_are_the_input_ids():
-    row = HMMSequences(MESS3, 9)[2]
+@pytest.mark.parametrize("bos", [True, False])
+def test_labels_are_the_input_ids_but_for_the_first_and_share_no_memory_with_them(bos):
+    row = HMMSequences(MESS3, 9, bos=bos)[2]
     assert sorted(row) == ["input_ids", "labels"]
-    torch.testing.assert_close(row["labels"], row["input_ids"], rtol=0, atol=0)
+    assert row["labels"].tolist() == [-100, *row["input_ids"][1:].tolist()]
+    before = row["input_ids"].tolist()
+    row["labels"][:3] = -100
+    assert row["input_ids"].tolist() == before
 
 
 def test_only_scored_tokens_are_labels_in_every_view_of_a_task():
@@ -69,7 +73,7 @@ def test_only_scored_tokens_are_labels_in_every_view_of_a_task():
             scored = row["labels"] != -100
             assert scored.nonzero()[:, 0].tolist() == [6, 8]
             assert torch.equal(row["labels"][scored], row["input_ids"][scored])
-    assert (HMMSequences(task, 8, seed=1)[2]["labels"] != -100).all()
+    assert (HMMSequences(task, 8, seed=1)[2]["labels"][1:] != -100).all()
     with pytest.raises(
         InputError,
         match="an edge-emitting HMM of 3 states over 3 symbols, which scores no tokens",

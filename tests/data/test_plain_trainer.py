@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import load_dataset
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
 from hmm_datasets.data.hmm_sequences import HMMSequences
@@ -90,6 +97,54 @@ def test_a_resumed_plain_trainer_reads_the_rows_after_those_it_saw(data, folders
         Trainer(model, settings, train_dataset=DATA[data](folders)).train(resume_from_checkpoint=resume)
         seen += rows
     assert [row[1:] for row in seen] == HMM.sample(6 * BATCH, LENGTH).tolist()
+
+
+ARCHITECTURES = (
+    *("gpt2", "openai-gpt", "bert", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom"),
+    *("falcon", "mpt", "phi", "llama", "mistral", "qwen3", "gemma", "mamba"),
+)
+SPECIAL = {
+    "bert": {"is_decoder": True},
+    "gpt_neo": {"attention_types": [[["global"], 1]]},
+    "gptj": {"rotary_dim": 4},
+    **{kind: {"num_key_value_heads": 1} for kind in ("mistral", "qwen3", "gemma")},
+}
+
+
+def losses(kind, rows, folder) -> tuple[float, float]:
+    """The loss that a plain Trainer finds, and the cross-entropy of all tokens but the first of each row."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    none = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    config = AutoConfig.for_model(kind, vocab_size=17, **sizes, **none, **SPECIAL.get(kind, {}))
+    model = AutoModelForCausalLM.from_config(config)
+    settings = TrainingArguments(output_dir=str(folder), report_to="none", use_cpu=True)
+    found = Trainer(model, settings, eval_dataset=rows).evaluate()["eval_loss"]
+    tokens = torch.stack([torch.as_tensor(rows[index]["input_ids"]) for index in range(len(rows))])
+    with torch.no_grad():
+        logits = model.eval()(tokens).logits[:, :-1].double()
+    return found, torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:]).item()
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_the_loss_of_an_evaluation_is_exact_in_every_architecture(kind, tmp_path):
+    found, exact = losses(kind, HMMSequences(HMM, LENGTH, num_sequences=16), tmp_path)
+    assert found == pytest.approx(exact, rel=1e-6)
+
+
+ROWS = {
+    "HMMSequences without a beginning token": lambda folders: HMMSequences(HMM, LENGTH, num_sequences=16, bos=False),
+    "prepared table": lambda folders: stream(folders, num_sequences=16),
+    "token_shards table": lambda folders: stream(folders, "token_shards").select(range(16)),
+    "TokenWindows": lambda folders: torch.utils.data.Subset(windows(folders), range(16)),
+}
+
+
+@pytest.mark.parametrize("data", ROWS)
+def test_gpt2_divides_the_loss_by_the_tokens_that_it_predicts(data, folders, tmp_path):
+    # It divides by all labels but -100, the first one included, which it does not predict.
+    found, exact = losses("gpt2", ROWS[data](folders), tmp_path)
+    assert found == pytest.approx(exact, rel=1e-6)
 
 
 # Trains by a plain Trainer on two processes, and writes down what each was given.

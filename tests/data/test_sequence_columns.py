@@ -112,7 +112,8 @@ def test_columns_are_what_the_process_itself_computes(source, load):
     found = {name: np.array([row[name] for row in rows]) for name in columns if name not in ("own_hmm", "text")}
     assert (found["input_ids"][:, 0] == source.num_symbols).all()
     np.testing.assert_array_equal(found["input_ids"][:, 1:], symbols)
-    np.testing.assert_array_equal(found["labels"], found["input_ids"])
+    np.testing.assert_array_equal(found["labels"][:, 1:], symbols)
+    assert (found["labels"][:, 0] == -100).all()
     assert (found["attention_mask"] == 1).all()
     np.testing.assert_array_equal(found["states"], states)
     probs = source.next_token_probs(symbols)

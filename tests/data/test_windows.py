@@ -59,7 +59,7 @@ def test_a_window_is_a_slice_of_the_stream_and_the_rest_is_dropped(stream):
         item = windows[index]
         assert set(item) == {"input_ids", "labels"}
         assert item["input_ids"].dtype == item["labels"].dtype == torch.int64
-        assert item["input_ids"].tolist() == item["labels"].tolist()
+        assert item["labels"].tolist() == [IGNORED, *item["input_ids"][1:].tolist()]
         assert item["input_ids"].tolist() == numbers(stream)[10 * index : 10 * index + 10]
     assert windows[-1]["input_ids"].tolist() == windows[99]["input_ids"].tolist()
 

@@ -5,9 +5,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import EvalPrediction, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    EvalPrediction,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.baselines import BaselineComparison, kl_divergence
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
@@ -26,7 +35,7 @@ FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}
 
 def labels_of(hmm: HMM, bos: bool, count=4, length=7) -> torch.Tensor:
     rows = HMMSequences(hmm, length, bos=bos).__getitems__(range(count))
-    return torch.stack([row["labels"] for row in rows])
+    return torch.stack([row["labels" if bos else "input_ids"] for row in rows])
 
 
 def own_logits(hmm: HMM, labels: torch.Tensor, bos: bool) -> torch.Tensor:
@@ -75,6 +84,27 @@ def test_the_hmms_own_distribution_has_no_gap_and_no_divergence(name, bos):
     assert found["kl_bayes"] == pytest.approx(0, abs=1e-6)
     assert found["kl_uniform"] > 1e-3
     assert found["cross_entropy_uniform"] == pytest.approx(math.log(hmm.num_symbols), rel=1e-6)
+
+
+def test_without_a_beginning_token_a_trainer_gives_the_tokens(tmp_path):
+    hmm = processes.mess3()
+    rows = HMMSequences(hmm, 7, num_sequences=8, bos=False)
+    baselines, sizes = BaselineComparison(hmm, bos=False), {"n_embd": 8, "n_layer": 1, "n_head": 1}
+    found = {}
+    for names in (["labels"], ["input_ids"]):
+        trainer = Trainer(
+            GPT2LMHeadModel(GPT2Config(vocab_size=3, **sizes)),
+            TrainingArguments(str(tmp_path), label_names=names, report_to="none", use_cpu=True),
+            eval_dataset=rows,
+            preprocess_logits_for_metrics=baselines.reduce_logits,
+            compute_metrics=baselines.summarize,
+        )
+        if names == ["labels"]:
+            with pytest.raises(InputError, match=r"pass label_names=\['input_ids'\] to TrainingArguments"):
+                trainer.evaluate()
+        else:
+            found = trainer.evaluate()
+    assert found["eval_cross_entropy"] == pytest.approx(found["eval_loss"], rel=1e-5)
 
 
 def test_a_model_that_is_a_predictor_has_no_divergence_from_that_one():

@@ -85,7 +85,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
 
 
 class HMMBuilder(IndexedBuilder):
-    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that can store all ids."""
+    """Builder of `input_ids` and `labels`: lists of the smallest types that can store all ids, and all labels."""
 
     BUILDER_CONFIG_CLASS = HMMBuilderConfig
 

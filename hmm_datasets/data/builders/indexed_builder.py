@@ -23,6 +23,7 @@ from datasets.builder import Key
 from ...compat.datasets import IndexedRows, StreamedBuilder
 from ..formatters import register_formatters
 from ..sequence_columns import TOKEN_COLUMNS
+from ..windows import IGNORED
 
 register_formatters()
 
@@ -68,16 +69,11 @@ class IndexedExamples(IndexedRows):
                     yield self.first + self.step * start, row
                     start += 1
             return
-        first = next((name for name in self.columns if name != "attention_mask"), None)
-        others = [name for name in self.columns if name != first]
         while start < self.count:  # several times as fast as rows of a table
             tokens, offsets = self._read_from(start, _STREAMED)
             for begin, end in pairwise(offsets.tolist()):
                 ids = tokens[begin:end].tolist()
-                row = dict.fromkeys(self.columns, ids)
-                for name in others:
-                    row[name] = [1] * len(ids) if name == "attention_mask" else ids.copy()
-                yield self.first + self.step * start, row
+                yield self.first + self.step * start, {name: _entries(name, ids) for name in self.columns}
                 start += 1
 
     def tables_from(self, start: int) -> Iterator[tuple[int, pa.Table]]:
@@ -94,7 +90,7 @@ class IndexedExamples(IndexedRows):
             count = len(offsets) - 1
             found = self._more_columns(self.first + self.step * start, self.step, count)
             for name in {*self.columns} & {*TOKEN_COLUMNS}:
-                found[name] = pa.ListArray.from_arrays(offsets.astype(np.int32), _token_column(name, tokens))
+                found[name] = pa.ListArray.from_arrays(offsets.astype(np.int32), _token_column(name, tokens, offsets))
             yield pa.table([found[name].cast(schema.field(name).type) for name in self.columns], schema=schema)
             start += count
 
@@ -156,14 +152,31 @@ class IndexedBuilder(StreamedBuilder):
 
 def features_of(dtype: np.dtype, columns: Iterable[str], more: Mapping[str, Any] | None = None) -> datasets.Features:
     """The features of columns in their order: those of tokens have this type, `more` has those of others."""
-    tokens = datasets.List(datasets.Value(str(dtype)))
-    kinds = {"input_ids": tokens, "labels": tokens, "attention_mask": datasets.List(datasets.Value("int8"))}
-    kinds |= more or {}
+    types = {"input_ids": dtype, "labels": _label_type(dtype), "attention_mask": np.int8}
+    kinds = {name: datasets.List(datasets.Value(str(np.dtype(kind)))) for name, kind in types.items()} | (more or {})
     return datasets.Features({name: kinds[name] for name in columns})
 
 
-def _token_column(name: str, tokens: np.ndarray) -> np.ndarray:
-    return np.ones(len(tokens), np.int8) if name == "attention_mask" else tokens
+def _label_type(dtype: np.dtype) -> np.dtype:
+    """The smallest type of all tokens and of -100."""
+    return np.promote_types(dtype, np.int8)
+
+
+def _entries(name: str, ids: list[int]) -> list[int]:
+    """A row of a column in `TOKEN_COLUMNS`, given its tokens."""
+    if name == "attention_mask":
+        return [1] * len(ids)
+    return [IGNORED, *ids[1:]] if name == "labels" and ids else ids
+
+
+def _token_column(name: str, tokens: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The same for all rows, one after the other."""
+    if name == "attention_mask":
+        return np.ones(len(tokens), np.int8)
+    if name == "labels":
+        tokens = tokens.astype(_label_type(tokens.dtype))
+        tokens[offsets[:-1][np.diff(offsets) > 0]] = IGNORED
+    return tokens
 
 
 def files_named(name: str, data_files: Any) -> list[str]:

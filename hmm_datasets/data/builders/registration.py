@@ -5,7 +5,7 @@ from ...compat.datasets_table import add_builders
 PREFIX = "process:"
 """Start of the name of a process, which stands in place of a folder; see [`~hmm_datasets.hmm.process_names`]."""
 
-_COLUMNS_VERSION = 3
+_COLUMNS_VERSION = 4
 """Version of the columns of prepared rows. It must change when the columns or their types change."""
 
 

@@ -46,9 +46,9 @@ class TokenShardsConfig(datasets.BuilderConfig):
     Args:
         length (`int`, *optional*): tokens per window; windows follow each other without gaps. None gives documents,
             including their EOS.
-        labels (`bool`, *optional*): add a column `labels`, equal to `input_ids`, from which models of transformers
-            compute a loss (they shift labels themselves). By default windows have it; documents, which a collator must
-            pad first, do not.
+        labels (`bool`, *optional*): add a column `labels`, equal to `input_ids` but for the first, which is -100.
+            Models of transformers compute a loss from them (they shift labels themselves). By default windows have
+            it; documents, which a collator must pad first, do not.
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
             loader workers; otherwise `datasets` reads every row on every rank and drops those of other ranks.
     """
@@ -68,7 +68,7 @@ class TokenShardsConfig(datasets.BuilderConfig):
 
 
 class TokenShards(IndexedBuilder):
-    """Builder of `input_ids` and `labels`: lists of the smallest unsigned type that can store all ids."""
+    """Builder of `input_ids` and `labels`: lists of the smallest types that can store all ids, and all labels."""
 
     BUILDER_CONFIG_CLASS = TokenShardsConfig
 

@@ -78,7 +78,7 @@ def test_a_prepared_data_set_has_the_rows_of_the_stream(load):
     assert sorted(stream) == sorted(table) == ["test", "train"]
     for split in stream:
         assert rows(stream[split]) == rows(table[split])
-        expected = Features(dict.fromkeys(("input_ids", "labels"), List(Value("uint8"))))
+        expected = Features({"input_ids": List(Value("uint8")), "labels": List(Value("int16"))})
         assert stream[split].features == table[split].features == expected
     assert rows(table["train"]) == sequences(700, seed=5)
     assert rows(table["test"]) == sequences(20, seed=5, first=TEST_FIRST)
