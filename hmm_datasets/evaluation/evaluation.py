@@ -105,6 +105,13 @@ class EvaluationSettings:
     max_documents: int = field(
         default=1000, metadata={"help": "Maximum number of documents read from a corpus or a file."}
     )
+    test_fraction: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of the documents of a file or bundled sample that is held out, at most as in training; 1 "
+            "for a file of which nothing was trained on. By default as training recorded it, else 0.1."
+        },
+    )
     core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
     core_tasks: list[str] = field(
         default_factory=list,
@@ -243,11 +250,15 @@ class _Subject:
         from ..hmm.process import Process
         from ..hmm.tokenizer import check_symbols, reads_symbols
         from ..training.models import load_pretrained, tokenizer_of
-        from .targets import Documents, open_target
+        from .targets import Documents, open_target, trained_on
 
         self.settings = settings
         self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
-        targets = [open_target(name, settings.max_documents) for name in settings.targets]
+        known = trained_on(settings.model)
+        targets = [
+            open_target(name, settings.max_documents, test_fraction=settings.test_fraction, known=known)
+            for name in settings.targets
+        ]
         processes = [target for target in targets if isinstance(target, Process)]
         texts = [target for target in targets if not isinstance(target, Process)]
         if len(processes) > 1 or len(texts) > 1:

@@ -2,15 +2,19 @@
 
 import hashlib
 import itertools
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from .. import launch_environment
 from ..errors import InputError
+from ..files import read_json
 from ..hmm.families.storage import FAMILY_NAME, load_source
 from ..hmm.process import Process
 from ..hmm.process_names import is_process_name
 from ..hmm.process_storage import PROCESS_NAME
 from ..hmm.storage import CONFIG_NAME, WEIGHTS_NAME
+from ..hub_download import model_file
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
@@ -19,6 +23,8 @@ from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
 from ..text.tokenizers.words import WordCorpus
 
 _WINDOW = 64  # words, as fits have by default
+_RECORD = "run.json"
+_TEST_FRACTION = 0.1  # as recipes have by default
 
 
 class Documents(NamedTuple):
@@ -40,18 +46,58 @@ class Documents(NamedTuple):
         return digest.hexdigest()
 
 
-def open_target(name: str, max_documents: int = 1000) -> Process | TokenStream | Documents:
+class TrainedOn(NamedTuple):
+    """The text that a model and its bases were trained on, as far as their folders record it.
+
+    Attributes:
+        streams (set of `str`): SHA-256 of token streams.
+        test_fraction (`float`, *optional*): the smallest share of documents that was held out of a corpus.
+    """
+
+    streams: frozenset[str] = frozenset()
+    test_fraction: float | None = None
+
+
+def trained_on(model: str) -> TrainedOn:
+    """What `run.json` of a model (a folder or a name on the Hub), of its bases and of their token streams say."""
+    path = model_file(model, _RECORD) or _existing(Path(model).parent / _RECORD)  # of a checkpoint
+    record: dict[str, Any] = {} if path is None else read_json(path)
+    settings, lineage = record.get("settings") or {}, record.get("lineage") or {}
+    streams, fractions = set(), [settings.get("test_fraction")]
+    for data in (record.get("data") or {}, *(stage["data"] or {} for stage in lineage.get("before", []))):
+        tokens = data.get("tokens") or []
+        streams |= {tokens} if isinstance(tokens, str) else {*tokens}
+    for folder in (settings.get("tokens"), *(settings.get("streams") or [])):
+        records = [] if folder is None else map(_existing, (parent / _RECORD for parent in Path(folder).parents[:2]))
+        fractions += [(read_json(path).get("data") or {}).get("test_fraction") for path in records if path is not None]
+    if lineage.get("base"):
+        base = trained_on(lineage["base"]["model"])
+        streams |= base.streams
+        fractions.append(base.test_fraction)
+    return TrainedOn(frozenset(streams), min((f for f in fractions if f is not None), default=None))
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def open_target(
+    name: str, max_documents: int = 1000, *, test_fraction: float | None = None, known: TrainedOn | None = None
+) -> Process | TokenStream | Documents:
     """Open a target by its name.
 
     Args:
         name (`str`): one of these: `process:` and a call, such as `process:mess3(x=0.05)`; a folder of a process or a
             token stream; `words/` of a fit, whose held-out sentences are read in windows of 64 words; a named corpus,
-            whose test split is read; a file of text, all of whose documents count as held out; or the Hub repository
-            of a process or a data set of text.
+            whose test split is read; a file of text, of whose documents those are read that training holds out; or the
+            Hub repository of a process or a data set of text.
         max_documents (`int`, *optional*, defaults to 1000): maximum number of documents read from a corpus or file.
+        test_fraction (`float`, *optional*): share of the documents of a file or a bundled sample that is held out, at
+            most as in training; 1 for a file of which nothing was trained on. By default that of `known`, else 0.1.
+        known ([`TrainedOn`], *optional*): what the model was trained on.
 
     Raises:
-        `InputError`: the name is none of these.
+        `InputError`: the name is none of these, or a text that the model was trained on.
 
     ```python
     >>> open_target("tinystories-sample", max_documents=2).texts[0][:8]
@@ -61,10 +107,15 @@ def open_target(name: str, max_documents: int = 1000) -> Process | TokenStream |
     """
     if is_process_name(name):
         return load_source(name)
-    folder = Path(name)
+    folder, known = Path(name), known or TrainedOn()
     if folder.is_dir():
         if (folder / INDEX_NAME).exists():
-            return TokenStream(name)
+            stream = TokenStream(name)
+            if stream.index.sha256 in known.streams:
+                raise InputError(
+                    f"{name}: the model was trained on these tokens; give held-out ones, such as those in test/ beside"
+                )
+            return stream
         if (folder / WORDS_NAME).exists():
             return _held_out_words(name)
         if any((folder / file).exists() for file in (PROCESS_NAME, FAMILY_NAME, CONFIG_NAME)):
@@ -77,9 +128,31 @@ def open_target(name: str, max_documents: int = 1000) -> Process | TokenStream |
         kind = _repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
-    whole = {"split": "train", "test_fraction": 0.0}
-    rows = load_corpus(name, kind="text", **(whole if folder.is_file() else {"split": "test"}))
+    rows = load_corpus(name, kind="text", **_held_out_part(name, test_fraction, known))
     return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
+
+
+def _held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
+    """Arguments of `load_corpus` for documents that were not trained on."""
+    is_file = Path(name).is_file()
+    if not is_file and not (name in CORPORA and CORPORA[name].bundled):
+        return {"split": "test"}
+    if test_fraction == 1 and is_file:
+        return {"split": "train", "test_fraction": 0.0}
+    share = test_fraction if test_fraction is not None else known.test_fraction
+    share = _TEST_FRACTION if share is None else share
+    if not 0 < share < 1 or (known.test_fraction is not None and share > known.test_fraction):
+        raise InputError(
+            f"{name}: test_fraction is {share:g}, and training held out {known.test_fraction}; expected a share above "
+            "0 and at most as large, or 1 for a file of which nothing was trained on"
+        )
+    if is_file and launch_environment.rank() == 0:
+        print(
+            f"{name}: the documents that training holds out are read, a share of {share:g}; pass --test_fraction 1 if "
+            "it was not trained on",
+            file=sys.stderr,
+        )
+    return {"split": "test", "test_fraction": share}
 
 
 def _held_out_words(name: str) -> Documents:

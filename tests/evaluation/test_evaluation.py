@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.cli import main
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.evaluation import TASKS
-from hmm_datasets.evaluation.targets import open_target
+from hmm_datasets.evaluation.targets import open_target, trained_on
 from hmm_datasets.files import (
     read_json,
     read_jsonl,
@@ -21,6 +23,7 @@ from hmm_datasets.files import (
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.text.corpora.loading import read_splits
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
@@ -135,6 +138,7 @@ def test_a_stream_and_a_file_of_the_same_documents_have_the_same_number_of_bytes
     model = str(writer / "model")
     for name, target in (("stream", writer / "stream"), ("file", writer / "stories.jsonl")):
         command = ["evaluate", model, "--targets", str(target), "--tasks", "text", "--window", "16"]
+        command += ["--test_fraction", "1"]
         assert main([*command, "--by_document", "true", "--output_dir", str(tmp_path / name)]) == 0
     stream, file = (read_json(tmp_path / name / "report.json")["text"] for name in ("stream", "file"))
     assert stream["num_documents"] == file["num_documents"] == len(STORIES)
@@ -146,8 +150,38 @@ def test_a_stream_and_a_file_of_the_same_documents_have_the_same_number_of_bytes
     for text in (stream, file):
         nats = text["nats_per_token"] * text["num_tokens"]
         assert text["bits_per_byte"] == pytest.approx(nats / math.log(2) / text["bytes"], rel=1e-9)
-    assert open_target(str(writer / "stories.jsonl"), max_documents=2).texts == STORIES[:2]
+    assert open_target(str(writer / "stories.jsonl"), 2, test_fraction=1).texts == STORIES[:2]
     assert len(read_jsonl(tmp_path / "file" / "items" / "text.jsonl")) == len(STORIES)
+
+
+def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_path):
+    file = str(tmp_path / "stories.jsonl")
+    stories = [f"Story {number} of a file is told here." for number in range(200)]
+    Path(file).write_text("".join(json.dumps({"text": text}) + "\n" for text in stories))
+    tokenizer = train_bpe(stories, 290, show_progress=False)
+    for share in (0.05, 0.3):
+        folder = tmp_path / str(share)
+        rows = list(read_splits(file, kind="text", test_fraction=share))
+        tokens = folder / "tokens" / "text" / "train"
+        trained = [row["text"] for split, row in rows if split == "train"]
+        index = tokenize_corpus(trained, tokenizer, tokens, file, show_progress=False)
+        write_json(folder / "tokens" / "run.json", {"data": {"test_fraction": share}})
+        lineage = {"before": [], "base": None}
+        record = {"data": {"tokens": index.sha256}, "settings": {"tokens": str(tokens)}, "lineage": lineage}
+        (folder / "model").mkdir()
+        write_json(folder / "model" / "run.json", record)
+        (folder / "tuned").mkdir()
+        lineage = {"before": [], "base": {"model": str(folder / "model")}}
+        write_json(folder / "tuned" / "run.json", {"data": {}, "settings": {}, "lineage": lineage})
+        for model in ("model", "tuned"):
+            known = trained_on(str(folder / model))
+            assert open_target(file, known=known).texts == [row["text"] for split, row in rows if split == "test"]
+            with pytest.raises(InputError, match="the model was trained on these tokens"):
+                open_target(str(tokens), known=known)
+            with pytest.raises(InputError, match=f"training held out {share}; expected a share above 0 and at most"):
+                open_target(file, test_fraction=0.4, known=known)
+    unknown = open_target(file).texts
+    assert unknown == [row["text"] for split, row in read_splits(file, kind="text") if split == "test"]
 
 
 def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
