@@ -254,7 +254,7 @@ class _Subject:
 
         self.settings = settings
         self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
-        known = trained_on(settings.model)
+        self.known = known = trained_on(settings.model)
         targets = [
             open_target(name, settings.max_documents, test_fraction=settings.test_fraction, known=known)
             for name in settings.targets
@@ -366,9 +366,11 @@ class _Subject:
     def chat(self, accelerator: "Accelerator") -> dict[str, Any]:
         from ..text.corpora.loading import load_corpus
         from .chat import measure_chat
+        from .targets import held_out_part
 
         settings = self.settings
-        rows = load_corpus(settings.chat_data, split="test", kind="conversations", streaming=False)
+        part = held_out_part(settings.chat_data, settings.test_fraction, self.known)
+        rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
         return measure_chat(
             self.model,
             self.tokenizer,

@@ -128,12 +128,12 @@ def open_target(
         kind = _repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
-    rows = load_corpus(name, kind="text", **_held_out_part(name, test_fraction, known))
+    rows = load_corpus(name, kind="text", **held_out_part(name, test_fraction, known))
     return Documents(name, [row["text"] for row in itertools.islice(rows, max_documents)])
 
 
-def _held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
-    """Arguments of `load_corpus` for documents that were not trained on."""
+def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
+    """Arguments of `load_corpus` for documents of a corpus that a model was not trained on; see [`open_target`]."""
     is_file = Path(name).is_file()
     if not is_file and not (name in CORPORA and CORPORA[name].bundled):
         return {"split": "test"}

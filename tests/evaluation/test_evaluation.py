@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.evaluation import TASKS
-from hmm_datasets.evaluation.targets import open_target, trained_on
+from hmm_datasets.evaluation.targets import held_out_part, open_target, trained_on
 from hmm_datasets.files import (
     read_json,
     read_jsonl,
@@ -180,6 +180,10 @@ def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_pa
                 open_target(str(tokens), known=known)
             with pytest.raises(InputError, match=f"training held out {share}; expected a share above 0 and at most"):
                 open_target(file, test_fraction=0.4, known=known)
+    # Conversations are split like texts, by a share in the settings of the run.
+    write_json(tmp_path / "run.json", {"data": {}, "settings": {"test_fraction": 0.05}})
+    known = trained_on(str(tmp_path))
+    assert held_out_part(file, None, known) == {"split": "test", "test_fraction": 0.05}
     unknown = open_target(file).texts
     assert unknown == [row["text"] for split, row in read_splits(file, kind="text") if split == "test"]
 
