@@ -23,9 +23,10 @@ throughput at 50 states, and 0.6 from 100 on. A second thread doubled the throug
 torch's at 50 states."""
 
 _LANES = 4
+_FLUSH = 32  # steps whose moves are summed in the type of the recursions
 
 BLOCK = 8
-"""Steps after which the counts of moves are added in float64, and backward values are scaled again."""
+"""Steps after which backward values are scaled again, and after which torch adds the counts of moves in float64."""
 
 
 def fused_counts(
@@ -109,7 +110,7 @@ def _count(
                 for r in range(_LANES):
                     if t >= end[r]:
                         value[r] = 1
-            if t % BLOCK == 0:
+            if t % _FLUSH == 0:
                 for i in range(states):
                     for j in range(states):
                         flow[i, j] += moved[i, j]
