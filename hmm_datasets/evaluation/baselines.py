@@ -14,6 +14,7 @@ from transformers import EvalPrediction
 
 from ..data.windows import IGNORED
 from ..errors import InputError
+from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.analysis.predictors import Predictor, predictors_of
 from ..hmm.process import Process
 
@@ -100,11 +101,3 @@ def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:
     columns += [-distribution.gather(-1, symbols).squeeze(-1).log() for distribution in rows.distributions.values()]
     columns += [kl_divergence(distribution, rows.log_model) for distribution in rows.distributions.values()]
     return torch.stack(columns, dim=-1)
-
-
-def kl_divergence(distribution: Float[Tensor, "B T E"], log_model: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
-    """`KL(distribution || model)` in nats at every position; the model may have more tokens (`V > E`)."""
-    return (
-        torch.xlogy(distribution, distribution)
-        - torch.where(distribution > 0, distribution * log_model[..., : distribution.shape[-1]], 0.0)
-    ).sum(-1)

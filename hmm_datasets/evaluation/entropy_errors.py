@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data.hmm_sequences import TEST_FIRST
+from ..hmm.analysis.divergence import kl_divergence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,9 +54,7 @@ def entropy_errors(log_probs: Float[Tensor, "N T K"], exact: Float[Tensor, "N T 
     """
     predicted, exact = log_probs.double(), exact.double()
     difference = -torch.xlogy(predicted.exp(), predicted.exp()).sum(-1) + torch.xlogy(exact, exact).sum(-1)
-    # A token that cannot come adds nothing, whatever the model's logarithm is.
-    divergence = (torch.xlogy(exact, exact) - torch.where(exact > 0, exact * predicted, 0.0)).sum(-1)
-    figures = (difference.abs().mean(0), difference.mean(0).abs(), divergence.mean(0))
+    figures = (difference.abs().mean(0), difference.mean(0).abs(), kl_divergence(exact, predicted).mean(0))
     return EntropyErrors(*((one / np.log(2)).cpu().numpy() for one in figures))
 
 

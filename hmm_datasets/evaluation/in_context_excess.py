@@ -60,6 +60,8 @@ def excess_by_position(
     """
     import torch
 
+    from ..hmm.analysis.divergence import kl_divergence
+
     if not process.has_oracle or (predictor is None and not process.has_exact_distribution):
         raise InputError(f"{process!r}: expected a process with an oracle and an exact distribution")
     rows = max(1, _BLOCK_TOKENS // length)
@@ -69,7 +71,7 @@ def excess_by_position(
         values = torch.from_numpy(tokens.astype(np.int64))
         told = process.oracle_next_token_probs(values, seed, first + start)[:, :-1]
         found = process.next_token_probs(values)[:, :-1] if predictor is None else predictor(values)
-        parts.append(torch.special.xlogy(told, told / found.to(told)).nan_to_num(nan=0.0).sum(-1).numpy())
+        parts.append(kl_divergence(told, found.to(told).log()).numpy())
     return np.concatenate(parts)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data.hmm_sequences import TEST_FIRST
+from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.analysis.mixture_predictors import mixture_predictors
 from ..hmm.chain_mixture import ChainMixture
 from ..hmm.families.chains import RandomChains
@@ -83,7 +84,7 @@ def divergence(law: Float[Tensor, "N T E"], log_probs: Float[Tensor, "N T E"]) -
 
     ```
     """
-    return float((torch.xlogy(law, law) - law * log_probs).sum(-1).mean())
+    return float(kl_divergence(law, log_probs).mean())
 
 
 def nearest(divergences: dict[str, dict[str, float]]) -> str:

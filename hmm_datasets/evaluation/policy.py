@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.inference.symbol_log_probs import symbol_log_probs
 from ..hmm.tilted import TiltedHMM
 
@@ -60,7 +61,7 @@ def measure_policy(
     model.train(was_training)
     divergence = optimum.divergence(log_probs, tokens).sum(1) / optimum.length
     reference = optimum.hmm.next_token_probs(tokens)[:, :-1].log()
-    to_reference = torch.where(log_probs > -torch.inf, log_probs.exp() * (log_probs - reference), 0.0).sum((1, 2))
+    to_reference = kl_divergence(log_probs.exp(), reference).sum(1)
     return PolicyDistance(
         divergence.mean().item(),
         divergence.std().item() / math.sqrt(num_sequences),

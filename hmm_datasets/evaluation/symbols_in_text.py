@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError
+from ..hmm.analysis.divergence import kl_divergence
 from .scoring import beginning_token, common_prefix, context_limit, encode
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def agreement(exact: Float[np.ndarray, "N T E"], found: Float[np.ndarray, "N T E
     ```
     """
     chosen = np.take_along_axis(exact, found.argmax(-1)[..., None], -1)[..., 0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        divergence = np.where(exact > 0, exact * np.log(exact / found), 0.0).sum(-1)
+    truth, other = (torch.from_numpy(np.ascontiguousarray(table)) for table in (exact, found))
+    divergence = kl_divergence(truth, other.log()).numpy()
     distance = np.sqrt(((np.sqrt(exact) - np.sqrt(found)) ** 2).sum(-1) / 2)
     return {"accuracy": chosen.mean(0), "kl": divergence.mean(0), "hellinger": distance.mean(0)}

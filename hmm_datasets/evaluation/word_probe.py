@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 
 from ..errors import InputError
+from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.process import Process
 from .markov_beliefs import Starts
 
@@ -182,10 +183,9 @@ def hidden_states(
 
 def excess(words: Words, distributions: Float[np.ndarray, "P E"]) -> float:
     """The exact divergence of a model's predictions from the process after words of 1 to `L` symbols, in nats."""
-    exact = words.next_token_probs
-    positive = exact > _NEVER
-    ratios = np.log(np.where(positive, exact, 1.0)) - np.log(np.where(positive, distributions.astype(np.float64), 1.0))
-    return float(words.weights @ (exact * ratios).sum(1))
+    exact = np.where(words.next_token_probs > _NEVER, words.next_token_probs, 0.0)
+    log_model = torch.from_numpy(distributions.astype(np.float64)).log()
+    return float(words.weights @ kl_divergence(torch.from_numpy(exact), log_model).numpy())
 
 
 def fit_words(

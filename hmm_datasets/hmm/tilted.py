@@ -17,7 +17,8 @@ messages also depend on the symbol before. They cost `O(L E H^2)` time, or `O(L 
 with rewards of symbols, and `8 L E H` bytes.
 
 The regret of any other policy `q'`, that is, by how much its objective is below the optimum, is `beta KL(q' || q)`.
-Preferences between samples under the Bradley-Terry model with reward `r / beta` lead DPO to the same `q`.
+DPO with this `beta` leads to the same `q` if `x` is preferred to `y` with probability `sigmoid(r(x) - r(y))` (the
+Bradley-Terry model with reward `r`): its loss is least where `beta log(q(x) / p(x))` is `r(x)` plus a constant.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ class TiltedHMM:
     """The distribution `p(x) exp(r(x) / beta) / Z` of sequences of `L` tokens, for an HMM `p` and a reward `r`.
 
     It maximizes `E_q[r] - beta KL(q || p)`, so it is where reinforcement learning with a penalty on the divergence
-    from `p` should end, and DPO on preferences with reward `r / beta` too.
+    from `p` should end, and DPO with the same `beta` on preferences with reward `r` too.
 
     Args:
         hmm ([`HMM`]): the reference `p`.
@@ -169,9 +170,12 @@ class TiltedHMM:
             tokens (array of shape `(B, T)`): symbols, `T <= L`.
 
         Returns:
-            array of shape `(B, T)`: infinite where the policy gives an impossible symbol a positive probability.
+            array of shape `(B, T)`: infinite where the policy gives an impossible symbol a positive probability, if
+                that is one in float64: a log-probability below -746 counts as impossible.
         """
         import torch
+
+        from .analysis.divergence import kl_divergence
 
         values, is_tensor = self._as_tokens(tokens)
         policy = torch.as_tensor(log_probs, device=values.device).double()
@@ -187,8 +191,7 @@ class TiltedHMM:
                 "log_softmax of the logits of the symbols"
             )
         optimum = self._log_probs(values)[:, :-1]
-        terms = torch.where(policy > -torch.inf, policy.exp() * (policy - optimum), 0.0)
-        return _like(terms.sum(-1).clamp(min=0), is_tensor)
+        return _like(kl_divergence(policy.exp(), optimum).clamp(min=0), is_tensor)
 
     def sample(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> UInt[np.ndarray, "N L"]:
         """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.

@@ -48,3 +48,8 @@ def test_new_chains_are_none_of_the_mixture():
 
 def test_equal_divergences_go_to_the_first():
     assert nearest({"mixture": {"a": 1.0, "b": 1.0}}) == "a"
+
+
+def test_a_symbol_that_algorithm_and_model_exclude_adds_nothing_to_the_divergence():
+    law = torch.tensor([[[1.0, 0.0]]])
+    assert divergence(law, law.log()) == 0

@@ -31,3 +31,10 @@ def test_the_hmm_itself_has_the_regret_of_doing_nothing():
     assert found.standard_error < 0.01 * expected + 0.002
     assert found.kl_to_reference == pytest.approx(0, abs=1e-5)
     assert found == measure_policy(model, OPTIMUM, 4000, seed=1)
+
+
+def test_an_hmm_with_impossible_symbols_is_measured_as_its_own_policy():
+    optimum = TiltedHMM(processes.golden_mean(), [0.0, 0.1], 1.0, 4)
+    found = measure_policy(HMMForCausalLM.from_hmm(optimum.hmm, bos_token_id=2), optimum, 200)
+    assert 0 < found.divergence < 0.1
+    assert found.kl_to_reference == pytest.approx(0, abs=1e-5)

@@ -218,6 +218,14 @@ def test_an_impossible_symbol_of_a_policy_costs_infinitely_much():
     assert tilted.divergence(np.log(np.full((1, 2, 2), 0.5)), [[0, 1]]).tolist()[0][1] == np.inf
 
 
+@pytest.mark.parametrize("nothing", [-800.0, -3.4e38, -np.inf])
+def test_an_impossible_symbol_whose_probability_underflows_costs_nothing(nothing):
+    tilted = TiltedHMM(processes.golden_mean(), [0.0, 1.0], 1.0, 3)
+    probs = tilted.next_token_probs([[0, 1]])[:, :-1]
+    own = np.where(probs > 0, np.log(np.where(probs > 0, probs, 1.0)), nothing)
+    assert tilted.divergence(own, [[0, 1]]).max() < 1e-12
+
+
 def test_it_comes_back_from_disk_and_from_a_pickle(tilted, tmp_path):
     tilted.save_pretrained(tmp_path)
     for back in (TiltedHMM.from_pretrained(tmp_path), pickle.loads(pickle.dumps(tilted))):

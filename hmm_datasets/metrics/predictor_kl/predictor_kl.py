@@ -5,8 +5,8 @@ import evaluate
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.baselines import kl_divergence
 from hmm_datasets.evaluation.clustered import as_table, clustered_mean
+from hmm_datasets.hmm.analysis.divergence import kl_divergence
 
 _DESCRIPTION = """\
 KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p
