@@ -63,10 +63,8 @@ def trained_on(model: str) -> TrainedOn:
     path = model_file(model, _RECORD) or _existing(Path(model).parent / _RECORD)  # of a checkpoint
     record: dict[str, Any] = {} if path is None else read_json(path)
     settings, lineage = record.get("settings") or {}, record.get("lineage") or {}
-    streams, fractions = set(), [settings.get("test_fraction")]
-    for data in (record.get("data") or {}, *(stage["data"] or {} for stage in lineage.get("before", []))):
-        tokens = data.get("tokens") or []
-        streams |= {tokens} if isinstance(tokens, str) else {*tokens}
+    tokens, fractions = (record.get("data") or {}).get("tokens") or [], [settings.get("test_fraction")]
+    streams = {tokens} if isinstance(tokens, str) else {*tokens}
     for folder in (settings.get("tokens"), *(settings.get("streams") or [])):
         records = [] if folder is None else map(_existing, (parent / _RECORD for parent in Path(folder).parents[:2]))
         fractions += [(read_json(path).get("data") or {}).get("test_fraction") for path in records if path is not None]

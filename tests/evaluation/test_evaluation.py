@@ -26,6 +26,7 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import read_splits
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.lineage import lineage
 
 LENGTH, SEED = 12, 5
 STORIES = [f"Once there was a {animal}. The {animal} ran home." for animal in ("cat", "dog", "hen", "cow", "fox")]
@@ -166,13 +167,14 @@ def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_pa
         trained = [row["text"] for split, row in rows if split == "train"]
         index = tokenize_corpus(trained, tokenizer, tokens, file, show_progress=False)
         write_json(folder / "tokens" / "run.json", {"data": {"test_fraction": share}})
-        lineage = {"before": [], "base": None}
-        record = {"data": {"tokens": index.sha256}, "settings": {"tokens": str(tokens)}, "lineage": lineage}
+        stage = lineage(None, stage="pretraining", data=file)
+        record = {"data": {"tokens": index.sha256}, "settings": {"tokens": str(tokens)}, "lineage": stage}
         (folder / "model").mkdir()
         write_json(folder / "model" / "run.json", record)
+        write_json(folder / "model" / "summary.json", {"tokens": index.num_tokens})
         (folder / "tuned").mkdir()
-        lineage = {"before": [], "base": {"model": str(folder / "model")}}
-        write_json(folder / "tuned" / "run.json", {"data": {}, "settings": {}, "lineage": lineage})
+        tuned = lineage(str(folder / "model"), stage="midtraining", data=None)
+        write_json(folder / "tuned" / "run.json", {"data": {}, "settings": {}, "lineage": tuned})
         for model in ("model", "tuned"):
             known = trained_on(str(folder / model))
             assert open_target(file, known=known).texts == [row["text"] for split, row in rows if split == "test"]
