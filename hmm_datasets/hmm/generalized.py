@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
+from .analysis.stationary import cesaro_limit, eliminate
 from .checks import array
 from .given_arrays import as_given, token_array
 from .model import HMM
@@ -71,7 +72,7 @@ class GeneralizedHMM(Process):
         total = self.operators.sum(axis=0)
         self.final = _fixed_vector("final", total) if final is None else self._vector("final", final)
         self._check_final(total)
-        self.initial = _fixed_vector("initial", total.T) if initial is None else self._vector("initial", initial)
+        self.initial = self._stationary(total) if initial is None else self._vector("initial", initial)
         self._normalize_initial(given=initial is not None)
         self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
         if self.vocabulary is not None and len(self.vocabulary) != self.num_symbols:
@@ -116,8 +117,12 @@ class GeneralizedHMM(Process):
     @cached_property
     def is_stationary(self) -> bool:
         """Whether `initial` is a fixed point of the sum of the operators, to `1e-9` of its largest entry."""
-        change = np.abs(self.initial @ self.operators.sum(axis=0) - self.initial).max()
-        return bool(change <= _RESCALE * np.abs(self.initial).max())
+        total = self.operators.sum(axis=0)
+        after = self.initial @ total
+        if _is_chain(total, self.final) and (self.initial >= 0).all():
+            # A chain may move away from it so slowly that one step changes nothing.
+            after = cesaro_limit(self.initial, total)
+        return bool(np.abs(after - self.initial).max() <= _RESCALE * np.abs(self.initial).max())
 
     @cached_property
     def columns(self) -> Float[np.ndarray, "E H"]:
@@ -270,6 +275,16 @@ class GeneralizedHMM(Process):
             raise InputError(f"{name} has shape {vector.shape}; expected ({self.num_states},), as the operators have")
         return vector
 
+    def _stationary(self, total: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
+        try:
+            return _fixed_vector("initial", total.T)
+        except InputError:
+            # An SVD has too few digits to tell the fixed point of a chain from those of its almost closed parts.
+            start = np.full(len(total), 1 / len(total))
+            if not _is_chain(total, self.final) or len(eliminate(start, total)[1]) > 1:
+                raise
+            return cesaro_limit(start, total)
+
     def _check_final(self, total: Float[np.ndarray, "H H"]) -> None:
         change = np.abs(total @ self.final - self.final)
         if change.max() > _REFUSE * np.abs(self.final).max():
@@ -304,6 +319,11 @@ def _finite(name: str, values: Any, ndim: int) -> np.ndarray:
     return table
 
 
+def _is_chain(total: Float[np.ndarray, "H H"], final: Float[np.ndarray, "H"]) -> bool:
+    """Whether the sum of the operators is the transition table of a Markov chain."""
+    return bool((total >= 0).all() and (final == 1).all())
+
+
 def _fixed_vector(name: str, matrix: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
     """The vector `v` with `matrix @ v = v`, all ones where they are one; its largest entry is one."""
     ones = np.ones(len(matrix))
@@ -312,5 +332,7 @@ def _fixed_vector(name: str, matrix: Float[np.ndarray, "H H"]) -> Float[np.ndarr
     _, values, right = np.linalg.svd(matrix - np.eye(len(matrix)))
     if values[-1] > _REFUSE * max(1.0, values[0]) or (len(values) > 1 and values[-2] <= _REFUSE * max(1.0, values[0])):
         found = "no" if values[-1] > _REFUSE * max(1.0, values[0]) else "more than one"
-        raise InputError(f"operators.sum(0) has {found} fixed point that could be {name}; give {name}=")
+        raise InputError(
+            f"operators.sum(0) has {found} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
+        )
     return right[-1] / right[-1][np.abs(right[-1]).argmax()]

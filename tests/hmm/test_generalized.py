@@ -253,7 +253,10 @@ def test_a_negative_probability_beyond_the_words_checked_is_met_as_an_error(monk
         ({"operators": [[1.0]]}, "operators has shape (1, 1); expected 3 axes"),
         ({"operators": np.ones((2, 3, 2))}, "operators has shape (2, 3, 2); expected (E, H, H)"),
         ({"operators": [[[np.nan]]]}, "operators[0, 0, 0] is nan; expected a finite number"),
-        ({"operators": [[[0.5]], [[0.4]]]}, "operators.sum(0) has no fixed point that could be final; give final="),
+        (
+            {"operators": [[[0.5]], [[0.4]]]},
+            "operators.sum(0) has no fixed point that could be final, to 1e-05; give final=",
+        ),
         ({"operators": [np.eye(2)], "final": [1, 1]}, "has more than one fixed point that could be initial"),
         (
             {"operators": [[[0.5]], [[0.4]]], "final": [1]},
