@@ -30,7 +30,7 @@ def product_law(
         if parent is not None:
             axes[parent] = process.sizes[parent]
         table = table[..., None] * law.reshape(*batch, *axes)
-    return table.reshape(*batch, -1)
+    return table.reshape(*batch, process.num_symbols)
 
 
 def tuple_law(
@@ -74,7 +74,7 @@ def outer_product(parts: Sequence[Float[np.ndarray, "B T W"]]) -> Float[np.ndarr
     """The distribution of all parts together where they are independent."""
 
     def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return (left[..., :, None] * right[..., None, :]).reshape(*left.shape[:2], -1)
+        return (left[..., :, None] * right[..., None, :]).reshape(*left.shape[:2], left.shape[2] * right.shape[2])
 
     return functools.reduce(joined, parts)
 

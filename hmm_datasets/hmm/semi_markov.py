@@ -151,7 +151,7 @@ class SemiMarkov(Process):
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The filtering distribution over states and tokens left, before each token."""
         found, _ = self._filtered(token_array(tokens, self.num_symbols))
-        return as_given(tokens, found.reshape(*found.shape[:2], -1))
+        return as_given(tokens, found.reshape(*found.shape[:2], self.belief_width))
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
