@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..errors import InputError
+from ..hmm.integers import integer
 from ..hmm.process import Process
 from ..hmm.tasks import EpisodicTask
 from .windows import IGNORED
@@ -86,12 +87,12 @@ class HMMSequences(Dataset):
         bos: bool = True,
         only_scored: bool = False,
     ):
-        num_sequences = ENDLESS if num_sequences is None else num_sequences
-        if length < 1 or num_sequences < 1:
-            raise InputError(f"length is {length}, num_sequences {num_sequences}; expected both positive")
-        if not (0 <= seed < 1 << 64 and 0 <= first <= (1 << 64) - num_sequences):
+        num_sequences = ENDLESS if num_sequences is None else integer("num_sequences", num_sequences, 1, 64)
+        length = integer("length", length, 1, 32)
+        seed, first = integer("seed", seed, 0, 64), integer("first", first, 0, 64)
+        if first > (1 << 64) - num_sequences:
             raise InputError(
-                f"seed is {seed}, first {first}; expected seed and first + num_sequences - 1 in [0, 2**64)"
+                f"first is {first}, num_sequences {num_sequences}; expected first + num_sequences - 1 in [0, 2**64)"
             )
         if only_scored and not isinstance(source, EpisodicTask):
             raise InputError(

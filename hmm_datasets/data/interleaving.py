@@ -18,6 +18,7 @@ from jaxtyping import Int
 from torch.utils.data import Dataset
 
 from ..errors import InputError
+from ..hmm.integers import integer
 from .hmm_sequences import EndlessSequences
 from .row_access import rows_at
 
@@ -81,7 +82,12 @@ class InterleavedRows(Dataset):
         self.has_positions = any(getattr(source, "has_positions", False) for source in sources)
         if by == "tokens":
             shares = shares / [_tokens_per_row(number, source) for number, source in enumerate(sources)]
-        self.counts = _rounded_counts(shares / shares.sum())
+        with np.errstate(over="ignore"):
+            total = shares.sum()
+        if np.isinf(total):
+            shares = shares / shares.max()
+            total = shares.sum()
+        self.counts = _rounded_counts(shares / total)
         for number, (size, count) in enumerate(zip(self.sizes, self.counts, strict=True)):
             if size == 0:
                 raise InputError(f"source {number} has no rows; leave it out")
@@ -163,8 +169,7 @@ class InterleavedRows(Dataset):
     def _length(self, exhausted: str, num_rows: int | None) -> int:
         if exhausted not in ("stop", "repeat", "error"):
             raise InputError(f"exhausted={exhausted!r}: expected 'stop', 'repeat' or 'error'")
-        if num_rows is not None and num_rows < 1:
-            raise InputError(f"num_rows={num_rows}: expected at least 1")
+        num_rows = None if num_rows is None else integer("num_rows", num_rows, 1, 63)
         endless = [isinstance(source, EndlessSequences) for source in self.sources]
         if num_rows is None and (any if exhausted == "repeat" else all)(endless):
             raise InputError("the mixture would be endless; pass num_rows=, the number of rows that will be read")

@@ -88,7 +88,7 @@ class PackedWindows(Windows):
         epochs: int | None = None,
         cache_dir: str | os.PathLike | None = None,
     ):
-        check_length(length)
+        length = check_length(length)
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self.plan = _cached_plan(stream, length, self.cache_dir)
         self._shard_ends = np.cumsum([shard.num_tokens for shard in stream.index.shards])

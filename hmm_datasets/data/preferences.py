@@ -9,8 +9,8 @@ the optimum.
 import numpy as np
 from datasets import Dataset
 
-from ..hmm.checks import integer
 from ..hmm.families.family import PREFERENCES, first_words
+from ..hmm.integers import integer
 from ..hmm.tilted import TiltedHMM
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from ..hmm.integers import integer
 from ..shuffle import indices_in_epochs
 from .row_access import rows_at
 
@@ -29,7 +30,7 @@ class ShuffledEpochs(Dataset):
     """
 
     def __init__(self, rows: Any, seed: int, epochs: int):
-        self.rows, self.seed, self.epochs = rows, seed, epochs
+        self.rows, self.seed, self.epochs = rows, integer("seed", seed, 0, 64), integer("epochs", epochs, 1, 31)
 
     def __len__(self) -> int:
         return len(self.rows) * self.epochs

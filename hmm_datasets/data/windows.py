@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Int
 
 from ..errors import InputError
+from ..hmm.integers import integer
 from ..shuffle import indices_in_epochs
 from ..text.stream.reader import TokenStream
 
@@ -42,10 +43,9 @@ class Windows(ABC):
     """
 
     def __init__(self, stream: TokenStream, length: int, num_windows: int, seed: int | None, epochs: int | None):
-        self.epochs = 1 if epochs is None else epochs
-        if self.epochs < 1:
-            raise InputError(f"epochs={epochs}: expected at least 1")
-        self.stream, self.length, self.num_windows, self.seed = stream, length, num_windows, seed
+        self.epochs = 1 if epochs is None else integer("epochs", epochs, 1, 31)
+        self.seed = None if seed is None else integer("seed", seed, 0, 64)
+        self.stream, self.length, self.num_windows = stream, length, num_windows
 
     @abstractmethod
     def _columns(self, windows: Int[np.ndarray, "B"]) -> dict[str, Int[np.ndarray, "B L"]]:
@@ -105,7 +105,7 @@ class TokenWindows(Windows):
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None = None, epochs: int | None = None):
-        check_length(length)
+        length = check_length(length)
         _check_enough_tokens(stream, length)
         super().__init__(stream, length, stream.num_tokens // length, seed, epochs)
 
@@ -174,9 +174,9 @@ class StridedWindows(Windows):
     """
 
     def __init__(self, stream: TokenStream, length: int, stride: int, by_document: bool = False):
-        check_length(length)
+        length, stride = check_length(length), integer("stride", stride, 1, 31)
         _check_enough_tokens(stream, 2 if by_document else length)
-        if not 1 <= stride < length:
+        if stride >= length:
             raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
         self.stride, self.by_document = stride, by_document
         if by_document:
@@ -222,10 +222,12 @@ class StridedWindows(Windows):
         return tokens
 
 
-def check_length(length: int) -> None:
-    """Raise [`InputError`] if windows are too short to predict a token."""
+def check_length(length: int) -> int:
+    """The length of windows; raise [`InputError`] if they are too short to predict a token."""
+    length = integer("length", length, 0, 31)
     if length < 2:
         raise InputError(f"length={length}: a window needs at least 2 tokens, one to see and one to predict")
+    return length
 
 
 def _check_enough_tokens(stream: TokenStream, length: int) -> None:

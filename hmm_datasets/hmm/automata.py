@@ -3,10 +3,12 @@
 import numpy as np
 
 from ..errors import InputError
+from .integers import integer
 from .model import HMM
 
 _BRACKETS = ("()", "[]", "{}", "<>")
 _MAX_STATES = 2000
+_MAX_ENTRIES = 1 << 29  # of the edges, which take 4 GiB
 
 
 def dyck(depth: int, kinds: int = 1, p: float = 0.5) -> HMM:
@@ -33,11 +35,17 @@ def dyck(depth: int, kinds: int = 1, p: float = 0.5) -> HMM:
 
     ```
     """
-    if depth < 1 or kinds < 1 or not 0 <= p <= 1:
-        raise InputError(f"depth is {depth}, kinds {kinds}, p {p}; expected 1 or more, 1 or more, and a probability")
-    states = sum(kinds**d for d in range(depth + 1)) if depth < 64 else _MAX_STATES + 1
+    depth, kinds = integer("depth", depth, 1, 31), integer("kinds", kinds, 1, 31)
+    if not 0 <= p <= 1:
+        raise InputError(f"p is {p}; expected a probability")
+    states = depth + 1 if kinds == 1 else sum(kinds**d for d in range(min(depth, _MAX_STATES.bit_length()) + 1))
     if states > _MAX_STATES:
         raise InputError(f"depth {depth} of {kinds} kinds needs more than {_MAX_STATES:,} states; lower one of them")
+    if 2 * kinds * states**2 > _MAX_ENTRIES:
+        raise InputError(
+            f"depth {depth} of {kinds} kinds needs tables of {2 * kinds * states**2:,} entries; expected at most "
+            f"{_MAX_ENTRIES:,}, lower one of them"
+        )
     edges = np.zeros((2 * kinds, states, states))
     for state in range(states):
         # Stacks are numbered as nodes of a complete tree: kind `i` on top of stack `s` is stack `k s + 1 + i`.

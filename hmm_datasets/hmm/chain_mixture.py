@@ -17,8 +17,9 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
-from .checks import as_tokens, distribution, integer
+from .checks import as_tokens, distribution
 from .families.family import CHAINS
+from .integers import integer
 from .markov import MarkovChain
 from .process import Process
 from .sampling.chain_kernels import CHAIN_COMPONENTS, draw_chains
@@ -100,12 +101,16 @@ class ChainMixture(Process):
 
     def chain(self, component: int) -> MarkovChain:
         """The chain number `component`."""
+        component = integer("component", component, 0, 63)
+        if component >= self.num_chains:
+            raise InputError(f"component is {component}; expected one of the {self.num_chains:,} chains, from 0 on")
         return MarkovChain(self.tables[component], self.start[component])
 
     def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
         """The chain of each of the sequences that `sample` draws with these arguments."""
         seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
-        return components_of(self._bounds, CHAIN_COMPONENTS, seed, first, step, num_sequences)
+        count = integer("num_sequences", num_sequences, 0, 63)
+        return components_of(self._bounds, CHAIN_COMPONENTS, seed, first, step, count)
 
     @cached_property
     def _bounds(self) -> np.ndarray:

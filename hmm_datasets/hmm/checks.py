@@ -3,7 +3,6 @@
 Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value.
 """
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 _REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
+ONE_COLUMN = (
+    ", since tokens of shape (N, 1) are N sequences of one symbol here; put sequences that follow each other in one "
+    "column, as hmmlearn has them, into the rows of a padded (B, T) array"
+)
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
 
 
@@ -79,7 +82,7 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
         if lengths.shape != tokens.shape[:1] or (lengths.is_floating_point() and lengths.numel() > 0):
             raise InputError(
                 f"lengths are {lengths.dtype} of shape {tuple(lengths.shape)}; expected integers, one for each of "
-                f"the {len(tokens)} rows"
+                f"the {len(tokens)} rows{ONE_COLUMN if tokens.shape[1] == 1 else ''}"
             )
         lengths = lengths.to(tokens.device).long()
         wrong = ((lengths < 0) | (lengths > tokens.shape[1])).nonzero()
@@ -115,17 +118,6 @@ def array(name: str, values: Any, ndim: int) -> np.ndarray:
     return table
 
 
-def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
-    """`value` as an integer in `[minimum, 2**exponent)`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-    if not minimum <= number < 1 << exponent:
-        raise InputError(f"{name} is {value}; expected an integer in [{minimum}, 2**{exponent})")
-    return number
-
-
 def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
     """`values` as an array of finite numbers, 0 or more."""
     table = array(name, values, ndim)
@@ -140,7 +132,12 @@ def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
 def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
     """`values` as distributions over the last axis; rescaled if `normalize`, or if wrong by rounding alone."""
     table = probabilities(name, values, ndim)
-    totals = table.sum(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        totals = table.sum(axis=-1, keepdims=True)
+    if normalize and np.isinf(totals).any():
+        # Finite entries whose sum is not.
+        table = np.where(np.isinf(totals), table / np.maximum(table.max(axis=-1, keepdims=True), 1.0), table)
+        totals = table.sum(axis=-1, keepdims=True)
     off = np.abs(totals - 1)
     if (normalize and (totals == 0).any()) or (not normalize and (off > _REFUSE).any()):
         row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))

@@ -124,7 +124,8 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
     """An hmmlearn `CategoricalHMM` with the tables of `hmm`, from which its `fit` starts.
 
     Returns:
-        `hmmlearn.hmm.CategoricalHMM`: takes tokens as integers of shape `(B * T, 1)` with `lengths`.
+        `hmmlearn.hmm.CategoricalHMM`: takes tokens as integers of shape `(B * T, 1)` with `lengths`, all sequences in
+            one column. Methods of an [`HMM`] take a padded `(B, T)` array; `(N, 1)` is `N` sequences of one symbol.
 
     Raises:
         `InputError`: hmmlearn is not installed, or `hmm` is edge-emitting.

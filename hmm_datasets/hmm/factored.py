@@ -24,11 +24,11 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from .checks import integer
 from .factor_tokens import FactorTokens
 from .generalized import GeneralizedHMM
 from .given_arrays import as_given, token_array
 from .input_output import InputOutputHMM
+from .integers import integer
 from .model import HMM
 from .process import Process
 from .sampling.chain_kernels import replace_symbols
@@ -84,8 +84,13 @@ class FactoredProcess(Process):
         noise: float = 0.0,
     ):
         self.factors = tuple(factors)
+        for k, factor in enumerate(self.factors):
+            if not isinstance(factor, Process):
+                raise InputError(f"factors[{k}] is a {type(factor).__name__}; expected a process")
         given = (None,) * len(self.factors) if parents is None else parents
-        self.parents = tuple(None if parent is None else int(parent) for parent in given)
+        self.parents = tuple(
+            None if parent is None else integer(f"parents[{k}]", parent, 0, 31) for k, parent in enumerate(given)
+        )
         self.symbols = symbols
         self.noise = float(noise)
         self.is_stationary = all(factor.is_stationary for factor in self.factors)
@@ -361,6 +366,7 @@ class FactoredProcess(Process):
         """
         from .factored_laws import outer_product
 
+        max_states = integer("max_states", max_states, 1, 63)
         if self.num_joint_states > max_states:
             raise InputError(
                 f"{self!r} has {self.num_joint_states:,} joint states; expected at most {max_states:,}, or a larger "

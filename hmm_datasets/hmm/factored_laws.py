@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..errors import InputError
 from .analysis.stationary import entropy
+from .integers import integer
 from .sampling.derived_seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -130,15 +131,11 @@ def entropy_rate(
     process: "FactoredProcess", *, num_sequences: int, length: int, burn_in: int, seed: int
 ) -> "EntropyRate":
     """The sum of the factors' entropy rates over the tokens of a step; errors of separate estimates add in squares."""
-    from .analysis.entropy import EntropyRate
+    from .analysis.entropy import EntropyRate, check_sample
 
     if not process.is_stationary:
         raise InputError(f"{process!r} has a factor without an entropy rate; optimal_loss gives that by position")
-    if not 0 <= burn_in < length or num_sequences < 2:
-        raise InputError(
-            f"burn_in is {burn_in}, length {length}, num_sequences {num_sequences}; "
-            "expected 0 <= burn_in < length and 2 sequences or more"
-        )
+    check_sample(num_sequences, length, burn_in)
     settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in}
     value = variance = 0.0
     for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
@@ -196,8 +193,7 @@ def _driven_entropies(
     """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
     from .input_output import InputOutputHMM
 
-    if num_sequences < 2:
-        raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
+    num_sequences = integer("num_sequences", num_sequences, 2, 63)
     drawn = list(process._drawn_factors(num_sequences, steps, seed, 0, 1, None))
     found = {}
     for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):

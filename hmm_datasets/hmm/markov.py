@@ -16,9 +16,10 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate, entropy
-from .checks import distribution, integer
+from .checks import distribution
 from .families.family import CHAINS, ZIPF
 from .given_arrays import as_given, token_array
+from .integers import integer
 from .model import HMM
 from .process import Process
 from .sampling.chain_kernels import draw_chains, scale_to_marginals

@@ -19,8 +19,9 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
-from .checks import as_tables, as_tokens, integer
+from .checks import as_tables, as_tokens
 from .conversions import Conversions
+from .integers import integer
 from .process import Process
 from .storage import load, load_tables, save
 
@@ -240,12 +241,14 @@ class HMM(Conversions, Process):
         return start, AliasTable.from_probabilities(pairs), None
 
     def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> "Parameters":
-        """The tables as tensors (float64 on the CPU by default), for the functions of `forward_backward`."""
+        """The tables as tensors for the functions of `forward_backward`, float64 on the CPU by default, or float32."""
         import torch
 
         from .inference.forward_backward import Parameters
 
-        dtype = dtype or torch.float64
+        dtype = torch.float64 if dtype is None else dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"dtype is {dtype}; expected torch.float32 or torch.float64, of which rows sum to one")
         # NumPy converts in this thread. Those of torch would keep the cores busy for milliseconds after it.
         kind = np.float32 if dtype == torch.float32 else np.float64
 
@@ -264,7 +267,8 @@ class HMM(Conversions, Process):
         Args:
             tokens (array of shape `(B, T)`): symbols.
             lengths (array of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
-            dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): type of the computation.
+            dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): type of the computation, or
+                `torch.float32`.
 
         Raises:
             `InputError`: a token is not a symbol of this HMM; the message gives its row and position.

@@ -248,7 +248,7 @@ class Process:
         # After an impossible token there is no distribution, so the first zero decides.
         found = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
         impossible = (found <= 0).any(-1)
-        likelihood = torch.where(impossible, -torch.inf, found.clamp(min=1e-300).log().sum(-1))
+        likelihood = torch.where(impossible, -torch.inf, found.where(found > 0, 1.0).log().sum(-1))
         return likelihood if isinstance(tokens, torch.Tensor) else likelihood.numpy()
 
     def entropy_rate(

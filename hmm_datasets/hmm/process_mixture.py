@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from .checks import as_tokens, distribution, integer
+from .checks import as_tokens, distribution
+from .integers import integer
 from .process import Process
 from .sampling.chain_kernels import PROCESS_COMPONENTS
 from .sampling.derived_seeds import components_of, derived_seed
@@ -57,6 +58,8 @@ class ProcessMixture(Process):
         if count == 0:
             raise InputError("a mixture has no components; expected one or more processes")
         for index, component in enumerate(self.components):
+            if not isinstance(component, Process):
+                raise InputError(f"components[{index}] is a {type(component).__name__}; expected a process")
             if component.num_symbols != self.num_symbols:
                 raise InputError(
                     f"components[{index}] has {component.num_symbols} symbols; expected {self.num_symbols}, as in "
@@ -120,7 +123,8 @@ class ProcessMixture(Process):
     def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
         """The component of each of the sequences that `sample` draws with these arguments."""
         seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
-        return components_of(self._bounds, PROCESS_COMPONENTS, seed, first, step, num_sequences)
+        count = integer("num_sequences", num_sequences, 0, 63)
+        return components_of(self._bounds, PROCESS_COMPONENTS, seed, first, step, count)
 
     def sample(
         self,

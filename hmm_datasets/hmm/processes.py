@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import InputError
 from .checks import distribution
 from .generalized import GeneralizedHMM
+from .integers import integer
 from .model import HMM
 from .processes_generalized import bloch_walk, frdn, moon
 
@@ -292,11 +293,10 @@ def random(num_states: int, num_symbols: int, *, alpha: float = 1.0, seed: int =
         alpha (`float`, *optional*, defaults to 1.0): concentration; rows are peaked below 1 and flat above 1.
         seed (`int`, *optional*, defaults to 0): seed of NumPy's PCG64.
     """
-    if num_states < 1 or num_symbols < 1 or alpha <= 0:
-        raise InputError(
-            f"random HMM of {num_states} states, {num_symbols} symbols, alpha {alpha}; expected all positive"
-        )
-    generator = np.random.default_rng(seed)
+    num_states, num_symbols = integer("num_states", num_states, 1, 31), integer("num_symbols", num_symbols, 1, 31)
+    if not 0 < alpha < np.inf:
+        raise InputError(f"alpha is {alpha}; expected a positive number")
+    generator = np.random.default_rng(integer("seed", seed, 0, 64))
     return HMM(
         transition=generator.dirichlet(np.full(num_states, alpha), num_states),
         emission=generator.dirichlet(np.full(num_symbols, alpha), num_states),

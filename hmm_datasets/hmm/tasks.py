@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..errors import InputError
-from .checks import integer
 from .given_arrays import as_given, token_array
+from .integers import integer
 from .process import Process
 from .task_kernels import draw_bijections, draw_copies, draw_recalls
 

@@ -32,7 +32,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from .checks import as_tokens, integer
+from .checks import as_tokens
+from .integers import integer
 from .model import HMM
 from .tilted_storage import load_tilted, save_tilted
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import torch
 
     from .inference.tilted_filter import TiltedFilter
+
+_MAX_TILT = 1e9  # largest reward over beta
 
 
 class Estimate(NamedTuple):
@@ -128,7 +131,7 @@ class TiltedHMM:
         For an HMM that is not unifilar it has no closed form. The estimate is the mean of the sums of the exact
         entropies of the next token.
         """
-        tokens = self.sample(num_sequences, seed=seed)
+        tokens = self.sample(integer("num_sequences", num_sequences, 2, 63), seed=seed)
         probs = self.next_token_probs(tokens)[:, :-1]
         nats = -np.log(probs, out=np.zeros_like(probs), where=probs > 0)
         sums = (probs * nats).sum((1, 2))
@@ -379,8 +382,11 @@ def _as_beta(beta: Any, rewards: np.ndarray) -> float:
     if not 0 < value < math.inf:
         raise InputError(f"beta is {beta}; expected a number above 0, the weight of the divergence from the HMM")
     largest = float(np.abs(rewards).max())
-    if largest > value * 1e100:
-        raise InputError(f"beta is {beta} and the largest reward {largest:g}; expected a ratio below 1e100")
+    if largest > value * _MAX_TILT:
+        raise InputError(
+            f"beta is {beta} and the largest reward {largest:g}; expected a ratio of at most {_MAX_TILT:g}, beside "
+            "which logarithms of probabilities keep seven digits"
+        )
     return value
 
 

@@ -111,7 +111,8 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
         return self._filters[device]
 
     def _beliefs_in(self, memories: Tensor) -> Tensor:
-        return memories[..., :-2].softmax(-1)
+        # After an impossible token all logarithms are -inf, where a softmax is not a number.
+        return memories[..., :-2].softmax(-1).nan_to_num(0.0)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_filters": {}}

@@ -181,12 +181,15 @@ def test_a_step_trains_on_the_same_rows_for_every_number_of_ranks(world_size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"length": 0}, "length is 0, num_sequences 1099511627776; expected both positive"),
-        ({"num_sequences": 0}, "num_sequences 0; expected both positive"),
-        ({"seed": -1}, "seed is -1, first 0; expected seed and first + num_sequences - 1 in [0, 2**64)"),
+        ({"length": 0}, "length is 0; expected an integer in [1, 2**32)"),
+        ({"num_sequences": 0}, "num_sequences is 0; expected an integer in [1, 2**64)"),
+        ({"seed": -1}, "seed is -1; expected an integer in [0, 2**64)"),
         ({"seed": 2**64}, f"seed is {2**64}"),
-        ({"first": -1}, "first -1; expected"),
-        ({"first": 2**64 - 2, "num_sequences": 3}, f"first {2**64 - 2}; expected"),
+        ({"first": -1}, "first is -1; expected"),
+        (
+            {"first": 2**64 - 2, "num_sequences": 3},
+            f"first is {2**64 - 2}, num_sequences 3; expected first",
+        ),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(arguments, message):

@@ -289,7 +289,7 @@ def error(sources, weights, **settings) -> str:
         ([LONG], [1], {"by": "words"}, "by='words': expected 'examples' or 'tokens'"),
         ([LONG], [1], {"exhausted": "skip"}, "exhausted='skip': expected 'stop', 'repeat' or 'error'"),
         ([LONG], [1], {"exhausted": "error"}, "exhausted='error' needs num_rows"),
-        ([LONG], [1], {"num_rows": 0}, "num_rows=0: expected at least 1"),
+        ([LONG], [1], {"num_rows": 0}, "num_rows is 0; expected an integer in [1"),
     ],
 )
 def test_an_impossible_mixture_is_refused(sources, weights, settings, message):

@@ -151,10 +151,10 @@ def test_the_fingerprint_tells_whatever_changes_a_row(stream, tmp_path):
 def test_impossible_windows_are_refused(stream):
     assert "at least 2 tokens" in message(TokenWindows, stream, 1)
     assert "has only 1003 tokens" in message(TokenWindows, stream, 1004)
-    assert "epochs=0" in message(TokenWindows, stream, 10, epochs=0)
+    assert "epochs is 0" in message(TokenWindows, stream, 10, epochs=0)
     assert len(TokenWindows(stream, 1003)) == 1
     assert "stride=10: expected 1 to 9" in message(StridedWindows, stream, 10, 10)
-    assert "stride=0" in message(StridedWindows, stream, 10, 0)
+    assert "stride is 0" in message(StridedWindows, stream, 10, 0)
     assert "has only 1003 tokens" in message(StridedWindows, stream, 1004, 1)
     assert len(StridedWindows(stream, 1004 - 1, 1)) == 1
 

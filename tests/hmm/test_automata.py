@@ -60,5 +60,25 @@ def test_sequences_are_prefixes_of_balanced_brackets():
 
 @pytest.mark.parametrize("arguments", [(0,), (2, 0), (2, 1, 1.5), (20, 2), (1000, 1, -0.1)])
 def test_impossible_brackets_are_refused(arguments):
-    with pytest.raises(InputError, match="depth"):
+    with pytest.raises(InputError, match=r"depth|kinds is 0|p is"):
+        dyck(*arguments)
+
+
+def test_one_kind_of_brackets_may_be_nested_deeply():
+    assert dyck(64).num_states == 65
+    assert dyck(300, p=0.4).sample(1, 50).shape == (1, 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((2000,), "depth 2000 of 1 kinds needs more than 2,000 states"),
+        ((10**9, 2), "needs more than 2,000 states"),
+        ((1, 1999), "tables of 15,992,000,000 entries"),
+        ((2.5,), r"depth is 2.5; expected an integer in \[1, 2\*\*31\)"),
+        ((2, 1.5), "kinds is 1.5; expected an integer"),
+    ],
+)
+def test_languages_that_are_too_large_are_refused_with_the_reason(arguments, message):
+    with pytest.raises(InputError, match=message):
         dyck(*arguments)

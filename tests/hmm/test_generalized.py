@@ -155,6 +155,13 @@ def test_probabilities_of_any_size_keep_their_digits():
     assert tiny.beliefs([[1, 0, 1]])[0, -1].sum() == pytest.approx(1, abs=1e-15)
 
 
+def test_rare_tokens_one_after_the_other_keep_their_likelihood():
+    rare = GeneralizedHMM([[[1e-140]], [[1e-200]], [[1.0]]], [1.0], [1.0])
+    words = [[0, 1, 2], [1, 0, 1], [2, 1, 1]]
+    expected = [np.log([1e-140, 1e-200, 1.0])[word].sum() for word in words]
+    np.testing.assert_allclose(rare.log_likelihood(words), expected, rtol=1e-12)
+
+
 def test_more_dimensions_than_lanes_gather_follow_the_same_recurrence():
     hmm = processes.random(20, 6, alpha=0.3, seed=1)
     process = GeneralizedHMM.from_hmm(hmm)

@@ -10,6 +10,7 @@ from hmm_datasets.hmm.markov import (
     random_markov_chain,
     zipf_chain,
 )
+from hmm_datasets.hmm.sampling.chain_kernels import scale_to_marginals
 
 TABLES = {order: random_rows(*[3] * (order + 1), seed=order) for order in range(4)}
 
@@ -70,6 +71,13 @@ def test_a_stationary_distribution_may_be_given():
     chain = chain_with_stationary(wanted, alpha=0.5, seed=6)
     np.testing.assert_allclose(wanted @ chain.table, wanted, rtol=1e-9)
     np.testing.assert_allclose(MarkovChain(chain.table).start, wanted, atol=1e-9)
+
+
+def test_scaling_that_underflows_is_refused_and_not_a_number():
+    table = np.full((2, 2), 1e-320)
+    table[0, 1] = 0.0
+    assert scale_to_marginals(table, np.array([0.5, 0.5]), 10) == np.inf
+    assert np.isfinite(table).all()
 
 
 def test_constructed_tables_stay_as_they_were_when_written_down():

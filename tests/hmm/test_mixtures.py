@@ -163,3 +163,8 @@ def test_an_hmm_of_one_component_is_itself():
     mixture = ProcessMixture([hmm])
     tokens = mixture.sample(3, 5)
     np.testing.assert_array_equal(mixture.beliefs(tokens), hmm.beliefs(tokens))
+
+
+def test_a_token_rarer_than_any_sum_keeps_its_logarithm():
+    mixture = ProcessMixture([MarkovChain([1 - 1e-305, 1e-305])])
+    np.testing.assert_allclose(mixture.log_likelihood([[1, 1]]), [2 * math.log(1e-305)], rtol=1e-12)

@@ -149,6 +149,18 @@ def test_a_small_beta_gives_the_best_possible_sequence(tilted, exact):
     assert greedy.beta * greedy.log_partition == pytest.approx(best, abs=0.02)
 
 
+def test_rewards_far_above_beta_leave_distributions():
+    hmm = processes.coin(0.75)
+    for beta in (1e-3, 1e-6, 1e-9):
+        tilted = TiltedHMM(hmm, [[1.0, 1.0], [0.0, 0.0]], beta, 4)
+        probs = tilted.next_token_probs([[0, 0, 0]])
+        np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-12)
+        np.testing.assert_allclose(probs[0, 3], [0.75, 0.25], atol=1e-6)
+        assert (tilted.sample(50)[:, 1:3] == 0).all()
+    with pytest.raises(InputError, match=r"expected a ratio of at most 1e\+09"):
+        TiltedHMM(hmm, [1.0, 0.0], 1e-10, 4)
+
+
 def separate_parts() -> HMM:
     """Two parts that no token tells apart but 2, which the unlikely part alone emits."""
     return HMM(start=[0.5, 0.5], transition=np.eye(2), emission=[[0.9, 0.1, 0.0], [0.1, 0.8, 0.1]])
@@ -260,7 +272,10 @@ def test_bad_input_is_reported_in_one_line():
     assert message(hmm, [[1], [2, 3]], 1.0, 4) == "rewards is not an array of numbers"
     for beta in (0, -1.0, np.nan, np.inf, "large", None):
         assert message(hmm, ones, beta, 4).startswith(f"beta is {beta}; expected a number above 0")
-    assert message(hmm, ones, 1e-200, 4) == "beta is 1e-200 and the largest reward 1; expected a ratio below 1e100"
+    assert message(hmm, ones, 1e-200, 4) == (
+        "beta is 1e-200 and the largest reward 1; expected a ratio of at most 1e+09, beside which logarithms of "
+        "probabilities keep seven digits"
+    )
     for length in (0, -3, 2.5):
         assert message(hmm, ones, 1.0, length) == f"length is {length}; expected an integer in [1, 2**32)"
     tilted = TiltedHMM(hmm, ones, 1.0, 4)

@@ -116,3 +116,9 @@ def test_with_a_large_beta_it_is_the_model_of_the_hmm(tilted):
     free = TiltedHMM(tilted.hmm, tilted.rewards, 1e9, LENGTH)
     expected = HMMForCausalLM.from_hmm(tilted.hmm, bos_token_id=tilted.num_symbols)(rows).logits
     torch.testing.assert_close(with_bos(free)(rows).logits, expected, rtol=0, atol=1e-6)
+
+
+def test_beliefs_after_an_impossible_token_are_zeros():
+    tilted = TiltedHMM(processes.golden_mean(), [0.0, 1.0], 1.0, 4)
+    output = with_bos(tilted)(torch.tensor([[2, 0, 0, 1]]), output_hidden_states=True)
+    assert (output.hidden_states[0][0, 2:] == 0).all()

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from ...errors import InputError
 from ...hmm.families.storage import FAMILY_NAME, load_source
+from ...hmm.integers import integer
 from ...hmm.model import HMM
 from ...hmm.process import Process
 from ...hmm.process_names import is_process_name
@@ -75,13 +76,11 @@ class HMMBuilderConfig(datasets.BuilderConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, minimum in (("length", 1), ("num_test_sequences", 0), ("seed", 0), ("num_shards", 1)):
-            if getattr(self, name) < minimum:
-                raise InputError(f"{name} is {getattr(self, name)}; expected {minimum} or more")
-        if self.seed >= 1 << 64:
-            raise InputError(f"seed is {self.seed}; expected an integer in [0, 2**64)")
-        if self.num_sequences is not None and self.num_sequences < 1:
-            raise InputError(f"num_sequences is {self.num_sequences}; expected 1 or more, or None if endless")
+        for name, minimum, exponent in (
+            *(("length", 1, 32), ("num_test_sequences", 0, 63), ("seed", 0, 64), ("num_shards", 1, 31)),
+            *[("num_sequences", 1, 63)] * (self.num_sequences is not None),
+        ):
+            setattr(self, name, integer(name, getattr(self, name), minimum, exponent))
 
 
 class HMMBuilder(IndexedBuilder):

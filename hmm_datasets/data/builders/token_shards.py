@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import InputError
+from ...hmm.integers import integer
 from ...hmm.sampling.sequences import smallest_unsigned
 from ...hub_download import is_address, parent_of
 from ...shuffle import indices_in_epochs
@@ -59,10 +60,9 @@ class TokenShardsConfig(datasets.BuilderConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.length is not None and self.length < 2:
-            raise InputError(f"length is {self.length}; expected 2 or more, or None for documents")
-        if self.num_shards < 1:
-            raise InputError(f"num_shards is {self.num_shards}; expected 1 or more")
+        if self.length is not None:
+            self.length = integer("length", self.length, 2, 31)
+        self.num_shards = integer("num_shards", self.num_shards, 1, 31)
         if self.labels is None:
             self.labels = self.length is not None
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import InputError
+from ...hmm.integers import integer
 from ...hmm.sampling.sequences import smallest_unsigned
 from ...hub_download import download, is_address, parent_of
 from ...text.tokenizers.words import ARRAYS_NAME, INDEX_NAME, Sentences, WordCorpus
@@ -52,10 +53,9 @@ class WordsConfig(datasets.BuilderConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.length is not None and self.length < 1:
-            raise InputError(f"length is {self.length}; expected 1 or more, or None for sentences")
-        if self.num_shards < 1:
-            raise InputError(f"num_shards is {self.num_shards}; expected 1 or more")
+        if self.length is not None:
+            self.length = integer("length", self.length, 1, 31)
+        self.num_shards = integer("num_shards", self.num_shards, 1, 31)
         if not self.columns or len({*self.columns} & {*_COLUMNS}) < len(self.columns):
             raise InputError(
                 f"columns are {', '.join(self.columns) or 'empty'}; expected different ones of {', '.join(_COLUMNS)}"

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...progress_bars import progress_bar
-from ..checks import integer
 from ..inference.forward_backward import Parameters, beliefs, next_token_probs
+from ..integers import integer
 from ..model import HMM
 from ..process import Process
 from .mixed_states import Tree
@@ -79,16 +79,14 @@ def sampled_entropy_rate(process: Process, num_sequences: int, length: int, burn
     """The entropy rate of any stationary process; see [`~hmm_datasets.hmm.process.Process.entropy_rate`]."""
     if not process.is_stationary:
         raise InputError(f"{process!r} is not stationary and has no entropy rate; optimal_loss gives that by position")
-    _check_sample(num_sequences, length, burn_in)
+    check_sample(num_sequences, length, burn_in)
     entropies = sampled_entropies(process, num_sequences, length, seed)[:, burn_in:].mean(axis=1)
     return EntropyRate(float(entropies.mean()), float(entropies.std(ddof=1) / np.sqrt(num_sequences)))
 
 
 def sampled_optimal_loss(process: Process, length: int, num_sequences: int, seed: int) -> OptimalLoss:
     """The minimum expected loss by position; see [`~hmm_datasets.hmm.process.Process.optimal_loss`]."""
-    length = integer("length", length, 0, 31)
-    if num_sequences < 2:
-        raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
+    length, num_sequences = integer("length", length, 0, 31), integer("num_sequences", num_sequences, 2, 63)
     entropies = sampled_entropies(process, num_sequences, length, seed)
     return OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) / np.sqrt(num_sequences))
 
@@ -117,6 +115,28 @@ def bounds_of_rate(process: Process, rate: EntropyRate) -> EntropyRateBounds:
     return process.entropy_rate_bounds(length=512) if isinstance(process, HMM) else process.entropy_rate_bounds()
 
 
+def made_to_agree(rate: EntropyRate, bounds: EntropyRateBounds) -> tuple[EntropyRate, EntropyRateBounds]:
+    """An estimate of an entropy rate and bounds on it, of which by chance the one may not lie within the others.
+
+    Then what has the larger error is moved to the other: the estimate to the nearest bound, or both bounds by the
+    same amount.
+
+    ```python
+    >>> made_to_agree(EntropyRate(0.5, 0.01), EntropyRateBounds(0.502, 0.503, 0.0, 0.0))[0]
+    EntropyRate(value=0.502, standard_error=0.01)
+
+    ```
+    """
+    gap, below = bounds.upper - bounds.lower, rate.value < bounds.lower
+    if not below and rate.value <= bounds.upper:
+        return rate, bounds
+    nearest, error = (bounds.lower, bounds.lower_error) if below else (bounds.upper, bounds.upper_error)
+    if error <= rate.standard_error:
+        return EntropyRate(nearest, rate.standard_error), bounds
+    lower, upper = (rate.value, rate.value + gap) if below else (rate.value - gap, rate.value)
+    return rate, bounds._replace(lower=lower, upper=upper)
+
+
 def entropy_rate_bounds(
     hmm: HMM, length: int = 2048, burn_in: int | None = None, num_sequences: int = 256, seed: int = 0
 ) -> EntropyRateBounds:
@@ -129,14 +149,16 @@ def entropy_rate_bounds(
     upper = exact_losses(Tree(hmm, stationary[None], np.ones(1)), length)
     lower = exact_losses(Tree(hmm, np.eye(hmm.num_states), stationary), length) if len(upper) == length else upper[:0]
     if len(lower) == length:
-        return EntropyRateBounds(float(lower[-1]), float(upper[-1]), 0.0, 0.0)
+        # Rounding may exchange bounds that are nearly equal.
+        return EntropyRateBounds(float(min(lower[-1], upper[-1])), float(upper[-1]), 0.0, 0.0)
     burn_in = length // 4 if burn_in is None else burn_in
     tokens, parameters = _stationary_sample(hmm, stationary, num_sequences, length, burn_in, seed)
     first = torch.nn.functional.one_hot(_draw_first_states(parameters, tokens, seed), hmm.num_states).double()
     (upper, upper_error), (lower, lower_error) = (
         _mean(_distribution_entropies(parameters, tokens, initial), burn_in) for initial in (None, first)
     )
-    return EntropyRateBounds(lower, upper, lower_error, upper_error)
+    # So may chance.
+    return EntropyRateBounds(min(lower, upper), upper, lower_error, upper_error)
 
 
 def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0) -> OptimalLoss:
@@ -146,8 +168,7 @@ def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0
     nats, errors = np.zeros(length), np.zeros(length)
     nats[: len(exact)] = exact
     if len(exact) < length:
-        if num_sequences < 2:
-            raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
+        num_sequences = integer("num_sequences", num_sequences, 2, 63)
         tokens = torch.from_numpy(hmm.sample(num_sequences, length, seed=seed).astype(np.int64))
         entropies = itertools.islice(_distribution_entropies(hmm.parameters(), tokens), len(exact), None)
         for t, row in enumerate(entropies, start=len(exact)):
@@ -181,18 +202,16 @@ def _distribution_entropies(
 def _stationary_sample(
     hmm: HMM, stationary: Float[np.ndarray, "H"], num_sequences: int, length: int, burn_in: int, seed: int
 ) -> tuple[Int[Tensor, "B T"], Parameters]:
-    _check_sample(num_sequences, length, burn_in)
+    check_sample(num_sequences, length, burn_in)
     steady = HMM(**{**hmm.tables(), "start": stationary})
     tokens = steady.sample(num_sequences, length, seed=seed)
     return torch.from_numpy(tokens.astype(np.int64)), steady.parameters()
 
 
-def _check_sample(num_sequences: int, length: int, burn_in: int) -> None:
-    if not 0 <= burn_in < length or num_sequences < 2:
-        raise InputError(
-            f"burn_in is {burn_in}, length {length}, num_sequences {num_sequences}; "
-            "expected 0 <= burn_in < length and 2 sequences or more"
-        )
+def check_sample(num_sequences: int, length: int, burn_in: int) -> None:
+    integer("length", length, 1, 31), integer("num_sequences", num_sequences, 2, 63)
+    if integer("burn_in", burn_in, 0, 31) >= length:
+        raise InputError(f"burn_in is {burn_in}, length {length}; expected 0 <= burn_in < length")
 
 
 def _draw_first_states(hmm: Parameters, tokens: Int[Tensor, "B T"], seed: int) -> Int[Tensor, "B"]:

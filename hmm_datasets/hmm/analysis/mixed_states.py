@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
-from ..checks import integer
+from ..integers import integer
 
 if TYPE_CHECKING:
     from ..model import HMM
@@ -78,7 +78,7 @@ def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_st
 
     ```
     """
-    depth = integer("depth", depth, 0, 31)
+    depth, max_states = integer("depth", depth, 0, 31), integer("max_states", max_states, 1, 63)
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is {tolerance}; expected a number between 0 and 1")
     grown = Tree(hmm, hmm.start[None], np.ones(1), tolerance)
@@ -160,7 +160,9 @@ class Tree:
             weights = (beliefs[indices] * hmm.emission.T[symbols]) @ hmm.transition
         else:
             weights = (beliefs @ hmm.edges)[symbols, indices]
-        return weights / weights.sum(axis=1, keepdims=True)
+        totals = weights.sum(axis=1, keepdims=True)
+        # All weights may underflow after a symbol whose probability does not.
+        return weights / np.where(totals > 0, totals, 1.0)
 
     def distributions(self) -> Iterator[Float[np.ndarray, "M"]]:
         """The distribution of the belief after 0, 1, 2, .. symbols, up to `depth`, or endlessly if the tree is

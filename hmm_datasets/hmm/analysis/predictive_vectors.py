@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
-from ..checks import integer
+from ..integers import integer
 from ..sampling.linear_kernels import REFUSED, ROUNDING
 from .entropy import (
     EntropyRate,
@@ -179,8 +179,7 @@ def optimal_loss(process: "GeneralizedHMM", length: int, num_sequences: int, see
     nats, errors = np.zeros(length), np.zeros(length)
     nats[: len(exact)] = exact
     if len(exact) < length:
-        if num_sequences < 2:
-            raise InputError(f"num_sequences is {num_sequences}; expected 2 or more")
+        num_sequences = integer("num_sequences", num_sequences, 2, 63)
         found = sampled_entropies(process, num_sequences, length, seed)[:, len(exact) :]
         nats[len(exact) :] = found.mean(axis=0)
         errors[len(exact) :] = found.std(axis=0, ddof=1) / np.sqrt(num_sequences)

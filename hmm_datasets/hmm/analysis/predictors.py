@@ -10,6 +10,7 @@ The distributions of many sequences do not fit in memory. [`stream`] yields them
 [`cross_entropy`] computes their mean loss at each position.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...progress_bars import progress_bar
-from ..checks import as_tokens, integer
+from ..checks import as_tokens
 from ..inference import forward_backward as inference
+from ..integers import integer
 from ..model import HMM
 from ..process import Process
 
@@ -38,7 +40,8 @@ def uniform(tokens: Int[Tensor, "B T"], num_symbols: int) -> Float[Tensor, "B T+
 
 
 def unigram(tokens: Int[Tensor, "B T"], num_symbols: int, alpha: float = 1.0) -> Float[Tensor, "B T+1 E"]:
-    """In-context unigram: the smoothed frequencies of the symbols seen so far."""
+    """In-context unigram: the smoothed frequencies of the symbols seen so far; `alpha` is above 0."""
+    _check_positive("alpha", alpha)
     seen = _one_hot(tokens, num_symbols)
     counts = torch.cat([seen.new_zeros(len(seen), 1, num_symbols), seen.cumsum(dim=1)], dim=1) + alpha
     return counts / counts.sum(-1, keepdim=True)
@@ -73,8 +76,8 @@ def ngram(
         tokens (`torch.Tensor` of shape `(B, T)`): symbols.
         num_symbols (`int`): `E`.
         order (`int`): 1 is the unigram, 2 the bigram.
-        alpha (`float`, *optional*, defaults to 1.0): concentration of the unigram's prior, per symbol.
-        strength (`float`, *optional*, defaults to 4.0): weight of the shorter n-gram, in occurrences.
+        alpha (`float`, *optional*, defaults to 1.0): concentration of the unigram's prior, per symbol, above 0.
+        strength (`float`, *optional*, defaults to 4.0): weight of the shorter n-gram, in occurrences, above 0.
 
     ```python
     >>> ngram(torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1]]), 2, order=3)[0, -1].round(decimals=2).tolist()
@@ -83,6 +86,7 @@ def ngram(
     ```
     """
     integer("order", order, 1, 31)
+    _check_positive("strength", strength)
     distribution = unigram(tokens, num_symbols, alpha)
     if tokens.shape[1] < 2 or order == 1:
         return distribution
@@ -267,6 +271,12 @@ def cross_entropy(predictor: Predictor, tokens: Int[Any, "N T"], **settings: Any
         raise InputError(f"tokens hold {count} sequences; expected 2 or more")
     error = (squares / (count - 1) / count).sqrt()
     return CrossEntropy((mean + impossible).cpu().numpy(), (error + impossible).cpu().numpy())
+
+
+def _check_positive(name: str, value: float) -> None:
+    # Without a prior the distribution after what was never seen would be zero divided by zero.
+    if not 0 < value < math.inf:
+        raise InputError(f"{name} is {value}; expected a number above 0")
 
 
 def _on(tokens: Any, device: torch.device | str | None) -> Tensor:

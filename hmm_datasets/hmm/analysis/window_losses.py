@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...errors import InputError
 from ...progress_bars import progress_bar
 from ..model import HMM
 from ..process import Process
@@ -42,6 +43,8 @@ def window_losses(
     ```
     """
     count, length = tokens.shape
+    if length == 0:
+        raise InputError(f"tokens have shape {tokens.shape}; expected (N, L) with one token or more in each sequence")
     # An HMM keeps one belief per row, other processes the distributions of all tokens.
     width = source.num_states if isinstance(source, HMM) else length * source.num_symbols
     rows = max(1, _CHUNK_TOKENS // max(length, width))
@@ -66,6 +69,8 @@ def mean_losses(
         `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
         a sequence; `windows` and `length`, the numbers of sequences and of tokens in each.
     """
+    if len(tokens) == 0:
+        raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
     means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
     found = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
+from ..integers import integer, integer_range
 from ..model import HMM
 from ..sampling.kernels import FAMILY_STREAM, MAX_SHUFFLED
 from .family import Family, first_words, group_number, permutation_of
@@ -67,7 +68,10 @@ class RandomAutomata(Family):
 
     def __post_init__(self):
         self._check_group()
-        if not 1 <= self.num_letters < MAX_SHUFFLED:
+        object.__setattr__(self, "num_letters", integer("num_letters", self.num_letters, 1, 31))
+        for name in ("num_states", "edges", *["alphabet"] * (self.alphabet is not None)):
+            object.__setattr__(self, name, integer_range(name, getattr(self, name), 1, 31))
+        if not self.num_letters < MAX_SHUFFLED:
             raise InputError(f"num_letters is {self.num_letters}; expected 1 .. {MAX_SHUFFLED - 1}")
         for name, value, largest in (
             ("num_states", _range(self.num_states), 1 << 12),

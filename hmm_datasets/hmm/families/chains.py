@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..checks import as_tokens
+from ..integers import integer, integer_range
 from ..model import HMM
 from ..sampling.dirichlet import (
     fill_dirichlet_rows,
@@ -83,8 +84,9 @@ class RandomChains(Family):
 
     def __post_init__(self):
         self._check_group()
-        minimum, maximum = self._range
-        if not 1 <= minimum <= maximum <= self._max_states:
+        object.__setattr__(self, "num_states", integer_range("num_states", self.num_states, 1, 31))
+        maximum = self._range[1]
+        if maximum > self._max_states:
             raise InputError(
                 f"num_states is {self.num_states}; expected a number in 1 .. {self._max_states}, or two in increasing "
                 "order"
@@ -99,6 +101,7 @@ class RandomChains(Family):
             raise InputError(f"zipf is {self.zipf}; expected an exponent in 0 .. 100")
         if self.alphabet is None:
             object.__setattr__(self, "alphabet", maximum)
+        object.__setattr__(self, "alphabet", integer("alphabet", self.alphabet, 1, 31))
         needed = maximum if self.emission_alpha is None else 1
         if not needed <= self.alphabet <= 1 << 16:
             raise InputError(f"alphabet is {self.alphabet}; expected {needed} .. {1 << 16} symbols")

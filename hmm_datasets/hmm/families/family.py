@@ -28,8 +28,9 @@ from jaxtyping import Float, Int, UInt
 from ...digests import write_digests
 from ...errors import InputError
 from ...files import write_json
-from ..checks import as_tokens, integer
+from ..checks import as_tokens
 from ..format import FORMAT_VERSION
+from ..integers import integer
 from ..model import HMM
 from ..process import Process
 from ..sampling.kernels import (
@@ -171,8 +172,7 @@ class Family(Process):
         return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
 
     def _check_group(self) -> None:
-        if self.group < 1:
-            raise InputError(f"group is {self.group}; expected 1 or more sequences per HMM")
+        object.__setattr__(self, "group", integer("group", self.group, 1, 64))
 
 
 def group_runs(group: int, first: int, step: int, count: int) -> Iterator[tuple[int, int, int]]:
@@ -191,6 +191,15 @@ def group_number(family: Family, seed: int, index: int) -> tuple[np.uint64, np.u
     """The number of the group of `index`, and the seed, both as uint64 for the kernels."""
     seed, index = integer("seed", seed, 0, 64), integer("first", index, 0, 64)
     return np.uint64(index // family.group), np.uint64(seed)
+
+
+def check_hmm(name: str, value: Any) -> None:
+    """Raise `InputError` if an argument of a family is not an HMM, such as a generalized one."""
+    if not isinstance(value, HMM):
+        raise InputError(
+            f"{name} is a {type(value).__name__}; expected an HMM, of which a family draws sequences and states; "
+            "ProcessMixture mixes processes of any kind"
+        )
 
 
 def check_permutable(name: str, size: int) -> None:

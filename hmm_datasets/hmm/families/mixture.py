@@ -20,6 +20,7 @@ from ..sampling.sequences import integer_weights, sample_tokens
 from .family import (
     MIXTURE,
     Family,
+    check_hmm,
     first_words,
     group_number,
 )
@@ -69,6 +70,7 @@ class HMMMixture(Family):
                 f"{len(self.hmms)} hmms and {len(self.weights)} weights; expected one weight per HMM, and one or more"
             )
         for index, hmm in enumerate(self.hmms):
+            check_hmm(f"hmms[{index}]", hmm)
             if hmm.num_symbols != self.num_symbols:
                 raise InputError(
                     f"hmms[{index}] has {hmm.num_symbols} symbols; expected {self.num_symbols}, as in hmms[0]"

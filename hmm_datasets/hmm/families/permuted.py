@@ -14,6 +14,7 @@ from .family import (
     MAX_ENUMERATED,
     SYMBOLS,
     Family,
+    check_hmm,
     check_permutable,
     group_number,
     permutation_of,
@@ -48,6 +49,7 @@ class PermutedSymbols(Family):
 
     def __post_init__(self):
         self._check_group()
+        check_hmm("hmm", self.hmm)
         check_permutable("symbols", self.num_symbols)
 
     @property
@@ -130,6 +132,7 @@ class PermutedEmissions(Family):
 
     def __post_init__(self):
         self._check_group()
+        check_hmm("hmm", self.hmm)
         check_permutable("states", self.hmm.num_states)
         if self.hmm.edges is not None:
             raise InputError(

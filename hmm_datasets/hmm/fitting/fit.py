@@ -43,7 +43,8 @@ from ...exclusive_lock import exclusive_lock
 from ...files import append_jsonl, write_jsonl
 from ...progress_bars import progress_bar
 from ...stop_requests import Stopped, StopRequests
-from ..checks import as_tokens
+from ..checks import ONE_COLUMN, as_tokens
+from ..integers import integer
 from ..model import HMM
 from .baum_welch import (
     Sequences,
@@ -120,12 +121,14 @@ def fit_hmm(
 
     ```
     """
-    if num_symbols is not None and num_symbols < 1:
-        raise InputError(f"num_symbols is {num_symbols}; expected 1 or more")
+    if num_symbols is not None:
+        num_symbols = integer("num_symbols", num_symbols, 1, 31)
     values, lengths = as_tokens(tokens, num_symbols or _count_symbols(tokens), lengths)
     data = Sequences(values.cpu(), None if lengths is None else lengths.cpu())
     if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
+    if values.shape[1] == 1 < min(len(values), settings.num_states):
+        raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
     num_symbols = num_symbols or int(values.max()) + 1
     held_out = None
     if test_tokens is not None:

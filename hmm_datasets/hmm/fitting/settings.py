@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import InputError
+from ..integers import integer
 
 CHOICES = {
     "init": ("random", "contexts"),
@@ -66,8 +67,8 @@ class FitSettings:
         minima |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
         for name, minimum in minima.items():
             value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise InputError(f"{name} is {value}; expected {minimum} or more")
+            if value is not None:
+                object.__setattr__(self, name, integer(name, value, minimum, 63))
         for name in ("tolerance", "step_offset", *(f"{kind}pseudocount" for kind in ("", *_TABLES))):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..checks import array
+from ..integers import integer
 
 _REFUSE = 1e-5  # as for the tables of an HMM
 _RESCALE = 1e-9
@@ -28,7 +29,7 @@ def as_words(
     if len(found) == 0:
         raise InputError("words is empty; a grammar needs a rule A -> x for a word x")
     needed = int(found[:, 1].max()) + 2
-    num_symbols = needed if num_symbols is None else num_symbols
+    num_symbols = needed if num_symbols is None else integer("num_symbols", num_symbols, 1, 31)
     if num_symbols < needed:
         raise InputError(
             f"num_symbols is {num_symbols}; expected {needed} or more, since words has symbol {needed - 2} and the "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import InputError
+from ..integers import integer, integer_range
 from .pcfg import PCFG
 
 # The rules are those of the files configs/cfg3*.json of data-synthetic-pretrain/Lano-cfg in
@@ -196,12 +197,13 @@ def random_hierarchical(
         distinct_symbols (`bool`, *optional*, defaults to `False`): no right side has a symbol twice, as in `cfg3b`.
         seed (`int`, *optional*, defaults to 0): seed of NumPy's PCG64.
     """
-    if len(sizes) < 2 or sizes[0] != 1 or min(sizes) < 1:
+    sizes = [integer(f"sizes[{level}]", size, 1, 31) for level, size in enumerate(sizes)]
+    if len(sizes) < 2 or sizes[0] != 1:
         raise InputError(f"sizes is {tuple(sizes)}; expected 1 and then a positive number for every level")
     for name, pair in (("degree", degree), ("length", length)):
-        if not 1 <= pair[0] <= pair[1]:
+        if np.ndim(integer_range(name, pair, 1, 31)) == 0:
             raise InputError(f"{name} is {pair}; expected a minimum of 1 or more, and a maximum")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(integer("seed", seed, 0, 64))
     rules: dict[str, list[str]] = {}
     for level, (here, below) in enumerate(itertools.pairwise(sizes)):
         taken: set[tuple[int, ...]] = set()
@@ -257,18 +259,16 @@ def random_hierarchy(
     ```
     """
     num_classes = num_features if num_classes is None else num_classes
-    if min(num_features, num_rules, depth, num_classes) < 1 or branching < 2:
-        raise InputError(
-            f"num_features is {num_features}, num_rules {num_rules}, depth {depth}, num_classes {num_classes}, "
-            f"branching {branching}; expected positive numbers, and a branching of 2 or more"
-        )
+    given = {"num_features": num_features, "num_rules": num_rules, "depth": depth, "num_classes": num_classes}
+    for name, number in (given | {"branching": branching}).items():
+        integer(name, number, 2 if name == "branching" else 1, 31)
     tuples = num_features**branching
     needed = max(num_features if depth > 1 else 0, num_classes) * num_rules
     if needed > tuples:
         raise InputError(
             f"num_rules is {num_rules}: a level needs {needed:,} different right sides, and there are {tuples:,}"
         )
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(integer("seed", seed, 0, 64))
     rules = {"top": [_name(0, symbol) for symbol in range(num_classes)]}
     for level in range(depth):
         symbols = num_classes if level == 0 else num_features

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..analysis.divergence import log_probabilities
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -22,5 +24,5 @@ def symbol_log_probs(model: "PreTrainedModel", tokens: Int[Tensor, "N L"], num_s
         num_symbols (`int`): `E`.
     """
     rows = torch.nn.functional.pad(tokens, (1, 0), value=num_symbols)
-    parts = [model(part).logits[:, :-1, :num_symbols].double().log_softmax(-1) for part in rows.split(_ROWS)]
+    parts = [log_probabilities(model(part).logits[:, :-1, :num_symbols]) for part in rows.split(_ROWS)]
     return torch.cat(parts)

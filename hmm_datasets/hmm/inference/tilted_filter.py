@@ -81,5 +81,8 @@ class TiltedFilter:
         last = len(self.values) - 1
         scores = (memory[:, None, :-2] + self.values[position.clamp(max=last)]).logsumexp(-1)
         scores = scores + torch.where((position < last)[:, None], self.tilts[context], 0.0)
+        # Near 0 first: beside a large reward over beta the logarithm of a sum would be lost.
+        peak = scores.amax(-1, keepdim=True)
+        scores = scores - torch.where(peak > -torch.inf, peak, 0.0)
         total = scores.logsumexp(-1, keepdim=True)
         return scores - torch.where(total > -torch.inf, total, 0.0)

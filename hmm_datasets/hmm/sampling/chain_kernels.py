@@ -21,6 +21,10 @@ CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE, INPUTS = (
 """Philox streams: components of mixtures of chains and of processes, seeds of parts, noise, and inputs."""
 
 
+SMALLEST = 1e-300
+"""Sums below this are taken for zero, because their inverse could be infinite."""
+
+
 @numba.njit(cache=True, nogil=True)
 def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, component, seed, first, step, out):
     # Row `r` of `out` is sequence `first + step r` of the chain `component[r]`. Row `c` of `start` is the distribution
@@ -205,7 +209,7 @@ def scale_to_marginals(table, marginal, rounds):
             total = 0.0
             for r in range(size):
                 total += table[r, x]
-            if total == 0:
+            if not total > SMALLEST:
                 return np.inf
             for r in range(size):
                 table[r, x] *= marginal[x] / total
@@ -213,7 +217,7 @@ def scale_to_marginals(table, marginal, rounds):
             total = 0.0
             for x in range(size):
                 total += table[r, x]
-            if total == 0:
+            if not total > SMALLEST:
                 return np.inf
             for x in range(size):
                 table[r, x] *= marginal[r] / total

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int, UInt
 
 from ...errors import InputError
-from ..checks import integer
 from ..families.family import LENGTHS, first_words
+from ..integers import integer
 from ..process import Process
 from .sequences import integer_weights, smallest_unsigned
 
@@ -50,6 +50,8 @@ class RandomLengths:
     stop: float | None = None
 
     def __post_init__(self):
+        for name in ("min_length", "max_length"):
+            object.__setattr__(self, name, integer(name, getattr(self, name), 0, 32))
         if not 0 <= self.min_length <= self.max_length < min(self.min_length + (1 << 20), 1 << 32):
             raise InputError(
                 f"min_length is {self.min_length}, max_length {self.max_length}; expected 0 <= min_length <= "

@@ -189,14 +189,15 @@ def filter_words(operators, columns, initial, final, tokens, vectors, distributi
                 read[lane] = tokens[np.uint64(n) + min(lane, lanes - np.uint64(1)), t]
             if logs is not None:
                 for lane in range(lanes):
-                    # Logarithms are slow: one is taken when the product becomes small.
+                    # Logarithms are slow: one is taken before the product would become too small.
                     if probs[read[lane] * width + lane] > 0:
-                        likelihood[lane] *= probs[read[lane] * width + lane] / total[lane]
+                        factor = probs[read[lane] * width + lane] / total[lane]
+                        if likelihood[lane] * factor < 1e-150:
+                            logs[np.uint64(n) + lane] += np.log(likelihood[lane])
+                            likelihood[lane] = 1.0
+                        likelihood[lane] *= factor
                     else:
                         logs[np.uint64(n) + lane] = -np.inf
-                    if likelihood[lane] < 1e-150:
-                        logs[np.uint64(n) + lane] += np.log(likelihood[lane])
-                        likelihood[lane] = 1.0
             for lane in range(width):
                 found[lane] = probs[read[lane] * width + lane]
             advance_lanes(own, operators, read, final, size, total, after)

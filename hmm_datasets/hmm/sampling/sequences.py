@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
-from ..checks import integer
+from ..integers import integer
 from ..threads import in_parallel
 from .kernels import (
     draw_sequences,
@@ -132,7 +132,9 @@ def fill_in_parallel(
         out (`np.ndarray` of shape `(N, L)`): the array whose rows are filled.
         num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
     """
-    if num_threads is None:
+    if num_threads is not None:
+        num_threads = integer("num_threads", num_threads, 1, 31)
+    else:
         num_threads = _usable_cores() if out.size > 1 << 18 else 1
     num_threads = max(1, min(num_threads, len(out)))
     bounds = [len(out) * part // num_threads for part in range(num_threads + 1)]

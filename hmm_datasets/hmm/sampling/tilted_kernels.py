@@ -27,7 +27,7 @@ def log_sum(terms):
         return peak
     total = 0.0
     for term in terms:
-        if term > peak - 700:
+        if term - peak > -700:
             total += exp(term - peak)
     return peak + log(total)
 
@@ -117,7 +117,7 @@ def _normalize(terms, out):
         return
     total = 0.0
     for i in range(len(terms)):
-        out[i] = exp(terms[i] - peak) if terms[i] > peak - 700 else 0.0
+        out[i] = exp(terms[i] - peak) if terms[i] - peak > -700 else 0.0
         total += out[i]
     for i in range(len(terms)):
         out[i] /= total

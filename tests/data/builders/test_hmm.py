@@ -328,12 +328,12 @@ def test_a_torn_model_file_is_named(load, folder):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length": 0}, "length is 0; expected 1 or more"),
-        ({"num_sequences": 0}, "num_sequences is 0; expected 1 or more, or None if endless"),
-        ({"num_test_sequences": -1}, "num_test_sequences is -1; expected 0 or more"),
-        ({"seed": -1}, "seed is -1; expected 0 or more"),
+        ({"length": 0}, "length is 0; expected an integer in [1, 2**32)"),
+        ({"num_sequences": 0}, "num_sequences is 0; expected an integer in [1, 2**63)"),
+        ({"num_test_sequences": -1}, "num_test_sequences is -1; expected an integer in [0, 2**63)"),
+        ({"seed": -1}, "seed is -1; expected an integer in [0, 2**64)"),
         ({"seed": 2**64}, f"seed is {2**64}; expected an integer in [0, 2**64)"),
-        ({"num_shards": 0}, "num_shards is 0; expected 1 or more"),
+        ({"num_shards": 0}, "num_shards is 0; expected an integer in [1, 2**31)"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(load, settings, message):

@@ -230,8 +230,8 @@ def test_folders_without_shards_are_named(load, tmp_path, stream):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length": 0}, "length is 0; expected 2 or more, or None for documents"),
-        ({"num_shards": 0}, "num_shards is 0; expected 1 or more"),
+        ({"length": 0}, "length is 0; expected an integer in [2"),
+        ({"num_shards": 0}, "num_shards is 0; expected an integer in [1"),
         ({"length": 10**9}, "length=1000000000, but "),
     ],
 )

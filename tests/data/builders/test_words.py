@@ -54,7 +54,7 @@ def test_windows_are_those_of_the_corpus_and_a_stream_resumes(folder, tmp_path):
     [
         ({"columns": ["tokens"]}, "columns are tokens; expected different ones of input_ids"),
         ({"length": 10_000, "split": "train"}, "length=10000, but train has only"),
-        ({"length": 0}, "length is 0; expected 1 or more"),
+        ({"length": 0}, r"length is 0; expected an integer in \[1"),
     ],
 )
 def test_settings_that_cannot_be_are_named(folder, tmp_path, settings, complaint):

@@ -96,7 +96,7 @@ def test_the_estimate_does_not_depend_on_the_start():
 
 def test_an_estimate_without_tokens_is_refused():
     assert "expected 0 <= burn_in < length" in error(processes.mess3().entropy_rate, length=64, burn_in=64)
-    assert "2 sequences or more" in error(processes.mess3().entropy_rate, num_sequences=1)
+    assert "num_sequences is 1; expected an integer in [2" in error(processes.mess3().entropy_rate, num_sequences=1)
 
 
 def test_what_is_left_of_a_left_right_chain_is_the_entropy_of_its_last_row():
@@ -242,6 +242,23 @@ def test_no_positions_have_no_loss(hmm):
 def test_estimates_of_nothing_are_refused():
     many = processes.random(3, 200)
     assert "length is -1; expected an integer" in error(many.optimal_loss, -1)
-    assert "num_sequences is 1; expected 2 or more" in error(many.optimal_loss, 9, num_sequences=1)
+    assert "num_sequences is 1; expected an integer in [2" in error(many.optimal_loss, 9, num_sequences=1)
     assert "expected 0 <= burn_in < length" in error(many.entropy_rate_bounds, 64, burn_in=64)
     assert "length is 0; expected an integer in [1" in error(many.entropy_rate_bounds, 0)
+
+
+@pytest.mark.parametrize("hmm", [processes.umbrella(), processes.simple_nonunifilar(), processes.dishonest_casino()])
+def test_an_estimate_agrees_with_its_bounds(hmm):
+    rate, bounds = hmm.entropy_rate(num_sequences=16), hmm.entropy_rate_bounds(length=64, num_sequences=4)
+    found, around = entropy.made_to_agree(rate, bounds)
+    assert around.lower <= found.value <= around.upper
+    assert around.upper - around.lower == pytest.approx(bounds.upper - bounds.lower, abs=1e-12)
+    # What is known better stays.
+    exact = bounds.lower_error <= rate.standard_error
+    assert (around == bounds) if exact else (found == rate)
+    assert found.standard_error == rate.standard_error
+
+
+def test_bounds_that_are_nearly_equal_are_not_exchanged_by_rounding():
+    bounds = processes.weather().entropy_rate_bounds(length=512)
+    assert bounds.lower <= bounds.upper

@@ -140,3 +140,10 @@ def test_bad_settings_are_refused(make, message):
     with pytest.raises(InputError) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_beliefs_that_underflow_are_no_nan():
+    hmm = HMM(start=[1.0, 0.0], transition=[[0.3, 0.7], [0.5, 0.5]], emission=[[1.0, 5e-324], [1.0, 0.0]])
+    tree = hmm.mixed_states(2)
+    assert not np.isnan(tree.beliefs).any()
+    assert not np.isnan(tree.distribution).any()

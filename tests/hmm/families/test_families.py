@@ -249,14 +249,16 @@ def test_nothing_can_be_drawn():
 
 
 def test_bad_input_is_reported_in_one_line():
-    with pytest.raises(InputError, match="group is 0; expected 1 or more"):
+    with pytest.raises(InputError, match="group is 0; expected an integer"):
         PermutedSymbols(BASE, group=0)
     with pytest.raises(InputError, match="takes a state-emitting HMM"):
         PermutedEmissions(processes.even())
     with pytest.raises(InputError, match="num_states is 0"):
         RandomChains(0, 1.0)
-    with pytest.raises(InputError, match=r"num_states is \(5, 2\); expected a number in 1 \.\. 32768"):
+    with pytest.raises(InputError, match=r"num_states is \(5, 2\); expected a minimum, and then a maximum"):
         RandomChains((5, 2), 1.0)
+    with pytest.raises(InputError, match=r"num_states is \(2, 40000\); expected a number in 1 \.\. 32768"):
+        RandomChains((2, 40_000), 1.0)
     with pytest.raises(InputError, match="alpha is None, zipf None; expected one of them"):
         RandomChains(3)
     with pytest.raises(InputError, match=r"alpha is 1\.0, zipf 1\.0; expected one of them"):

@@ -72,7 +72,7 @@ def test_every_sentence_of_the_random_hierarchy_model_is_equally_likely():
             "level 1 may need 6 different right sides, and there are 2 of 1 symb",
         ),
         (lambda: random_hierarchy(3, 4), "num_rules is 4: a level needs 12 different right sides, and there are 9"),
-        (lambda: random_hierarchy(3, 0), "num_rules 0"),
+        (lambda: random_hierarchy(3, 0), "num_rules is 0"),
     ],
 )
 def test_impossible_shapes_are_refused(make, message):

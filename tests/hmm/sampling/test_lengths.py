@@ -94,7 +94,9 @@ def test_nothing_can_be_drawn():
 
 
 def test_bad_input_is_reported_in_one_line():
-    for shortest, longest in ((-1, 3), (4, 3), (0, 1 << 20)):
+    with pytest.raises(InputError, match="min_length is -1; expected an integer"):
+        RandomLengths(-1, 3)
+    for shortest, longest in ((4, 3), (0, 1 << 20)):
         with pytest.raises(InputError, match=f"min_length is {shortest}, max_length {longest}; expected 0 <= min_len"):
             RandomLengths(shortest, longest)
     for stop in (0.0, 1.5, float("nan")):

@@ -1,0 +1,34 @@
+"""The check of sizes, lengths, counts, seeds and indices: integers within bounds, of any integer type.
+
+A float is none, whatever its value: one that was rounded, or divided, would be cut off or fail somewhere later.
+"""
+
+import operator
+from typing import Any
+
+from ..errors import InputError
+
+
+def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
+    """`value` as an integer in `[minimum, 2**exponent)`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not minimum <= number < 1 << exponent:
+        raise InputError(f"{name} is {value}; expected an integer in [{minimum}, 2**{exponent})")
+    return number
+
+
+def integer_range(name: str, value: Any, minimum: int, exponent: int) -> int | tuple[int, int]:
+    """`value` as an integer in `[minimum, 2**exponent)`, or as two of them in order, a minimum and a maximum."""
+    try:
+        least, most = value
+    except TypeError:
+        return integer(name, value, minimum, exponent)
+    except ValueError:
+        raise InputError(f"{name} is {value}; expected an integer, or two, a minimum and a maximum") from None
+    least, most = integer(f"{name}[0]", least, minimum, exponent), integer(f"{name}[1]", most, minimum, exponent)
+    if least > most:
+        raise InputError(f"{name} is {value}; expected a minimum, and then a maximum")
+    return least, most
