@@ -14,7 +14,7 @@ from transformers import EvalPrediction
 
 from ..data.windows import IGNORED
 from ..errors import InputError
-from ..hmm.analysis.divergence import kl_divergence
+from ..hmm.analysis.divergence import kl_divergence, log_probabilities
 from ..hmm.analysis.predictors import Predictor, predictors_of
 from ..hmm.process import Process
 
@@ -68,7 +68,7 @@ class BaselineComparison:
                 "the first label is -100 and rows have no beginning token, so the first symbol is not known; expected "
                 "tokens, pass label_names=['input_ids'] to TrainingArguments, or put a beginning token in front"
             )
-        log_model = torch.log_softmax(logits[:, :-1].double(), dim=-1)
+        log_model = log_probabilities(logits[:, :-1])
         symbols = labels[:, 1:] if self.bos else labels
         skipped = 0 if self.bos else 1
         device = logits.device

@@ -18,7 +18,8 @@ class ClusteredMean(NamedTuple):
 
     Attributes:
         mean (`float`): mean over all sequences and positions.
-        standard_error (`float`): standard error of `mean`, clustered by sequence; NaN for a single sequence.
+        standard_error (`float`): standard error of `mean`, clustered by sequence; NaN for a single sequence, and where
+            the mean is infinite.
         by_position (`np.ndarray` of shape `(T,)`): mean at every position.
         by_position_error (`np.ndarray` of shape `(T,)`): standard errors of `by_position`.
     """

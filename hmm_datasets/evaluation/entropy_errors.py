@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data.hmm_sequences import TEST_FIRST
-from ..hmm.analysis.divergence import kl_divergence
+from ..hmm.analysis.divergence import kl_divergence, log_probabilities
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -79,4 +79,4 @@ def task_log_probs(
     places = torch.from_numpy(np.flatnonzero(task.scored(length))).to(model.device)
     with torch.inference_mode():
         found = [model(input_ids=part, use_cache=False).logits[:, places] for part in rows.split(batch_size)]
-    return torch.cat(found).double().log_softmax(-1).cpu(), episodes
+    return log_probabilities(torch.cat(found)).cpu(), episodes

@@ -18,6 +18,7 @@ from ..files import (
     write_jsonl,
     written_together,
 )
+from ..hmm.integers import integer
 from ..hmm.process_names import SAVED_NAME
 from ..hub_download import model_file
 from .chat_core.tasks import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks
@@ -150,8 +151,8 @@ class EvaluationSettings:
                      "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens",
                      "chat_core_max_per_task"):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; expected 1 or more")
+            if value is not None:
+                setattr(self, name, integer(name, value, 1, 63))
         for task in self.tasks:
             if task not in TASKS:
                 raise InputError(f"tasks has {task!r}; expected some of {', '.join(TASKS)}")

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError
+from ..hmm.integers import integer
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +65,7 @@ def excess_by_position(
 
     if not process.has_oracle or (predictor is None and not process.has_exact_distribution):
         raise InputError(f"{process!r}: expected a process with an oracle and an exact distribution")
+    num_sequences, length = integer("num_sequences", num_sequences, 1, 63), integer("length", length, 1, 31)
     rows = max(1, _BLOCK_TOKENS // length)
     parts = []
     for start in range(0, num_sequences, rows):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import nll_loss
 
 from ..data.windows import IGNORED
+from ..hmm.analysis.divergence import log_probabilities
 from ..training.loss_output import LabelScores, LossOutput, obstacle, without_adapter
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _from_logits(model: "PreTrainedModel", labels: Int[Tensor, "B T"], inputs: d
     for row in range(len(labels)):  # since in float64 a batch of logits takes twice the memory or more
         at = counted[row].nonzero().squeeze(1)
         predicted, targets = logits[row, at - skipped], labels[row, at]
-        nats[row, at] = cross_entropy(predicted.double(), targets, reduction="none")
+        nats[row, at] = nll_loss(log_probabilities(predicted), targets, reduction="none")
         likeliest[row, at] = predicted.argmax(-1) == targets
     return ScoredLabels(nats, likeliest)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.inference.symbol_log_probs import symbol_log_probs
+from ..hmm.integers import integer
 from ..hmm.tilted import TiltedHMM
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def measure_policy(
         model ([`~transformers.PreTrainedModel`]): a causal language model whose tokens are the symbols, then a
             beginning token.
         optimum ([`~hmm_datasets.hmm.tilted.TiltedHMM`]): the exact optimum.
-        num_sequences (`int`, *optional*, defaults to 4096): how many sequences to draw.
+        num_sequences (`int`, *optional*, defaults to 4096): how many sequences to draw, 2 or more.
         seed (`int`, *optional*, defaults to 0): seed of the draws.
     """
+    num_sequences = integer("num_sequences", num_sequences, 2, 31)
     was_training = model.training
     model.eval()
     devices = [model.device] if model.device.type == "cuda" else []

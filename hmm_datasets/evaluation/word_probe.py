@@ -176,7 +176,8 @@ def hidden_states(
         mine = slice(*np.searchsorted(words.rows, [first, first + len(tokens)]))
         rows, columns = words.rows[mine] - first, words.lengths[mine]
         layers.append([layer.float().cpu().numpy()[rows, columns] for layer in output.hidden_states])
-        symbols = output.logits[..., : words.process.num_symbols].float().softmax(-1)
+        # In float32 a probability below 1e-45 would be zero, and its logarithm infinite.
+        symbols = output.logits[..., : words.process.num_symbols].double().softmax(-1)
         distributions.append(symbols.cpu().numpy()[rows, columns])
     return [np.concatenate(parts) for parts in zip(*layers, strict=True)], np.concatenate(distributions)
 

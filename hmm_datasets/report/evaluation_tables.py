@@ -1,5 +1,6 @@
 """An evaluation as sentences and tables, for the terminal and for the HTML page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from .tables import (
     interval_text,
     optimum_table,
     predictor_titles,
+    rounded,
 )
 
 Report = Mapping[str, Any]
@@ -54,7 +56,9 @@ def summary(report: Report) -> list[str]:
 
 
 def _optimum_sentence(optimum: Report) -> str:
-    gap, error = optimum["bayes_gap"]["bayes_gap"], optimum["bayes_gap"]["standard_error"]
+    gap, error = rounded(optimum["bayes_gap"]["bayes_gap"]), optimum["bayes_gap"]["standard_error"]
+    if not math.isfinite(gap):
+        error = None  # the difference of two infinite numbers is none
     known = "" if error is None else f" (95% interval {interval_text(gap - Z_95 * error, gap + Z_95 * error)})"
     floor = {
         "bayes": "the optimum",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..hmm.analysis.entropy import made_to_agree
 from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.model import HMM
 from .predictor_losses import check_sizes, predictor_losses, predictors_table
@@ -31,7 +32,7 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
     check_sizes(length, num_sequences)
     stationary = hmm.stationary()
     steps = mixing_time(hmm.transition, stationary)
-    rate, bounds = hmm.entropy_rate(), hmm.entropy_rate_bounds(length=512)
+    rate, bounds = made_to_agree(hmm.entropy_rate(), hmm.entropy_rate_bounds(length=512))
     return {
         "num_states": hmm.num_states,
         "num_symbols": hmm.num_symbols,

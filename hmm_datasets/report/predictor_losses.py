@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..hmm.integers import integer
 from ..hmm.process import Process
 from .tables import PREDICTORS, text_table
 
@@ -79,5 +80,4 @@ def predictors_table(description: dict[str, Any]) -> str:
 
 def check_sizes(length: int, num_sequences: int) -> None:
     """Raise `InputError` unless there are positions to measure at, and sequences for a standard error."""
-    if length < 1 or num_sequences < 2:
-        raise InputError(f"length is {length}, num_sequences {num_sequences}; expected 1 or more, and 2 or more")
+    integer("length", length, 1, 31), integer("num_sequences", num_sequences, 2, 63)

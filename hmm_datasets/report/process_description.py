@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..hmm.analysis.entropy import bounds_of_rate
+from ..hmm.analysis.entropy import bounds_of_rate, made_to_agree
 from ..hmm.families.family import Family
 from ..hmm.model import HMM
 from ..hmm.process import Process
@@ -65,15 +65,17 @@ def entropy_rate_of(process: Process) -> dict[str, float] | None:
 
     Returns:
         `dict`: `value` and `standard_error`; also `lower`, `upper`, `lower_error` and `upper_error` if the process has
-        `entropy_rate_bounds`, or if the value is a closed form.
+        `entropy_rate_bounds`, or if the value is a closed form. An estimate is never outside its bounds.
     """
     if not process.is_stationary:
         return None
     rate = process.entropy_rate()
     try:
-        return rate._asdict() | bounds_of_rate(process, rate)._asdict()
+        bounds = bounds_of_rate(process, rate)
     except InputError:  # no bounds are known
         return rate._asdict()
+    rate, bounds = made_to_agree(rate, bounds)
+    return rate._asdict() | bounds._asdict()
 
 
 def process_text(description: dict[str, Any]) -> str:

@@ -31,6 +31,9 @@ _ERROR = "standard_error"
 FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
 """Titles of the predictors from which a gap is measured."""
 
+ROUNDING = 1e-6
+"""Nats per token: a smaller difference of losses is none, since models round their logits to about 1e-7."""
+
 Z_95 = 1.96
 """Half-width of a 95% interval in standard errors."""
 
@@ -90,6 +93,16 @@ def figure_text(value: float | None, form: str = ".4f") -> str:
     return "-" if value is None else format(value, form)
 
 
+def rounded(nats: float) -> float:
+    """A difference of losses per token, 0 if it is smaller than [`ROUNDING`]."""
+    return 0.0 if abs(nats) < ROUNDING else nats
+
+
+def _finite(error: float | None) -> float:
+    # An infinite loss has no error, and is above every finite one.
+    return error if error is not None and math.isfinite(error) else 0.0
+
+
 def interval_text(low: float | None, high: float | None, form: str = ".4f") -> str:
     """A formatted interval, or a dash if a bound is None."""
     return "-" if low is None or high is None else f"{low:{form}} .. {high:{form}}"
@@ -130,12 +143,12 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     header += [] if last is None else ["last token, nats", "+-"]
     gap, floor = measured["bayes_gap"], FLOORS[measured["floor"]]
     notes = [
-        f"excess over the {floor}: {gap['bayes_gap']:.4f} +- {figure_text(gap[_ERROR])} nats per token "
+        f"excess over the {floor}: {rounded(gap['bayes_gap']):.4f} +- {figure_text(gap[_ERROR])} nats per token "
         f"({measured['num_sequences']:,} held-out sequences of {measured['length']})"
     ]
     if "calibration" in measured:
         notes.append(f"expected calibration error against the {floor}: {measured['calibration']['error']:.4f}")
-    if gap["bayes_gap"] < -3 * (gap[_ERROR] or math.inf):
+    if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * _finite(gap[_ERROR]) - ROUNDING:
         notes.append(f"BELOW the {floor} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))
 
@@ -146,7 +159,7 @@ def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]
     chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):
         low, high = (measured["cross_entropy"][name] for name in (better, worse))
-        error = math.hypot(low[_ERROR] or 0.0, high[_ERROR] or 0.0)
-        if low["cross_entropy"] > high["cross_entropy"] + num_errors * error:
+        error = math.hypot(_finite(low[_ERROR]), _finite(high[_ERROR]))
+        if low["cross_entropy"] > high["cross_entropy"] + num_errors * error + ROUNDING:
             faults.append(f"{better} {low['cross_entropy']:.4f} > {worse} {high['cross_entropy']:.4f}")
     return faults

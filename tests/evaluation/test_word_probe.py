@@ -127,6 +127,16 @@ def test_hidden_states_are_those_after_each_word():
         np.testing.assert_allclose(predicted[index], output.logits[0, -1, :3].softmax(-1).numpy(), atol=1e-6)
 
 
+def test_a_very_confident_model_is_not_infinitely_far():
+    words = all_words(processes.coin(0.5), 2)
+    model = new_model(llama_config("d1", vocab_size=3, max_length=3)).eval()
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, 3)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    model.lm_head.bias.data = torch.tensor([0.0, -200.0, 0.0])
+    _, predicted = hidden_states(model, words, 2)
+    assert excess(words, predicted) == pytest.approx(100 - np.log(2), rel=1e-6)
+
+
 def test_excess_is_the_divergence_from_the_process(words):
     assert excess(words, words.next_token_probs) == pytest.approx(0, abs=1e-12)
     uniform = np.full_like(words.next_token_probs, 1 / words.process.num_symbols)
