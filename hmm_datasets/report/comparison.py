@@ -10,6 +10,7 @@ own interval.
 Time is a pass over the items for each of 2,000 resamples; memory is one number per item.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -163,7 +164,8 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
     """The result of a run, and the bounds of its own interval."""
     if task == "optimum":
         gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
-        return (gap, None, None) if error is None else (gap, gap - Z_95 * error, gap + Z_95 * error)
+        known = error is not None and math.isfinite(error)
+        return (gap, gap - Z_95 * error, gap + Z_95 * error) if known else (gap, None, None)
     if task == "text":
         return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
     if task in ("core", "chat_core"):

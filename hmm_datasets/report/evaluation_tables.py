@@ -57,14 +57,18 @@ def summary(report: Report) -> list[str]:
 
 def _optimum_sentence(optimum: Report) -> str:
     gap, error = rounded(optimum["bayes_gap"]["bayes_gap"]), optimum["bayes_gap"]["standard_error"]
-    if not math.isfinite(gap):
-        error = None  # the difference of two infinite numbers is none
-    known = "" if error is None else f" (95% interval {interval_text(gap - Z_95 * error, gap + Z_95 * error)})"
+    low, high = (None, None) if error is None else (rounded(gap + sign * Z_95 * error) for sign in (-1, 1))
+    known = "" if error is None else f" (95% interval {interval_text(low, high)})"
     floor = {
         "bayes": "the optimum",
         "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
     }[optimum["floor"]]
     within = "" if error is None or gap > Z_95 * error else " Chance may explain that."
+    if math.isinf(gap):
+        return (
+            f"The model excludes symbols that occur, so that its loss is infinitely far above {floor}, on "
+            f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols."
+        )
     return (
         f"The model is {gap:.4f} +- {figure_text(error)} nats per token{known} above {floor}, on "
         f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols.{within}"

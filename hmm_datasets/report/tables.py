@@ -89,8 +89,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def figure_text(value: float | None, form: str = ".4f") -> str:
-    """A formatted number, or a dash for None."""
-    return "-" if value is None else format(value, form)
+    """A formatted number, or a dash for None and NaN, such as the error of an infinite loss."""
+    return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def rounded(nats: float) -> float:

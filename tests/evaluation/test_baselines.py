@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import (
     EvalPrediction,
     GPT2Config,
@@ -19,13 +20,17 @@ from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import predictors_of
+from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.report.evaluation_tables import summary
+from hmm_datasets.report.tables import hmm_table
 
 SOURCES = {
     "mess3": processes.mess3(),
     "golden mean": processes.golden_mean(),
     "states": processes.random(3, 5, seed=1),
 }
+COIN = processes.coin(0.5)
 NAMES = ["uniform", "unigram", "bigram", "process_unigram", "process_bigram", "bayes"]
 # Numbers of some 1.0 kept as float32.
 FLOAT32 = {"rtol": 1e-6, "atol": 1e-6}
@@ -129,8 +134,6 @@ def test_half_precision_logits_are_reduced_in_double():
 
 
 def test_the_trainer_reports_what_the_metrics_do(tmp_path):
-    from accelerate import Accelerator
-
     hmm = processes.mess3()
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -161,3 +164,19 @@ def test_the_trainer_reports_what_the_metrics_do(tmp_path):
         assert found[f"eval_kl_{name}"] == pytest.approx(expected["kl"][name]["kl"], abs=1e-5)
         entropy = expected["cross_entropy"][name]["cross_entropy"]
         assert found[f"eval_cross_entropy_{name}"] == pytest.approx(entropy, rel=1e-5)
+
+
+def test_an_hmm_is_not_below_itself_and_infinitely_far_from_symbols_that_it_excludes():
+    for model, source in ((SOURCES["golden mean"],) * 2, (SOURCES["mess3"],) * 2, (processes.golden_mean(), COIN)):
+        own = HMMForCausalLM.from_hmm(model, bos_token_id=model.num_symbols).eval()
+        found = measure_optimum(own, source, HMMSequences(source, 12, num_sequences=50), Accelerator(cpu=True))
+        text, sentence = hmm_table(found), summary({"optimum": found})[0]
+        assert "BELOW" not in text
+        if source is COIN:
+            assert found["kl"]["bayes"]["kl"] == math.inf
+            assert "excess over the Bayes floor: inf +- - nats" in text
+            assert sentence.startswith("The model excludes symbols that occur, so that its loss is infinitely far")
+        else:
+            assert abs(found["bayes_gap"]["bayes_gap"]) < 1e-12
+            assert "excess over the Bayes floor: 0.0000 +- 0.0000 nats" in text
+            assert sentence.startswith("The model is 0.0000 +- 0.0000 nats per token (95% interval 0.0000 .. 0.0000)")

@@ -55,7 +55,7 @@ def test_a_name_is_the_process_of_the_same_call(name, process):
         ),
         ("mess3(x=2)", "process:mess3(x=2): x is 2; expected a number in [0, 0.5]"),
         ("mess3(x='a')", "; expected mess3(x=0.15, a=0.6)"),
-        ("permuted_symbols(3)", "; expected permuted_symbols(hmm, group=1)"),
+        ("permuted_symbols(3)", "hmm is a int; expected an HMM"),
         ("mess3(x=", "cannot be read ('(' was never closed); expected process: and a call with numbers, such as"),
         ("", "cannot be read (invalid syntax)"),
         ("3", "is 3, not a process; expected process: and a call"),

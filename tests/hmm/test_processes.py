@@ -332,9 +332,9 @@ def test_a_channel_keeps_names_where_symbols_stay_the_same():
         (lambda: processes.simple_nonunifilar(q=2), "q is 2; expected a number in [0, 1]"),
         (lambda: processes.leaky_rrxor(1.5), "epsilon is 1.5; expected a number in [0, 1]"),
         (lambda: processes.left_right(3, 2, stay=-0.1), "stay is -0.1; expected a number in [0, 1]"),
-        (lambda: processes.left_right(0, 2), "random HMM of 0 states"),
-        (lambda: processes.random(0, 3), "random HMM of 0 states, 3 symbols, alpha 1.0; expected all positive"),
-        (lambda: processes.random(2, 3, alpha=0), "alpha 0; expected all positive"),
+        (lambda: processes.left_right(0, 2), "num_states is 0; expected an integer in [1"),
+        (lambda: processes.random(0, 3), "num_states is 0; expected an integer in [1"),
+        (lambda: processes.random(2, 3, alpha=0), "alpha is 0; expected a positive number"),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(make, message):
