@@ -122,7 +122,8 @@ def mixing_time(
     """Steps until the chain is within `distance` of its stationary distribution in total variation, from any state.
 
     `min {t : max_i |P^t(i, .) - stationary|_TV <= distance}` (Levin and Peres, Markov Chains and Mixing Times, 2017,
-    eq. 4.30). It is infinite for a chain with a period or with several closed classes. Time is `O(H^3 log t)`.
+    eq. 4.30). It is infinite for a chain with a period or with several closed classes, and given as infinite above
+    about 2^50 steps. Time is `O(H^3 log t)`.
 
     ```python
     >>> mixing_time(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5]))

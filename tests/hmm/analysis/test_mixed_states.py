@@ -143,7 +143,7 @@ def test_bad_settings_are_refused(make, message):
 
 
 def test_beliefs_that_underflow_are_no_nan():
-    hmm = HMM(start=[1.0, 0.0], transition=[[0.3, 0.7], [0.5, 0.5]], emission=[[1.0, 5e-324], [1.0, 0.0]])
+    hmm = HMM(start=[1.0, 0.0, 0.0], transition=np.full((3, 3), 1 / 3), emission=[[1.0, 5e-324], [1, 0], [1, 0]])
     tree = hmm.mixed_states(2)
     assert not np.isnan(tree.beliefs).any()
     assert not np.isnan(tree.distribution).any()
