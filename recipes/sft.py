@@ -60,8 +60,10 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     """The answer of the saved model, by greedy decoding."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    from hmm_datasets.training.models import load_pretrained
+
+    tokenizer = load_pretrained(AutoTokenizer, folder)
+    model = load_pretrained(AutoModelForCausalLM, folder).eval()
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
@@ -80,7 +82,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     if not questions:
         print(f"{chat.conversations}: no held-out question has an answer; no answers are counted")
         return
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_pretrained(AutoTokenizer, folder)
     answers = [
         answer(
             load_pretrained(AutoModelForCausalLM, name),

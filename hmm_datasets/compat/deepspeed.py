@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils import serialization
 
+from .torch import only_data
+
 
 @contextlib.contextmanager
 def without_module_weights(engine) -> Generator[None]:
@@ -63,24 +65,46 @@ def whole_parameters(parameters: Iterable[torch.nn.Parameter]) -> Generator[None
 
 
 @contextlib.contextmanager
-def readable_classes() -> Generator[None]:
-    """A context in which `torch.load` reads DeepSpeed's shards as data (`weights_only`).
+def only_shards(source: str | os.PathLike) -> Generator[None]:
+    """A context in which `torch.load` reads DeepSpeed's shards, and never runs what a pickle names.
 
     Besides tensors they have objects of these classes. This can be removed once DeepSpeed tells torch that they are
-    safe.
+    safe, and reads its own files with `weights_only=True`.
+
+    Args:
+        source (path): what is read, for the error.
+
+    Raises:
+        `InputError`: a file names other classes.
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    with torch.serialization.safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
+    with only_data(source, [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
         yield
+
+
+def load_shard(path: Path) -> Any:
+    """The content of a file of `torch.save` that DeepSpeed may have written, on the CPU, mapped from the disk.
+
+    Raises:
+        `InputError`: it has more than data.
+        `RuntimeError`: it is no archive of `torch.save`, or is damaged.
+    """
+    classes = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    is_of_deepspeed = bool(classes) and all(name.startswith("deepspeed.") for name in classes)
+    with only_shards(path) if is_of_deepspeed else only_data(path):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def write_universal(folder: Path, universal: Path) -> None:
     """Convert the shards in `folder` to a universal checkpoint, by DeepSpeed's command-line program.
 
     This can be removed once DeepSpeed has a function for the conversion.
+
+    Raises:
+        `InputError`: a shard has more than data.
     """
     from deepspeed.checkpoint import ds_to_universal
 
@@ -94,7 +118,12 @@ def write_universal(folder: Path, universal: Path) -> None:
         inject_missing_state=True,
     )
     mapped = serialization.config.load.mmap
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+    with (
+        only_shards(folder),
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
         serialization.config.load.mmap = True  # so that a shard is read only as far as it is used
         try:
             ds_to_universal.main(settings)
@@ -149,8 +178,7 @@ def correct_stage_3(engine, universal: Path) -> None:
     After loading, all parameter groups have the weight decay of the first, and all states share one step counter. This
     can be removed once `DeepSpeedZeroOptimizer_Stage3` restores the settings of each group and the step of each state.
     """
-    # A pickle with DeepSpeed's classes, which DeepSpeed has just read itself.
-    saved = torch.load(universal / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
+    saved = load_shard(universal / "zero" / "optimizer_state.pt")
     optimizer = engine.optimizer.optimizer
     for group, values in zip(optimizer.param_groups, saved["optimizer_state_dict"]["param_groups"], strict=True):
         group |= {name: value for name, value in values.items() if name != "params"}

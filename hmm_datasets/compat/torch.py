@@ -1,18 +1,85 @@
-"""torch: the memory tracker, timeouts of all process groups, tensors that keep their type through casts, and products
-of half precision that are added in float32.
+"""torch: checkpoints read as data alone, the memory tracker, timeouts of all process groups, tensors that keep their
+type through casts, and products of half precision that are added in float32.
 
 Checked against 2.13.
 """
 
 import functools
+import os
+import pickle
+import types
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..errors import InputError
+
+_CLASSES_OF_SHARDS = {
+    "torch.distributed.checkpoint.metadata": {
+        *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"),
+        *("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"Path", "PurePosixPath", "PosixPath"},
+    "collections": {"OrderedDict"},
+}
+
+
+@contextmanager
+def only_data(source: str | os.PathLike, classes: Sequence[type] = ()) -> Generator[None]:
+    """A context in which `torch.load` and `torch.distributed.checkpoint` read data and never run what a pickle names.
+
+    Other libraries call `torch.load(weights_only=False)`, and `torch.distributed.checkpoint` unpickles its `.metadata`
+    and what is no tensor. Both make objects of any class that the file names, and so run any code. The context holds
+    for all threads of this process. It can be removed once these libraries pass `weights_only=True`, and torch has the
+    same for `.metadata`.
+
+    Args:
+        source (path): what is read, for the error.
+        classes (sequence of `type`, *optional*): further classes whose objects may be made.
+
+    Raises:
+        `InputError`: a file names something else.
+    """
+    from torch.distributed.checkpoint import CheckpointException, filesystem
+
+    forced = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
+    before, pickles = {name: os.environ.get(name) for name in forced}, filesystem.pickle
+    try:
+        os.environ.update(forced)
+        restricted = vars(pickle) | {"load": lambda file: _ShardMetadata(file).load()}
+        vars(filesystem)["pickle"] = types.SimpleNamespace(**restricted)
+        with torch.serialization.safe_globals(list(classes)):
+            yield
+    except (pickle.UnpicklingError, CheckpointException) as error:
+        causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+        lines = str(causes[0]).splitlines() or [type(causes[0]).__name__]
+        reason = next((line for line in lines if "GLOBAL" in line), lines[0])  # the first one of torch is advice
+        raise InputError(f"{source}: cannot be read as data ({reason}); take another checkpoint") from None
+    finally:
+        filesystem.pickle = pickles
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class _ShardMetadata(pickle.Unpickler):
+    """Reads the `.metadata` of `torch.distributed.checkpoint`, in which only these classes occur."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = getattr(torch, name, None) if module == "torch" else None
+        if name in _CLASSES_OF_SHARDS.get(module, ()) or isinstance(found, torch.dtype):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f".metadata names {module}.{name}, which is no part of one")
 
 
 def fake_tensors() -> Any:

@@ -237,7 +237,7 @@ def _evaluated(
         return
     from transformers import AutoModelForCausalLM
 
-    own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder))
+    own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
     for report in reports:
         if report.get("model", {}).get("sha256") != own:
             continue

@@ -167,7 +167,7 @@ def _tokenizer_problems(folder: Path) -> Iterator[str]:
     from ..text.stream.tokenization import tokenizer_hash
 
     try:
-        found = tokenizer_hash(AutoTokenizer.from_pretrained(folder))
+        found = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     except Exception as error:  # the Rust library raises nothing narrower
         yield f"{folder / 'tokenizer.json'}: cannot be loaded ({str(error).splitlines()[0]})"
         return

@@ -22,6 +22,7 @@ from ..data.preferences import preference_pairs
 from ..hmm.causal_lm import HMMForCausalLM
 from ..hmm.inference.symbol_log_probs import symbol_log_probs
 from ..hmm.tilted import TiltedHMM
+from .models import load_pretrained
 
 COMMON = {
     "bf16": False,
@@ -97,7 +98,7 @@ def optimize_preferences(
         **_arguments(output_dir, steps, batch_size, learning_rate, seed),
         **COMMON | (settings or {}),
     )
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load_pretrained(AutoModelForCausalLM, str(folder)), load_pretrained(AutoTokenizer, str(folder))
     trainer = OpenDPOTrainer(
         model=model, args=config, train_dataset=pairs, processing_class=tokenizer, callbacks=list(callbacks)
     )
@@ -128,12 +129,12 @@ def optimize_rewards(
         folder, optimum, output_dir, steps, batch_size, learning_rate, reference, callbacks, seed: as for
             [`optimize_preferences`]; `batch_size` counts rollouts.
     """
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load_pretrained(AutoModelForCausalLM, str(folder)), load_pretrained(AutoTokenizer, str(folder))
     symbols = optimum.num_symbols
     # TRL needs an EOS token. An HMM has none, so it gets one that is never drawn.
     tokenizer.eos_token = tokenizer.bos_token
     hmm_model = HMMForCausalLM.from_hmm(optimum.hmm, bos_token_id=symbols)
-    frozen = AutoModelForCausalLM.from_pretrained(folder) if reference == "model" else hmm_model
+    frozen = load_pretrained(AutoModelForCausalLM, str(folder)) if reference == "model" else hmm_model
     frozen = frozen.requires_grad_(False).eval().to(model.device)
 
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:

@@ -88,9 +88,9 @@ def save_merged(folder: str | Path) -> Path:
     from transformers import AutoTokenizer, GenerationConfig
 
     folder = Path(folder)
-    model = AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload()
+    model = AutoPeftModelForCausalLM.from_pretrained(folder, trust_remote_code=False).merge_and_unload()
     model.generation_config = GenerationConfig.from_pretrained(folder)
     with atomic_folder(folder / MERGED_NAME) as temporary:
         model.save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(folder).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False).save_pretrained(temporary)
     return folder / MERGED_NAME

@@ -254,7 +254,7 @@ def _found_config(name: str) -> "PreTrainedConfig":
     from . import recurrent  # noqa: F401, so that `name` can configure an LSTM or a GRU
 
     try:
-        config = AutoConfig.from_pretrained(str(local_or_shipped(name)))
+        config = AutoConfig.from_pretrained(str(local_or_shipped(name)), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -347,8 +347,8 @@ def parameter_size(parameter: "torch.nn.Parameter") -> int:
 def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """`auto_class.from_pretrained(name_or_path)`, with an error of one line if there is nothing to load.
 
-    From the Hub weights are read only as safetensors, code in the repository is never executed, and files are compared
-    with the hashes that the Hub gave for them (on the first rank of a machine).
+    Code in a repository or a folder is never executed. From the Hub weights are read only as safetensors, and files
+    are compared with the hashes that the Hub gave for them (on the first rank of a machine).
 
     Args:
         auto_class: a class such as `AutoModelForCausalLM` or `AutoTokenizer`.
@@ -363,13 +363,14 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     from . import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
 
     name, revision = split_revision(name_or_path)
-    how: dict[str, Any] = {} if Path(name).is_dir() else {"revision": revision, "trust_remote_code": False}
-    if how and auto_class.__name__.startswith("AutoModel"):
+    is_local = Path(name).is_dir()
+    how: dict[str, Any] = {"trust_remote_code": False} | ({} if is_local else {"revision": revision})
+    if not is_local and auto_class.__name__.startswith("AutoModel"):
         how["use_safetensors"] = True
     try:
         loaded = _with_own_generation(_with_causal_loss(auto_class.from_pretrained(name, **how)), name, revision)
     except SafetensorError as error:
-        if how:
+        if not is_local:
             _check_downloaded(name_or_path)
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
@@ -379,7 +380,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({str(error).splitlines()[0]})"
         ) from None
-    if how and launch_environment.local_rank() == 0:
+    if not is_local and launch_environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     return loaded
 

@@ -1,18 +1,23 @@
 """Any transformers configuration can be planned, trained, and saved as an ordinary model."""
 
+import ast
 import importlib.util
 import json
 import logging
+import re
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, default_data_collator
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
+import hmm_datasets
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import ModelSettings, model_config, new_model, set_attention
+from hmm_datasets.training.models import ModelSettings, load_pretrained, model_config, new_model, set_attention
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
@@ -134,3 +139,24 @@ def test_a_cached_generation_of_a_saved_model_does_not_recompute_prefixes(hmm, t
     model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: lengths.append(inputs[0].shape[1]))
     model.generate(torch.zeros(1, 5, dtype=torch.int64), max_new_tokens=4, min_new_tokens=4, do_sample=False)
     assert lengths == [5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("auto_class", [AutoConfig, AutoModelForCausalLM, AutoTokenizer])
+def test_a_folder_never_runs_its_own_code(tmp_path, auto_class, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # to the question of transformers
+    names = {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M", "AutoTokenizer": ["code.T", None]}
+    write_json(tmp_path / "config.json", {"model_type": "own", "auto_map": names})
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "T", "auto_map": names})
+    (tmp_path / "code.py").write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})")
+    with pytest.raises(InputError, match="custom code") as caught:
+        load_pretrained(auto_class, str(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_whatever_is_loaded_by_name_is_told_not_to_run_its_code():
+    root = Path(hmm_datasets.__file__).parents[1]
+    for path in sorted([*root.glob("hmm_datasets/**/*.py"), *root.glob("recipes/**/*.py")]):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and re.match(r"Auto\w+\.from_pretrained$", ast.unparse(call.func)):
+                assert "trust_remote_code=False" in ast.unparse(call), f"{path}:{call.lineno}"

@@ -120,6 +120,8 @@ class IndexWriter(PipelineStep):
         """Write the index, then yield the documents of the steps before."""
         from transformers import AutoTokenizer
 
-        adopt_datatrove(self.folder, AutoTokenizer.from_pretrained(self.tokenizer), self.corpus)
+        adopt_datatrove(
+            self.folder, AutoTokenizer.from_pretrained(self.tokenizer, trust_remote_code=False), self.corpus
+        )
         if data:
             yield from data

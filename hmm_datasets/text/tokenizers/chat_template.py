@@ -27,7 +27,7 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
 
     name = os.fspath(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # transformers and the client of the Hub raise many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error

@@ -14,7 +14,6 @@ are read by `torch.distributed.checkpoint`, tensor by tensor, without a process 
 """
 
 import contextlib
-import pickle
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -25,9 +24,10 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader, TensorStorageMetadata, load
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 
-from ...compat.deepspeed import write_universal
+from ...compat.deepspeed import load_shard, write_universal
+from ...compat.torch import only_data
 from ...errors import InputError
-from ...files import read_json
+from ...files import inside, read_json
 from ...identity import IDENTITY_NAME
 from ..optimizers import matrix_names, parameter_groups
 from .inspection import universal_folder, zero_shards
@@ -195,11 +195,18 @@ class _Shards:
     """
 
     def __init__(self, folder: Path):
-        self._reader = FileSystemReader(folder)
+        self._folder, self._reader = folder, FileSystemReader(folder)
         try:
-            self.sizes = self._reader.read_metadata().state_dict_metadata
-        except (OSError, EOFError, pickle.UnpicklingError, AttributeError) as error:
+            with only_data(folder / ".metadata"):
+                metadata = self._reader.read_metadata()
+            self.sizes = dict(metadata.state_dict_metadata)
+            names = {one.relative_path for one in metadata.storage_data.values()}
+        except InputError:
+            raise
+        except Exception as error:  # damaged pickles raise any
             raise InputError(f"{folder}: its .metadata cannot be read ({error}); take another checkpoint") from None
+        for name in sorted(names, key=str):
+            inside(folder, name, folder / ".metadata")
 
     def kind(self, key: str) -> StateKind:
         """Type and shape of a tensor."""
@@ -209,7 +216,7 @@ class _Shards:
         """A tensor, or what else is saved under a key."""
         is_tensor = isinstance(self.sizes[key], TensorStorageMetadata)
         found = {key: torch.empty(self.kind(key).shape, dtype=self.kind(key).dtype) if is_tensor else None}
-        with warnings.catch_warnings():
+        with only_data(self._folder), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
             load(found, storage_reader=self._reader, no_dist=True)
         return found[key]
@@ -223,8 +230,7 @@ class _Universal(OptimizerStates):
     def __init__(self, folder: Path, universal: Path):
         self._folder = universal / "zero"
         self.names, self._shapes = trained_parameters(folder)
-        # A pickle with DeepSpeed's classes; the user asks for it by naming the checkpoint.
-        saved = torch.load(self._folder / "optimizer_state.pt", map_location="cpu", mmap=True, weights_only=False)
+        saved = _load(self._folder / "optimizer_state.pt")
         inner = saved.get("optimizer_state_dict", {})
         groups = saved.get("param_groups") or inner["param_groups"]
         self.groups = [{key: value for key, value in group.items() if key != "params"} for group in groups]
@@ -241,11 +247,18 @@ class _Universal(OptimizerStates):
     def tensor(self, name: str, key: str) -> torch.Tensor:
         path = self._folder / name / f"{key}.pt"
         if key == "step":
-            step = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else self._step
+            step = _load(path) if path.is_file() else self._step
             return torch.as_tensor(step, dtype=torch.float32)
-        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+        saved = _load(path)
         # Flat, or a bare tensor, where the shards were those of stage 3.
         return (saved["param"] if isinstance(saved, dict) else saved).reshape(self._shapes[name])
+
+
+def _load(path: Path) -> Any:
+    try:
+        return load_shard(path)
+    except (RuntimeError, OSError) as error:
+        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); take another checkpoint") from None
 
 
 def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.Size]]:
@@ -260,7 +273,7 @@ def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.S
         )
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{folder}: transformers cannot make its model ({str(error).splitlines()[0]})") from None
     identity = read_json(folder / IDENTITY_NAME) if (folder / IDENTITY_NAME).is_file() else {}

@@ -18,7 +18,14 @@ import torch
 from accelerate.utils import save_fsdp_optimizer
 from safetensors.torch import load_file
 
-from ...compat.deepspeed import correct_stage_3, universal_checkpoints, without_module_weights, write_universal
+from ...compat.deepspeed import (
+    correct_stage_3,
+    only_shards,
+    universal_checkpoints,
+    without_module_weights,
+    write_universal,
+)
+from ...compat.torch import only_data
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
 from ...errors import InputError
 from .inspection import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, zero_shards
@@ -75,10 +82,16 @@ class ShardedTrainer(OpenTrainer):
             group.update(kept)
         self.lr_scheduler.load_state_dict(schedule)
 
+    def load_optimizer(self, checkpoint: str | None) -> None:
+        """Load optimizer and schedule, as data alone."""
+        with only_data(str(checkpoint)):
+            super().load_optimizer(checkpoint)
+
     def load_weights(self, checkpoint: str, model=None) -> None:
         """Load the weights; under FSDP2 rank 0 reads them and sends each rank its part."""
         if not self._gathers_fsdp:
-            super().load_weights(checkpoint, model)
+            with only_data(checkpoint):
+                super().load_weights(checkpoint, model)
             return
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
@@ -135,7 +148,8 @@ class ShardedTrainer(OpenTrainer):
 
 
 def _load(engine, checkpoint: str) -> None:
-    found, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
+    with only_shards(checkpoint):
+        found, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
     if found is None:
         raise InputError(f"{checkpoint}: DeepSpeed cannot read it; move it away to continue from the one before")
 

@@ -5,18 +5,16 @@ its tensors. Files of `torch.save` are read as data only (`weights_only`), mappe
 their tensors need less than the file has.
 """
 
-import contextlib
 import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from ...compat.deepspeed import readable_classes
+from ...compat.deepspeed import load_shard
 from ...digests import DIGESTS_NAME, digest_problems, write_digests
 from ...errors import InputError
 from ...files import atomic_file, read_json, size_of, write_json
@@ -129,20 +127,13 @@ def _bloated(folder: Path, removed: list[str]) -> tuple[dict[str, Callable[[Path
         if name.split("/")[0] in removed or path.stat().st_size < _SMALL:
             continue
         try:
-            needed = _bytes_needed(_load(path))
-        except (UnpicklingError, RuntimeError):
+            needed = _bytes_needed(load_shard(path))
+        except (InputError, RuntimeError):
             unread.append(name)
             continue
         if needed < _WORTHWHILE * path.stat().st_size:
-            found[name] = lambda original: _compact(_load(original), {})
+            found[name] = lambda original: _compact(load_shard(original), {})
     return found, unread
-
-
-def _load(path: Path) -> Any:
-    classes = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    is_shard = bool(classes) and all(name.startswith("deepspeed.") for name in classes)
-    with readable_classes() if is_shard else contextlib.nullcontext():
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _key(tensor: torch.Tensor) -> tuple:

@@ -1,5 +1,7 @@
 """Converted checkpoints have the same weights and optimizer; under real launches see recipes/test_sharding.py."""
 
+import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -121,6 +123,64 @@ def test_the_shards_of_fsdp_are_converted(run, tmp_path):
     write_digests(sharded)
     with pytest.raises(InputError, match=r"pytorch_model_fsdp_0: its \.metadata cannot be read"):
         convert(sharded, tmp_path / "torn", "plain")
+
+
+class MakesAFolder:
+    """An object whose pickle makes a folder when it is read."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(
+    "place", ["metadata", "value of FSDP", "optimizer_state.pt", "exp_avg.pt", "shards of ZeRO", "optimizer.pt"]
+)
+def test_converting_runs_nothing_that_a_pickle_names(run, tmp_path, place):
+    ran, source = tmp_path / "ran", run / "checkpoint-6"
+    if place in ("metadata", "value of FSDP"):
+        source = convert(source, tmp_path / "sharded", "fsdp")
+        write_fsdp_shards(source)
+        if place == "metadata":
+            (source / "optimizer_0" / ".metadata").write_bytes(pickle.dumps(MakesAFolder(ran)))
+        else:
+            content = {"optimizer.param_groups.0.lr": MakesAFolder(ran)}
+            dcp.save(content, checkpoint_id=source / "optimizer_0", no_dist=True)
+    elif place == "shards of ZeRO":
+        (source / "optimizer.pt").unlink()
+        (source / "latest").write_text("global_step6")
+        (source / "global_step6").mkdir()
+        for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+            torch.save({"module": MakesAFolder(ran)}, source / "global_step6" / name)
+    elif place == "optimizer.pt":
+        torch.save({"state": {}, "param_groups": MakesAFolder(ran)}, source / "optimizer.pt")
+    else:
+        source = convert(source, tmp_path / "zero", "zero")
+        zero = source / "global_step6_universal" / "zero"
+        path = next(zero.rglob(place))
+        torch.save({"param": MakesAFolder(ran), "param_groups": [{}, {}]}, path)
+    write_digests(source)
+    assert verify_checkpoint(source).ok
+    with pytest.raises(InputError, match="cannot be read as data") as caught:
+        convert(source, tmp_path / "out", "plain")
+    assert "\n" not in str(caught.value)
+    assert not ran.exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_shards_of_fsdp_name_no_files_outside_them(run, tmp_path):
+    source = convert(run / "checkpoint-6", tmp_path / "sharded", "fsdp")
+    write_fsdp_shards(source)
+    metadata = dcp.FileSystemReader(source / "optimizer_0").read_metadata()
+    for found in metadata.storage_data.values():
+        found.relative_path = "../../elsewhere"
+    (source / "optimizer_0" / ".metadata").write_bytes(pickle.dumps(metadata))
+    write_digests(source)
+    with pytest.raises(InputError, match=r"\.metadata: names '\.\./\.\./elsewhere'"):
+        convert(source, tmp_path / "out", "plain")
 
 
 def test_what_cannot_be_converted_is_refused_in_one_line_by_name(run, tmp_path):
