@@ -135,7 +135,7 @@ class EvaluationSettings:
         default=None, metadata={"help": "Maximum number of questions per task of ChatCORE."}
     )
     chat_core_run_code: bool = field(
-        default=False, metadata={"help": "Allow humaneval, which runs Python that the model writes, in a sandbox."}
+        default=False, metadata={"help": "Allow humaneval, which runs Python that the model writes, in bubblewrap."}
     )
     push: bool = field(
         default=False, metadata={"help": "Add the results to the model's repository on the Hub, in its card."}

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from bubblewrap import WORKS, needs_bubblewrap
 from local_hub import LocalHub
 from tiny_chat import save_tiny_chat
 from transformers import AutoModelForCausalLM
@@ -16,6 +17,7 @@ from hmm_datasets.evaluation import evaluation
 from hmm_datasets.evaluation.chat import share
 from hmm_datasets.evaluation.chat_core import tasks
 from hmm_datasets.evaluation.chat_core.harness_tasks import functions
+from hmm_datasets.evaluation.chat_core.sandbox import check_sandbox
 from hmm_datasets.evaluation.chat_core.score import summary
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.hub.local_server.repositories import Repositories
@@ -77,6 +79,7 @@ PROBLEM = {
 
 
 @pytest.mark.launch
+@needs_bubblewrap
 @pytest.mark.parametrize(
     ("said", "correct", "in_format"),
     [
@@ -148,10 +151,23 @@ def test_what_is_not_installed_is_said_before_any_work(monkeypatch):
     tasks.check_requirements(["gsm8k", "mmlu"])
 
 
-def test_humaneval_is_refused_where_the_sandbox_does_not_work(monkeypatch):
-    monkeypatch.setattr(tasks, "passes", lambda program: False)
-    with pytest.raises(InputError, match="not even an empty program runs in the sandbox"):
-        tasks.check_requirements(["humaneval"])
+@pytest.mark.parametrize("works", [False, None])
+def test_humaneval_is_refused_where_there_is_no_bubblewrap_or_it_fails(works, monkeypatch, tmp_path):
+    if works is False:
+        (tmp_path / "bwrap").write_text("#!/bin/sh\necho bwrap: No permissions >&2\nexit 1\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = (
+        "is not here; install it with apt install bubblewrap, or leave" if works is None else "No permissions.*sysctl"
+    )
+    check_sandbox.cache_clear()
+    try:
+        with pytest.raises(InputError, match=said):
+            tasks.check_requirements(["humaneval"])
+        with pytest.raises(InputError, match=said):  # so it is under the harness's own command
+            functions.judge_program(PROBLEM, ["```python\ndef root(x):\n    return 2\n```"])
+    finally:
+        check_sandbox.cache_clear()
 
 
 def test_ifeval_is_refused_without_the_rules_of_sentences(monkeypatch, tmp_path):
@@ -401,7 +417,7 @@ EVALUATE = """
             return input_ids
 
     model = AutoModelForCausalLM.from_pretrained(root / "model-0")
-    names = ["humaneval", "mmlu", "arc_easy", "gsm8k"]
+    names = plan["names"]
     found["known"] = measure_chat_core(Knows(model), tokenizer, load_tasks(names), batch_size=3)
     try:
         load_tasks(["arc_challenge"])
@@ -448,7 +464,8 @@ def evaluated(tmp_path_factory):
         kept.create("datasets", repo, False, files | {"README.md": "\n".join([*header, "---", ""]).encode()})
     hub = LocalHub(root / "hub")
     try:
-        plan = {"said": SAID, "likeliest": LIKELIEST}
+        names = ["mmlu", "arc_easy", "gsm8k"]
+        plan = {"said": SAID, "likeliest": LIKELIEST, "names": ["humaneval"] * WORKS + names}
         return hub.child(EVALUATE, root / "home", root / "work", json.dumps(plan))
     finally:
         hub.stop()
@@ -461,11 +478,12 @@ def test_a_model_whose_answers_are_known_gets_the_results_computed_by_hand(evalu
         name: [task["items"], task["accuracy"], task["exact"]["count"], task["in_format"]["count"]]
         for name, task in found["tasks"].items()
     }
-    assert counts == {"gsm8k": [4, 0.5, 2, 2], "arc_easy": [4, 0.75, 2, 3], "mmlu": [4, 0.25, 1, 4],
-                      "humaneval": [1, 1.0, 1, 1]}  # fmt: skip
+    expected = {"gsm8k": [4, 0.5, 2, 2], "arc_easy": [4, 0.75, 2, 3], "mmlu": [4, 0.25, 1, 4]}
+    assert counts == expected | ({"humaneval": [1, 1.0, 1, 1]} if WORKS else {})
     chance = (1 / 4 + 1 / 4 + 1 / 3 + 1 / 5) / 4
-    assert found["score"] == pytest.approx((0.5 + (0.75 - chance) / (1 - chance) + 0 + 1) / 4)
-    assert found["name"] == "ChatCORE of gsm8k, arc_easy, mmlu, humaneval"
+    centered = [0.5, (0.75 - chance) / (1 - chance), 0, *([1] if WORKS else [])]
+    assert found["score"] == pytest.approx(np.mean(centered))
+    assert found["name"] == "ChatCORE of gsm8k, arc_easy, mmlu" + (", humaneval" if WORKS else "")
     said = {item["prompt"].split("has ")[1].split("?")[0]: item for item in found["items"] if item["task"] == "gsm8k"}
     assert {name: item["answer"] for name, item in said.items()} == {name: SAID[name] for name, _ in GSM8K}
     for item in found["items"]:

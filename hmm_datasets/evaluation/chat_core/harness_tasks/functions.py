@@ -42,15 +42,16 @@ def judge_instructions(row: Question, answers: Sequence[str]) -> Judged:
 
 
 def judge_program(row: Question, answers: Sequence[str]) -> Judged:
-    """Whether the function passes its tests, run in a process of its own, and is in a block of code."""
+    """Whether the function passes its tests, run in a sandbox, and is in a block of code."""
     from hmm_datasets.evaluation.chat_core.sandbox import passes
 
     (said,) = answers
-    return _generated(passes(program(row, said)), in_format=_CODE.search(said) is not None)
+    passed = passes(*programs(row, said), row["entry_point"])
+    return _generated(passed, in_format=_CODE.search(said) is not None)
 
 
-def program(row: Question, said: str) -> str:
-    """A program that fails unless the answer is right: what stands before the function, the answer, and its tests.
+def programs(row: Question, said: str) -> tuple[str, str]:
+    """The programs of the answer and of its tests, each with what stands before the function.
 
     The answer is the first block of code, or all of it without one; without a definition of the function it is taken
     for the function's body.
@@ -58,8 +59,8 @@ def program(row: Question, said: str) -> str:
     found = _CODE.search(said)
     code = found.group(1) if found else said
     head = f"def {row['entry_point']}("
-    before = row["prompt"].partition(head)[0] if head in code else row["prompt"]
-    return f"{before}{code}\n\n{row['test']}\n\ncheck({row['entry_point']})\n"
+    before = row["prompt"].partition(head)[0]
+    return f"{before if head in code else row['prompt']}{code}\n", f"{before}\n{row['test']}\n"
 
 
 def _generated(correct: float, in_format: bool | None = None) -> Judged:
