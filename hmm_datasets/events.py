@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import launch_environment
+from .credentials import masked
 from .files import append_jsonl, read_jsonl
 
 EVENTS_NAME = "events.jsonl"
@@ -17,6 +18,8 @@ EVENTS_NAME = "events.jsonl"
 
 def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: Any) -> dict[str, Any]:
     """Append an event to the log of a run, with the time, this host and, under a launcher, this rank.
+
+    Access tokens and keys in it are masked; the words of a command are for the caller to mask.
 
     Args:
         folder (path): folder of the run.
@@ -30,7 +33,13 @@ def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: A
     origin: dict[str, Any] = {"host": launch_environment.host()}
     if "RANK" in os.environ:
         origin["rank"] = launch_environment.rank()
-    event = {"time": time.time(), "kind": kind, **origin, **fields, "message": " ".join(message.split())}
+    event = {
+        "time": time.time(),
+        "kind": kind,
+        **origin,
+        **masked(fields),
+        "message": masked(" ".join(message.split())),
+    }
     append_jsonl(Path(folder) / EVENTS_NAME, event)
     return event
 

@@ -23,6 +23,7 @@ from .errors import (
 from .quantities import format_bytes
 
 _unfinished: set[Path] = set()
+_MOST_YAML = 1_000_000  # values in a file
 _ODD = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # backslashes, control characters, halves of characters
 
 
@@ -222,6 +223,8 @@ def read_json(path: str | os.PathLike) -> Any:
         raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or a thousand brackets
+        raise InputError(f"{path}: not JSON that can be read ({error})") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -234,7 +237,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -249,6 +252,39 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
     return content
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text says, which may come from anyone.
+
+    Raises:
+        `yaml.YAMLError`: it is not YAML, has a value that its type does not have, such as the date 2026-02-30, or a
+            number of thousands of digits, is nested too deeply, or repeats parts of itself until they are too many.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        # A few lines of aliases of aliases stand for billions of values.
+        if node is not None and _yaml_size(node, {}) > _MOST_YAML:
+            raise yaml.YAMLError(f"more than {_MOST_YAML:,} values, by aliases of aliases")
+        return None if node is None else loader.construct_document(node)
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise yaml.YAMLError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    finally:
+        loader.dispose()
+
+
+def _yaml_size(node: Any, known: dict[int, int]) -> int:
+    """The number of values of a node if all aliases are written out."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node.value, list) else []
+        known[id(node)] = _MOST_YAML  # one that contains itself
+        flat = [one for part in parts for one in (part if isinstance(part, tuple) else [part])]
+        letters = 0 if parts else len(node.value) // 64
+        known[id(node)] = 1 + letters + sum(_yaml_size(part, known) for part in flat)
+    return known[id(node)]
 
 
 def overwrite_json(path: Path, value: Any, width: int) -> None:

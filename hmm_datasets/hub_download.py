@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from .compat.huggingface_hub import http_errors
+from .compat.huggingface_hub import http_errors, patience
 from .digests import file_digest
 from .errors import InputError
 
@@ -232,7 +232,8 @@ def branches_of(model: str) -> list[str]:
     from huggingface_hub import HfApi
 
     def action() -> list[str]:
-        return [branch.name for branch in HfApi().list_repo_refs(split_revision(model)[0]).branches]
+        with patience(60.0):
+            return [branch.name for branch in HfApi().list_repo_refs(split_revision(model)[0]).branches]
 
     return _explained(model, "cannot be read from the Hub", action)
 

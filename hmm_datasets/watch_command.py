@@ -51,7 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def watch(arguments: argparse.Namespace) -> int:
     """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
-    from .monitoring.alerts import AlertSettings, alert
+    from .monitoring.alerts import AlertSettings, alert, is_pending
     from .monitoring.diagnosis import Limits
     from .monitoring.run_state import RunObserver
 
@@ -77,6 +77,9 @@ def watch(arguments: argparse.Namespace) -> int:
         state = show(look, arguments.every, time.sleep)
     else:
         state = _follow(look, arguments)
+    while arguments.follow and alerts.anyone and is_pending(observer.folder):
+        time.sleep(arguments.every)
+        state = look()
     return 0 if state.ok else 1
 
 

@@ -1,7 +1,11 @@
 """Secrets are found and masked; text that only resembles one is not changed."""
 
+import bz2
+import gzip
 import hashlib
+import io
 import json
+import lzma
 import pickle
 import zipfile
 
@@ -83,3 +87,71 @@ def test_a_mapping_keeps_its_shape_under_the_mask():
         "sizes": [1, 2.5],
         "note": ["<SECRET>"],
     }
+
+
+def zipped(content: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("member", content)
+    return file.getvalue()
+
+
+FORMS = {
+    "plain": lambda content: content,
+    "UTF-16": lambda content: content.decode().encode("utf-16"),
+    "UTF-16, big end first": lambda content: content.decode().encode("utf-16-be"),
+    "UTF-32": lambda content: content.decode().encode("utf-32"),
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zip": zipped,
+    "zip, stored": lambda content: zipped(content, zipfile.ZIP_STORED),
+    "gzip in zip, stored": lambda content: zipped(gzip.compress(content), zipfile.ZIP_STORED),
+    "zip in gzip": lambda content: gzip.compress(zipped(content)),
+    "UTF-16 in gzip": lambda content: gzip.compress(content.decode().encode("utf-16")),
+    "zip after a program": lambda content: b"#!/bin/sh\n" + zipped(content),
+}
+
+
+@pytest.mark.parametrize("secret", [*SECRETS.values(), "https://hooks.slack.com/services/T0123/B0123/abcdefghijkl"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_secret_is_found_wherever_it_is_in_a_file_of_any_form(tmp_path, form, secret):
+    noise = b"\0\xff" * (1 << 19) if form in ("plain", "gzip", "zip") else b"many words " * 100
+    (tmp_path / "file").write_bytes(FORMS[form](noise + b"\n" + secret.encode() + b"\n" + noise))
+    (tmp_path / "other").write_bytes(FORMS[form](noise + b"\n" + b"no secret" + b"\n" + noise))
+    assert holds_secret(tmp_path / "file")
+    assert not holds_secret(tmp_path / "other")
+
+
+def test_a_secret_at_the_edge_of_what_is_read_at_once_is_found(tmp_path):
+    for shift in range(-40, 10, 7):
+        (tmp_path / "file").write_bytes(b" " * (2**20 + shift) + f"hf_{LETTERS}".encode() + b" " * 10)
+        assert holds_secret(tmp_path / "file")
+        (tmp_path / "file").write_bytes(b"." * (2**20 + shift) + b" correct-horse-battery")
+        assert holds_secret(tmp_path / "file", ["correct-horse-battery"])
+
+
+def test_damaged_archives_are_searched_as_they_are(tmp_path):
+    for form in ("gzip", "xz", "zip", "zip in gzip"):
+        content = FORMS[form](b"words " * 1000)
+        for cut in range(2, len(content), 7):
+            (tmp_path / "file").write_bytes(content[:cut])
+            assert not holds_secret(tmp_path / "file")
+            (tmp_path / "file").write_bytes(content[:cut] + f" hf_{LETTERS}".encode())
+            assert holds_secret(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["HF_TOKEN=mine-1", "python", "x.py"], ["HF_TOKEN=<SECRET>", "python", "x.py"]),
+        (["sh", "-c", "WANDB_API_KEY='mine-1' python x"], ["sh", "-c", "WANDB_API_KEY='<SECRET>' python x"]),
+        (["--webhook", "https://h/mine-1"], ["--webhook", "<WEBHOOK>"]),
+        (["--command=curl -H 'Authorization: Bearer mine-1'"], ["--command=curl -H 'Authorization: Bearer <SECRET>'"]),
+        (["git", "https://me:mine-1@h/x"], ["git", "https://<SECRET>@h/x"]),
+        (["https://hooks.example.org/a/mine-1"], ["https://hooks.example.org/<SECRET>"]),
+        (["--eos_token=</s>", "--max_tokens", "9", "key=1"], ["--eos_token=</s>", "--max_tokens", "9", "key=1"]),
+    ],
+)
+def test_a_command_line_is_shown_without_its_secrets(words, kept):
+    assert masked_arguments(words) == kept

@@ -13,6 +13,7 @@ from hmm_datasets.files import (
     inside,
     read_json,
     read_jsonl,
+    read_yaml,
     write_json,
 )
 
@@ -290,3 +291,57 @@ def test_a_snapshot_of_the_hub_cache_names_its_blobs(tmp_path):
     (snapshot / "other").symlink_to("../../../models--c--d/blobs/4567")
     assert inside(snapshot, "whole") == snapshot / "whole"
     assert "not in" in error(inside, snapshot, "other")
+
+
+# Files that may come from anyone
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+ODD_YAML = {
+    "date": "a: 2026-02-30",
+    "time": "a: 2026-01-01 25:61:61",
+    "digits": f"a: {'9' * 5000}",
+    "tag": "a: !!python/object/apply:os.system [echo]",
+    "own tag": "a: !mine x",
+    "integer": "a: !!int x",
+    "float": "a: !!float x",
+    "boolean": "a: !!bool x",
+    "time by tag": "a: !!timestamp x",
+    "bytes": "a: !!binary x",
+    "pairs": "a: !!omap [1]",
+    "unhashable key": "? [a]\n: b",
+    "nesting": f"a: {'[' * 3000}{']' * 3000}",
+    "bomb": BOMB,
+    "bomb of merges": "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+    "bomb of text": f"a: &a {'x' * 100_000}\nb: &b [{', '.join(['*a'] * 100)}]\nc: [{', '.join(['*b'] * 100)}]",
+    "within itself": "a: &a [*a, *a]",
+    "two documents": "a: 1\n---\nb: 2",
+    "control character": "a: \x01",
+}
+
+
+@pytest.mark.parametrize("name", ODD_YAML)
+def test_yaml_that_cannot_be_read_is_one_line_that_names_the_file(tmp_path, name):
+    path = tmp_path / "settings.yaml"
+    path.write_text(ODD_YAML[name], encoding="utf-8")
+    message = error(read_yaml, path)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    assert len(message) < 1000
+
+
+def test_yaml_may_repeat_parts_of_itself(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("a: &a {x: 1, y: 2026-02-03}\nb: {<<: *a, z: *a}")
+    assert read_yaml(path)["b"]["z"]["x"] == read_yaml(path)["b"]["x"] == 1
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000, '{"a": ' * 5000 + "1" + "}" * 5000])
+def test_json_that_is_too_deep_or_too_long_is_one_line_that_names_the_file(tmp_path, content):
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    message = error(read_json, path)
+    assert message.startswith(str(path))
+    assert "\n" not in message

@@ -1,4 +1,4 @@
-"""huggingface_hub: errors of the HTTP client that it uses, the digest of a file that it has hashed, and Xet.
+"""huggingface_hub: errors and patience of the HTTP client that it uses, the digest of a hashed file, and Xet.
 
 Checked against 2.4. Within two major versions the HTTP client was requests, then httpx, then httpx2. Errors in a reply
 are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
@@ -29,6 +29,37 @@ def is_lost_connection(error: BaseException) -> bool:
     import httpx2
 
     return isinstance(error, httpx2.TransportError)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether an error of the HTTP client means that a server took a connection or a request and did not answer."""
+    import httpx2
+
+    return isinstance(error, httpx2.TimeoutException)
+
+
+@contextlib.contextmanager
+def patience(seconds: float) -> Generator[None]:
+    """A context in which no request of this process waits longer than this without a byte sent or received.
+
+    huggingface_hub makes its client with `timeout=None`, and passes `timeout=None` for some requests, so a server that
+    accepts connections and never answers is waited for without end. This can be removed once it has a setting for the
+    timeout of requests that are no downloads.
+    """
+    from huggingface_hub.utils import get_session
+
+    def limit(request) -> None:
+        given = request.extensions.get("timeout") or {}
+        names = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {name: given.get(name) or seconds for name in names}
+
+    client = get_session()
+    before = client.event_hooks
+    client.event_hooks = {**before, "request": [*before.get("request", []), limit]}
+    try:
+        yield
+    finally:
+        client.event_hooks = before
 
 
 def http_errors() -> tuple[type[Exception], ...]:

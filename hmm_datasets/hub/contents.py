@@ -1,9 +1,10 @@
 """The files of a folder that are pushed, and checks of their contents.
 
-Hidden files, checkpoints, caches and what was moved aside are not pushed by default, but `.eval_results/` is, which
-the Hub reads. The Trainer's pickled arguments are never pushed. A file with something that looks like an access token
-stops the push. Of records that name the machine, a copy without host name and absolute paths is pushed; see
-[`.redaction`]. The digests beside them are those of the copies, so that downloaded files can be verified.
+Hidden files, checkpoints, caches, logs of hosts and what was moved aside are not pushed by default, but
+`.eval_results/` is, which the Hub reads. The Trainer's pickled arguments are never pushed. A file with something that
+looks like an access token stops the push. Of records that name the machine, a copy without host name and absolute
+paths is pushed; see [`.redaction`]. The digests beside them are those of the copies, so that downloaded files can be
+verified.
 TensorBoard's files, whose names contain the host name, are pushed under names without it.
 """
 
@@ -24,6 +25,8 @@ from .redaction import Redaction, is_events
 DEFAULT_IGNORE = (
     *(".*", "*/.*", "__pycache__/*", "*/__pycache__/*", "checkpoint-*/*", "*/checkpoint-*/*"),
     *("set_aside/*", "*/set_aside/*"),
+    # The log of a run's hosts, and stacks of its processes: for those who run it.
+    *("events.jsonl", "*/events.jsonl", "stacks-*.txt", "*/stacks-*.txt", "heartbeats/*", "*/heartbeats/*"),
 )
 
 _NEVER = (".git", ".cache", "training_args.bin")

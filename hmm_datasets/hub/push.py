@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..compat.huggingface_hub import lacks_xet, sha256_of, without_xet
+from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
 from ..errors import InputError
 from ..hub_download import RepoType
 from .access import endpoint_of, token_of
@@ -43,6 +43,11 @@ Result = TypeVar("Result")
 _logger = logging.getLogger(__name__)
 
 _TRIES = 6
+_TRIES_IN_SILENCE = 2  # if the Hub accepts a request and does not answer
+
+PATIENCE = 120.0
+"""Seconds that a push waits for an answer of the Hub."""
+
 # Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
 _LARGE_FILE = 8 * 2**20
 _GROUP = 256
@@ -120,7 +125,8 @@ def push_folder(
     Raises:
         [`InputError`]: The folder is missing or has no files, the name of the repository is invalid, there is no token
             or the Hub refuses it, the card is invalid, a file contains a token, the Hub still fails after all retries
-            (about half a minute), or the files on the Hub differ from those sent.
+            (about half a minute) or twice does not answer for two minutes, or the files on the Hub differ from those
+            sent.
 
     Example:
 
@@ -182,7 +188,8 @@ def push_files(
             revision=revision,
             tag=tag,
         )
-        return push.run()
+        with patience(PATIENCE):
+            return push.run()
 
 
 @dataclass
@@ -317,9 +324,10 @@ class _Push:
                     if explained is None:
                         raise
                     raise explained from error
-                if number == tries:
+                is_silent = number >= _TRIES_IN_SILENCE and any(map(is_timeout, causes_of(error)))
+                if number == tries or is_silent:
                     raise InputError(
-                        f"{self.api.endpoint}: could not {what} for {self.repo_id} in {tries} tries, last: "
+                        f"{self.api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "
                         f"{reason_of(error)}; push again later, uploaded files are not sent twice"
                     ) from error
                 time.sleep(pause_before_retry(number, error))
@@ -354,7 +362,7 @@ def _check_front_matter(card: Path) -> None:
 
     try:
         metadata_load(card)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise InputError(f"{card}: the front matter between --- and --- is not a YAML mapping: {error}") from None
 
 

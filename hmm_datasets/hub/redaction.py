@@ -1,9 +1,10 @@
 """Redaction of the records of a run: copies without host names and absolute paths.
 
 The files on this machine are not changed, because the host name tells on which node a failure occurred. In the pushed
-copies, JSON records lose the key `host`, and logs and cards lose the host name. A path below the working directory
-becomes relative to it, and a path below the parent of the folder becomes relative to that. Of any other absolute path
-only the last name is left. Vocabularies, in which a word may look like a path, are never changed.
+copies, JSON records lose the key `host`, and logs and cards lose the host name, as do the texts in records of runs. A
+path below the working directory becomes relative to it, and a path below the parent of the folder becomes relative to
+that. Of any other absolute path only the last name is left, and a home is `~`, as it has the name of a person.
+Vocabularies, in which a word may look like a path, are never changed.
 """
 
 import json
@@ -27,7 +28,10 @@ _USUAL = {
     *("home", "Users", "root", "tmp", "var", "mnt", "media", "opt", "srv", "data", "scratch", "work", "workspace"),
     *("shared", "gpfs", "lustre", "nfs", "fsx", "project", "projects", "storage", "content", "private", "Volumes"),
 }
-_BEFORE = r"(?<![\w.~<>/+-])"
+# Records whose texts, such as a command, may have names of hosts; in other JSON files a host may be called as a word.
+_OF_RUNS = ("run.json", "summary.json", "plan.json", "report.json")
+_HOMES = r"(?:home|homes|users|Users)"
+_BEFORE = r"(?:file://|(?<![\w.~<>/+-]))"
 _WITHIN = r"[^\s\"'`<>|:;,()\[\]{}\\*?/]"
 
 
@@ -44,7 +48,13 @@ class Redaction:
         self._prefixes = [parent for parent in (Path.cwd(), folder.parent) if len(parent.parts) > 1]
         tops = {name for name in os.listdir("/") if os.path.isdir(f"/{name}")} if os.name == "posix" else set()
         names = "|".join(sorted(map(re.escape, (tops | _USUAL) - _SYSTEM)))
-        self._path = re.compile(rf"(?:file://)?{_BEFORE}/(?:{names})(?:/{_WITHIN}+)+/?|{_BEFORE}/root\b/?")
+        self._path = re.compile(
+            rf"{_BEFORE}/(?:{names})(?:/{_WITHIN}+)+/?|{_BEFORE}/root\b/?"
+            rf"|{_BEFORE}(?:/{_WITHIN}+)*/{_HOMES}(?:/{_WITHIN}+)+/?"
+        )
+        home = str(Path.home())
+        self._is_home = re.compile(rf"(?:file://)?(?:{re.escape(home)}|/root|(?:/{_WITHIN}+)*/{_HOMES}/{_WITHIN}+)/?")
+        self._home = re.compile(rf"{_BEFORE}{re.escape(home)}(?=/|\b)") if len(Path(home).parts) > 1 else None
         words = "|".join(sorted(map(re.escape, self.hosts), key=len, reverse=True))
         self._host = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])") if words else None
 
@@ -59,6 +69,8 @@ class Redaction:
         except UnicodeDecodeError:
             return None
         after = _without_hosts(before, kind) if kind in (".json", ".jsonl") else before
+        if path.name in _OF_RUNS:
+            after = self._without_names(after)
         if kind in _PROSE and self._host is not None:
             after = self._host.sub("this-host", after)
         # Data may contain paths that are not of any machine, so only paths of this run are made relative.
@@ -93,13 +105,36 @@ class Redaction:
 
     def without_paths(self, text: str) -> str:
         """The text with relative instead of absolute paths, including paths of other machines."""
-        return self._path.sub(lambda match: _last_name(match[0]), self._relative(text))
+        return self._path.sub(self._shortened, self._relative(text, of_home=False))
 
-    def _relative(self, text: str) -> str:
+    def _shortened(self, match: re.Match) -> str:
+        return "~" if self._is_home.fullmatch(match[0]) else _last_name(match[0])
+
+    def _without_names(self, text: str) -> str:
+        """The text of a JSON file without the names of hosts in its strings; their keys stay."""
+        host = self._host
+        if host is None:
+            return text
+
+        def cleaned(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: cleaned(part) for key, part in value.items()}
+            if isinstance(value, list):
+                return [cleaned(part) for part in value]
+            return host.sub("this-host", value) if isinstance(value, str) else value
+
+        try:
+            before = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            return host.sub("this-host", text)
+        after = cleaned(before)
+        return text if after == before else json.dumps(after, indent=2, ensure_ascii=False) + "\n"
+
+    def _relative(self, text: str, of_home: bool = True) -> str:
         for prefix in self._prefixes:
             # The prefix is matched as a whole, so that it may contain spaces.
-            text = re.sub(rf"(?:file://)?{_BEFORE}{re.escape(str(prefix))}/(?={_WITHIN})", "", text)
-        return text
+            text = re.sub(rf"{_BEFORE}{re.escape(str(prefix))}/(?={_WITHIN})", "", text)
+        return self._home.sub("~", text) if of_home and self._home is not None else text
 
 
 def is_events(name: str) -> bool:
@@ -113,7 +148,7 @@ def _last_name(path: str) -> str:
 
 def _hosts_of(folder: Path) -> set[str]:
     found: set[str] = set()
-    for path in (folder / "run.json", folder / "history.jsonl"):
+    for path in (folder / name for name in ("run.json", "history.jsonl", "events.jsonl")):
         if path.is_file():
             found.update(re.findall(r'"host(?:name)?": "([^"]+)"', path.read_text(encoding="utf-8", errors="replace")))
     return found

@@ -20,6 +20,7 @@ The delay before a start doubles with each failure without a new checkpoint in b
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import launch_environment
+from ..credentials import masked_arguments
 from ..errors import DiskFull, InputError
 from ..events import append_event, read_events
 from ..heartbeats import FAILED, LOST_LAUNCHER, STOPPED, Heartbeat, heartbeat_path, read_heartbeats
@@ -188,7 +190,8 @@ class Supervisor:
             excluded = self._excluded()
             command = _without_hosts(self._in_the_time_left(), excluded)
             words = f"; without {', '.join(excluded)}" if excluded else ""
-            self._event("start", f"start {start}: {' '.join(command)}"[:400] + words, start=start)
+            shown = shlex.join(masked_arguments(command))
+            self._event("start", f"start {start}: {shown}"[:400] + words, start=start)
             code, verdict = self._attempt(command, start)
             where = {} if verdict.blamed is None else {"host": verdict.blamed.host, "rank": verdict.blamed.rank}
             if verdict.blamed is not None and verdict.blamed.step is not None:

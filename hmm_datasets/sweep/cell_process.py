@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..credentials import masked_arguments
 from ..errors import one_line_errors
 from ..exclusive_lock import exclusive_lock
 from ..stages import with_this_interpreter
@@ -85,7 +86,8 @@ class _CellRun:
         state, log = self.state, self.folder / LOG_NAME
         words = state.commands[state.commands_done]
         with log.open("ab") as output:
-            output.write(f"[{time.strftime('%F %T')}, attempt {state.attempts}] $ {shlex.join(words)}\n".encode())
+            shown = shlex.join(masked_arguments(words))
+            output.write(f"[{time.strftime('%F %T')}, attempt {state.attempts}] $ {shown}\n".encode())
             output.flush()
             since = output.tell()
             self._process = subprocess.Popen(

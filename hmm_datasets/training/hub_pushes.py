@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy, SaveStrategy
 
+from ..compat.huggingface_hub import patience
 from ..compat.transformers import PushInProgress
 from ..errors import InputError
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
 from ..hub.faults import reason_of
-from ..hub.push import push_files
+from ..hub.push import PATIENCE, push_files
 
 if TYPE_CHECKING:
     from ..hub.push import PushResult
@@ -59,7 +60,8 @@ class HubPushes:
         """
         args = self._trainer.args
         try:
-            create()
+            with patience(PATIENCE):
+                create()
         except Exception as error:  # the client and the libraries below it raise many kinds of errors
             raise InputError(
                 f"push_to_hub is set, but the repository {args.hub_model_id or args.output_dir} cannot be "

@@ -22,7 +22,6 @@ def folder(tmp_path):
     (folder / "deep" / "er" / "config.json").write_text('{"states": 3}\n')
     (folder / "empty.txt").touch()
     (folder / "small.safetensors").write_bytes(bytes(range(256)) * 4)
-    # Only the header of such a file is searched for tokens.
     (folder / "large.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(range(256)) * 10_000)
     return folder
 

@@ -73,3 +73,13 @@ def test_a_link_out_of_the_folder_is_not_pushed(folder, tmp_path):
     with pytest.raises(InputError, match=r"names 'notes.txt', which is a link to .*/private.txt, not in"):
         files_to_push(folder, DEFAULT_IGNORE)
     assert "notes.txt" not in files_to_push(folder, ["notes.txt"])
+
+
+def test_logs_of_hosts_and_stacks_are_not_pushed_by_default(folder):
+    private = ("events.jsonl", "stacks-20260101-000000.txt", ".heartbeats/node1-2.json", "run/events.jsonl")
+    for name in private:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    pushed = files_to_push(folder, DEFAULT_IGNORE)
+    assert pushed
+    assert not set(private) & set(pushed)

@@ -3,13 +3,15 @@
 import json
 import os
 import shlex
+import signal
 import socket
+import textwrap
 import time
 import urllib.error
 from pathlib import Path
 
 import pytest
-from local_hub import PULL, contents
+from local_hub import PULL, PUSH, LocalHub, contents
 
 from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
@@ -330,3 +332,47 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
     assert problems == []
     assert str(tmp_path) not in config
     assert (folder / "digests.json").read_bytes() == before
+
+
+@pytest.mark.launch
+def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_twice(folder, tmp_path):
+    """The server is suspended at the commit: the kernel still accepts connections for it, and nobody answers."""
+    hub = LocalHub(tmp_path / "hub")
+    silent = """
+        import os, signal, sys
+        from huggingface_hub import HfApi
+        from hmm_datasets.hub import push
+        push.PATIENCE = 0.5
+        commit = HfApi.create_commit
+        def suspended(*arguments, **options):
+            os.kill(int(sys.argv[4]), signal.SIGSTOP)
+            return commit(*arguments, **options)
+        HfApi.create_commit = suspended
+    """
+    try:
+        program = textwrap.dedent(silent) + textwrap.dedent(PUSH)
+        words = (tmp_path / "home", folder, "tester/silent", "{}", hub.process.pid)
+        started = time.monotonic()
+        said = hub.child(program, *words)["error"]
+        assert time.monotonic() - started < 60
+        os.kill(hub.process.pid, signal.SIGCONT)
+        assert "could not commit for tester/silent in 2 tries, last: " in said
+        assert "Timeout" in said
+        assert "\n" not in said
+        sent = [row["path"] for row in hub.requests() if row["method"] == "PUT" and row["server"] == "storage"]
+        assert len(sent) == 2
+        assert hub.child(PUSH, *words[:-1])["files"] == 5
+        again = [row["path"] for row in hub.requests() if row["method"] == "PUT" and row["server"] == "storage"]
+        assert again == sent
+        assert len(hub.titles("tester/silent")) == 2
+    finally:
+        os.kill(hub.process.pid, signal.SIGCONT)
+        hub.stop()
+
+
+def test_a_hub_that_never_answers_is_one_line(folder, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.hub.push.PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=r"could not create the repository .* in 2 tries, last: ReadTimeout"):
+            push_folder(folder, "tester/x", token="hf_x", endpoint=endpoint)

@@ -69,3 +69,27 @@ def test_logs_and_cards_lose_this_host_and_those_of_the_records(folder):
 def test_files_without_paths_of_this_run_are_not_changed(folder, name, content):
     (folder / "run.json").write_text(json.dumps({"host": "node17"}))
     assert cleaned(folder, name, content) is None
+
+
+@pytest.mark.parametrize(
+    "home", ["/home/ada", "/Users/ada", "/nfs/home/ada", "/cluster/users/ada", "/export/homes/ada"]
+)
+def test_no_record_of_a_run_names_a_host_or_a_home(folder, home):
+    record = {
+        "host": "node17",
+        "settings": {
+            **{"cache": home, "trailing": f"{home}/", "deep": f"{home}/runs/x", "uri": f"file://{home}/y"},
+            **{"address": "node17:29500", "name": "on node17", "keys": {"node17": 1}},
+        },
+        "command": f"HOME={home} python --main_process_ip node17 '{home}/my runs/a.py' --dir={home}",
+    }
+    text = json.dumps(cleaned(folder, "run.json", record))
+    assert "ada" not in text
+    assert text.count("node17") == 1  # a key, which programs read
+    assert json.loads(text)["settings"]["cache"] == "~"
+
+
+def test_data_of_a_run_do_not_name_the_home_of_this_machine(folder, monkeypatch):
+    monkeypatch.setenv("HOME", "/people/ada")
+    rows = '{"file": "/people/ada/x.txt", "other": "/people/adam/x.txt"}\n'
+    assert cleaned(folder, "items.jsonl", rows) == '{"file": "~/x.txt", "other": "/people/adam/x.txt"}\n'

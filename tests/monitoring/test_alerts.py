@@ -89,7 +89,7 @@ def test_a_web_hook_gets_json_with_a_text(dead, served):
             pass
 
     settings = AlertSettings(webhook=f"http://127.0.0.1:{served(HTTPServer, Hook)}/hook", quiet=0)
-    assert alert(dead, settings) == [f"told {settings.webhook}"]
+    assert alert(dead, settings) == ["webhook: delivered"]
     assert posted[0]["state"] == "dead"
     assert posted[0]["text"].startswith("run: dead: rank 0 on ")
     assert posted[0]["text"].endswith("failed: step 4: the loss is nan")
@@ -118,7 +118,7 @@ def test_an_e_mail_goes_through_the_named_server(dead, served):
                 self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
 
     port = served(socketserver.ThreadingTCPServer, Mail)
-    assert alert(dead, AlertSettings(email="her@example.org", smtp=f"127.0.0.1:{port}")) == ["told her@example.org"]
+    assert alert(dead, AlertSettings(email="her@example.org", smtp=f"127.0.0.1:{port}")) == ["email: delivered"]
     text = "".join(received)
     assert "rcpt to:<her@example.org>" in text.lower()
     assert "Subject: run: dead: rank 0 on " in text.replace("\r\n ", " ")
@@ -128,14 +128,26 @@ def test_an_e_mail_goes_through_the_named_server(dead, served):
 
 
 def test_a_command_that_fails_is_reported(dead):
-    assert alert(dead, AlertSettings(command="exit 3")) == ["command exit 3: ended with exit code 3"]
+    assert alert(dead, AlertSettings(command="exit 3")) == ["command: try 1 of 5, ended with exit code 3"]
+
+
+BAD_ADDRESSES = [
+    "http://",
+    "http://[::1",
+    "http://a:b/",
+    "http://a:99999/",
+    "http://a b/",
+    "http://a/\n",
+    "https://\u2603/",
+]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"email": "her"}, "--email her; expected an address"),
-        ({"webhook": "example.org/hook"}, "--webhook example.org/hook; expected a URL"),
+        ({"webhook": "example.org/hook"}, "--webhook 'example.org/hook'; expected a URL"),
+        *(({"webhook": url}, "expected a URL") for url in BAD_ADDRESSES),
         ({"quiet": -1.0}, "--quiet -1.0; expected 0 seconds or more"),
     ],
 )
@@ -149,4 +161,84 @@ def test_cron_is_told_once(dead, tmp_path, capsys):
     for _ in range(3):
         assert main(["watch", str(dead.folder), "--command", f'echo "$REASON" >> {told}']) == 1
     assert told.read_text().count("failed: step 4: the loss is nan") == 1
-    assert capsys.readouterr().err.count("told ") == 1
+    assert capsys.readouterr().err.count("command: delivered") == 1
+
+
+class Garbage(socketserver.BaseRequestHandler):
+    """Answers with what is no HTTP."""
+
+    def handle(self):
+        self.request.recv(65536)
+        self.request.sendall(b"\0\xff garbage\r\n\r\n" * 9)
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Answers a POST with a redirection, and accepts the GET that would follow."""
+
+    def do_POST(self):
+        self.send_response(302)
+        self.send_header("Location", "/login")
+        self.end_headers()
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("handler", [Garbage, Elsewhere])
+def test_a_web_hook_that_does_not_take_the_message_is_tried_again_five_times(dead, served, handler):
+    kind = socketserver.ThreadingTCPServer if handler is Garbage else HTTPServer
+    settings = AlertSettings(webhook=f"http://127.0.0.1:{served(kind, handler)}/services/T1/secret")
+    tries, now = [], 1000.0
+    for _ in range(400):
+        tries += [(now, line) for line in alert(dead, settings, now=now)]
+        now += 1
+    assert [at - 1000 for at, _ in tries] == [0, 10, 30, 70, 150]
+    assert [line[:19] for _, line in tries] == [f"webhook: try {n} of 5" for n in range(1, 6)]
+    text = (dead.folder / "events.jsonl").read_text() + (dead.folder / ".alerts.json").read_text()
+    assert "T1" not in text
+    assert "secret" not in text
+
+
+def test_only_what_was_not_delivered_is_tried_again(dead, tmp_path):
+    told, here = tmp_path / "told", tmp_path / "here"
+    settings = AlertSettings(command=f"test -e {here} && echo >> {told}", email="her@example.org", smtp="127.0.0.1:1")
+    assert len(alert(dead, settings, now=0.0)) == 2
+    here.touch()
+    assert alert(dead, settings, now=10.0)[1] == "command: delivered"
+    (line,) = alert(dead, settings, now=30.0)
+    assert line.startswith("email: try 3 of 5")
+    assert told.read_text() == "\n"
+
+
+def test_a_name_with_a_newline_does_not_end_watching(tmp_path, served, capsys, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.monitoring.alerts._FIRST_WAIT", 0.0)
+    run = tmp_path / "a\nBcc: all@example.org\x1b[2J\udcff"
+    append_jsonl(run / "history.jsonl", {"step": 3, "time": 1.0, "loss": float("nan"), "max_steps": 3})
+    port = served(socketserver.ThreadingTCPServer, Garbage)
+    words = ["--email", "her@example.org", "--smtp", "127.0.0.1:1", "--webhook", f"http://127.0.0.1:{port}/x"]
+    assert main(["watch", str(run), "--follow", "--every", "0.01", *words, "--command", "cat"]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    # The run is finished, and what is still to be delivered is tried to the end.
+    assert [line.partition(":")[0] for line in lines] == ["email", "webhook", "command"] + 4 * ["email", "webhook"]
+    assert lines[2] == "command: delivered"
+    assert all(f": try {number} of 5, " in line for number in range(2, 6) for line in lines[2 * number - 1 :][:2])
+
+
+def test_a_disk_that_cannot_be_written_does_not_repeat_alerts(dead, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hmm_datasets.monitoring.alerts.write_json", full)
+    assert [len(alert(dead, AlertSettings(command="true"), now=float(now))) for now in range(5)] == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"state": [], "time": "x"}', '{"state": "dead", "time": 1e999}', "{"]
+)
+def test_a_damaged_note_of_the_last_alert_tells_anew(dead, content):
+    (dead.folder / ".alerts.json").write_text(content)
+    assert alert(dead, AlertSettings(command="true")) == ["command: delivered"]

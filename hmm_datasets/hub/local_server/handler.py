@@ -30,6 +30,8 @@ _SHAPES = {
     "{number}": r"(\d+)",
 }
 
+_LONGEST_LINE = 2**16
+
 Route = tuple[str, re.Pattern[str], str]
 Reply = tuple[int, bytes | Path, dict[str, str]]
 """Status, content or the file that has it, and headers."""
@@ -44,6 +46,12 @@ def routes(table: str) -> list[Route]:
             path = path.replace(shape, pattern)
         found.append((method, re.compile(path), name))
     return found
+
+
+def _size(text: str, base: int) -> int:
+    if not re.fullmatch(r"[0-9a-f]{1,15}", text.strip().lower()):
+        raise ValueError(f"{ascii(text)[:40]} is no size of a body")
+    return int(text, base)
 
 
 class Hub:
@@ -88,7 +96,12 @@ class Handler(BaseHTTPRequestHandler):
         client = self.headers.get("User-Agent", "")
         fault = self.hub.testing.fault(self.command, self.path, client) if self.hub.testing else None
         if fault is None or fault.action == "status" or fault.moment != "before":
-            self.body = self._read_body(half=fault is not None and fault.moment == "half")
+            try:
+                self.body = self._read_body(half=fault is not None and fault.moment == "half")
+            except ValueError as error:
+                self.close_connection = True  # where the next request begins is unknown
+                self.body = b""
+                return self._send(400, str(error).encode(), {})
         if fault is not None:
             self._log(fault=fault.action, moment=fault.moment)
             if fault.action == "status":
@@ -148,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         """The JSON object in the body; empty if there is no body."""
         try:
             found = json.loads(self.body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise Refusal(400, "the body is not a JSON object")
@@ -180,12 +193,13 @@ class Handler(BaseHTTPRequestHandler):
 
         Raises:
             `ConnectionError`: the client has gone before it had sent all of it.
+            `ValueError`: its size is not a number.
         """
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            size = int(self.headers.get("Content-Length", 0))
+            size = _size(self.headers.get("Content-Length", "0"), 10)
             return self._received(size // 2 if half else size)
         chunks = []
-        while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
+        while size := _size(self.rfile.readline(_LONGEST_LINE).split(b";")[0].decode("latin-1") or "0", 16):
             chunks.append(self._received(size // 2 if half else size))
             if half:
                 break
@@ -215,7 +229,8 @@ class Handler(BaseHTTPRequestHandler):
             headers = {**headers, "Content-Range": described}
         self.send_response(status)
         for name, value in headers.items():
-            self.send_header(name, value)
+            # The name of a revision may have a line end in it, with a header of its own behind.
+            self.send_header(name, re.sub(r"[^ -~]", "?", value))
         self.send_header("Content-Length", str(end - first))
         self.end_headers()
         if self.command == "HEAD":

@@ -19,14 +19,17 @@ def front_matter(text: str) -> dict:
     """
     import yaml
 
+    from ...files import parse_yaml
+
     block = re.match(r"\s*---\r?\n([\s\S]*?)\r?\n---", text)
     try:
-        found = yaml.safe_load(block[1]) if block else {}
+        found = parse_yaml(block[1]) if block else {}
     except yaml.YAMLError as error:
         raise Refusal(400, "bad metadata", errors=[{"message": f"not YAML: {error}"}]) from None
     if not isinstance(found, dict | None):
         raise Refusal(400, "bad metadata", errors=[{"message": "the metadata is not a mapping"}])
-    return found or {}
+    # Dates are not JSON.
+    return json.loads(json.dumps(found or {}, default=str))
 
 
 class Reading(Handler):
