@@ -29,6 +29,22 @@ _FULL = re.compile(
 )
 
 
+# Control characters but for tabs and line ends, characters that turn the direction of writing, halves of characters.
+_CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text without codes that a terminal obeys, which names in a file and tokens of a model may have in them.
+
+    ```python
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+
+    ```
+    """
+    return _CODES.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
 class InputError(ValueError):
     """Bad input. The message gives in one line what is wrong and where, what was expected, and how to correct it."""
 
@@ -100,7 +116,7 @@ def one_line_errors() -> Generator[None]:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler of a training run does not end it
             time.sleep(5)
-        line = f"error: {origin}{error}"
+        line = printable(f"error: {origin}{error}")
         if not report_to_launcher(line, moment):
             print(line, file=sys.stderr, flush=True)
         sys.exit(2)

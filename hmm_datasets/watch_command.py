@@ -55,7 +55,7 @@ def watch(arguments: argparse.Namespace) -> int:
     from .monitoring.diagnosis import Limits
     from .monitoring.run_state import RunObserver
 
-    if not arguments.every > 0:
+    if not 0 < arguments.every < 1e6:
         raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
     alerts = AlertSettings(arguments.email, arguments.smtp, arguments.webhook, arguments.command, arguments.quiet)
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)

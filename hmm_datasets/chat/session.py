@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..files import read_json, write_jsonl
 from ..text.corpora.conversations import Messages, normalize_messages
 from ..text.tokenizers.chat_template import check_messages
@@ -146,8 +146,8 @@ class Session:
             raise InputError(f"/save: {path} exists; save under another name")
         try:
             write_jsonl(path, [{"messages": self.messages}])
-        except OSError as error:
-            raise InputError(f"/save: {path}: {error.strerror}; save under another name") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"/save: {path}: {_reason(error)}; save under another name") from None
         self.files.add(path)
         _remark(f"({path}: {len(self.messages)} messages)")
 
@@ -156,7 +156,7 @@ class Session:
         try:
             found = read_json(path)
         except OSError as error:
-            raise InputError(f"/load: {path}: {error.strerror}") from None
+            raise InputError(f"/load: {path}: {_reason(error)}") from None
         messages = normalize_messages(found.get("messages") if isinstance(found, dict) else found, str(path))
         if self.speaker.chats:
             check_messages(self.speaker.tokenizer, messages)
@@ -199,18 +199,29 @@ def _read() -> tuple[str, bool]:
 
 
 def _show(text: str) -> None:
-    print(text, end="", flush=True)
+    print(printable(text), end="", flush=True)
 
 
 def _remark(text: str) -> None:
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _path(command: str, name: str) -> Path:
     if not name:
         raise InputError(f"{command}: name a file, as in {command} talk.jsonl")
-    return Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+        is_there = path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{command}: {ascii(name)[:200]} is no name of a file ({error}); name another") from None
+    if is_there and not path.is_file():
+        raise InputError(f"{command}: {path} is no file; name one, as in {command} talk.jsonl")
+    return path
 
 
 def _edit_lines() -> None:

@@ -8,7 +8,7 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..digests import write_digests
 from ..errors import InputError
 from ..files import atomic_file, inside, read_json, write_json
 from .format import FORMAT_VERSION
-from .storage import read_tables
+from .storage import checked_fields, naming, read_tables
 
 if TYPE_CHECKING:
     from .process import Process
@@ -39,6 +39,26 @@ KINDS: dict[str, str] = {
     "pcfg": "grammar.pcfg:PCFG",
 }
 """Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
+
+
+_FIELDS = {
+    "process": str,
+    "format_version": int,
+    "settings": dict[str, Any],
+    "arrays": list[str],
+    "num_parts": int,
+    "fingerprint": str,
+}
+_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("num_chains", "num_values", "num_pairs", "num_keys", "num_queries"), int),
+    **dict.fromkeys(("num_letters", "string_length"), int),
+    "num_symbols": int | None,
+    "vocabulary": list[str] | None,
+    "nonterminals": list[str] | None,
+    "noise": float,
+    "parents": list[Any],
+}
+"""Types of settings, by their names, which mean the same in every kind; those of others are checked by their class."""
 
 
 def save_process(process: "Process", folder: str | os.PathLike) -> None:
@@ -74,24 +94,25 @@ def load_process(folder: Path, load_part: "Callable[[Path], Process]") -> "Proce
         `InputError`: its format is another, or its tables do not match its settings.
     """
     path = folder / PROCESS_NAME
-    content = read_json(path)
-    name = content.get("process") if isinstance(content, dict) else None
-    if name not in KINDS or content.get("format_version") != FORMAT_VERSION:
+    content = checked_fields(path, read_json(path), _FIELDS)
+    name = content["process"]
+    if name not in KINDS or content["format_version"] != FORMAT_VERSION:
         raise InputError(
-            f"{path}: process {name!r}, format_version {content.get('format_version')!r}; expected one of "
+            f"{path}: process {name!r}, format_version {content['format_version']!r}; expected one of "
             f"{', '.join(sorted(KINDS))} and {FORMAT_VERSION}"
         )
     module, _, kind_name = KINDS[name].partition(":")
     kind = getattr(importlib.import_module(f".{module}", __package__), kind_name)
+    given = content["settings"]
+    settings = checked_fields(path, given, {name: _SETTINGS.get(name, Any) for name in given}, "settings: ")
     parts = tuple(load_part(inside(folder, f"part-{index}", path)) for index in range(content["num_parts"]))
     arrays = read_tables(folder / TABLES_NAME) if content["arrays"] else {}
-    try:
-        process = kind.made_of(content["settings"], arrays, parts)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    if process.fingerprint() != content["fingerprint"]:
+    with naming(path, settings):
+        process = kind.made_of(settings, arrays, parts)
+        fingerprint = process.fingerprint()
+    if fingerprint != content["fingerprint"]:
         raise InputError(
-            f"{path}: has fingerprint {content['fingerprint']}, its tables and parts have {process.fingerprint()}; "
+            f"{path}: has fingerprint {content['fingerprint']}, its tables and parts have {fingerprint}; "
             "the files belong to different processes, copy all of them again"
         )
     return process

@@ -4,7 +4,12 @@
 `hmm_datasets.hmm.causal_lm` is imported, and `AutoTokenizer` the tokenizer in it; see [`.tokenizer`].
 """
 
+import contextlib
+import math
 import os
+import types
+import typing
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +75,7 @@ def write_folder(
 def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
     folder, config = read_settings(name_or_path, "hmm", revision, "an HMM")
+    checked_fields(folder / CONFIG_NAME, config, {"vocabulary": list[str] | None, "fingerprint": str})
     hmm = load_tables(kind, folder / WEIGHTS_NAME, config.get("vocabulary"))
     check_fingerprint(folder, hmm.fingerprint(), config)
     return hmm
@@ -121,7 +127,7 @@ def read_tables(path: str | os.PathLike) -> dict[str, np.ndarray]:
         return load_file(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except SafetensorError as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a complete safetensors file ({error})") from None
 
 
@@ -129,7 +135,68 @@ def made_of_tables(
     kind: "type[HMM]", path: str | os.PathLike, tables: dict[str, np.ndarray], vocabulary: Any
 ) -> "HMM":
     """The HMM of these tables; errors name the file."""
-    try:
+    with naming(path):
         return kind(**tables, vocabulary=vocabulary)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike, settings: Collection[str] = ()) -> Generator[None]:
+    """A context in which a process is made of what a file says, whose errors name the file, and the settings in it.
+
+    A file may come from anyone, so it may have what no check of a constructor expects: any error is one of the file.
+    """
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    except Exception as error:
+        what = f"settings {', '.join(settings)}" if settings else "what is in it"
+        raise InputError(
+            f"{path}: {what}: no process ({type(error).__name__}: {str(error)[:300]}); copy the whole folder "
+            "again from where it was made"
+        ) from None
+
+
+def checked_fields(path: Path, content: Any, kinds: dict[str, Any], of: str = "") -> dict[str, Any]:
+    """The object in a JSON file, if it has these fields of these types; it may have others.
+
+    Args:
+        path (`Path`): the file.
+        content: what was read from it.
+        kinds (`dict`): a type, such as `list[str] | None`, by name.
+        of (`str`, *optional*): what has the fields, for the error.
+
+    Raises:
+        `InputError`: it is no object, or a field is missing or of another type.
+    """
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path}: {of}contains a {type(content).__name__}; expected an object with {', '.join(kinds)}"
+        )
+    for name, kind in kinds.items():
+        if name not in content and not _is_of(None, kind):
+            raise InputError(f"{path}: {of}has no {name}; copy the whole folder again from where it was made")
+        if not _is_of(content.get(name), kind):
+            expected = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+            raise InputError(f"{path}: {of}{name} is {ascii(content[name])[:100]}; expected {expected}")
+    return content
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value of a JSON file is of a type; a whole number is a float too, true and false are no numbers."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_of(value, member) for member in members)
+    if kind is tuple or origin is tuple:
+        if not members or Ellipsis in members:
+            return isinstance(value, list) and all(_is_of(part, members[0]) for part in value if members)
+        return isinstance(value, list) and len(value) == len(members) and all(map(_is_of, value, members))
+    if kind is list or origin is list:
+        return isinstance(value, list) and all(_is_of(part, members[0]) for part in value if members)
+    if origin is dict:
+        return isinstance(value, dict)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is kind or (kind is type(None) and value is None)

@@ -13,7 +13,9 @@ from .storage import (
     TABLES,
     WEIGHTS_NAME,
     check_fingerprint,
+    checked_fields,
     made_of_tables,
+    naming,
     read_settings,
     read_tables,
     write_folder,
@@ -40,17 +42,16 @@ def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:
 def load_tilted(kind: "type[TiltedHMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "TiltedHMM":
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.tilted.TiltedHMM.from_pretrained`]."""
     folder, config = read_settings(name_or_path, "tilted_hmm", revision, "a tilted HMM")
+    fields = {"beta": float, "length": int, "vocabulary": list[str] | None, "fingerprint": str}
+    checked_fields(folder / CONFIG_NAME, config, fields)
     path = folder / WEIGHTS_NAME
     tables = read_tables(path)
     if tables.keys() - TABLES != {REWARDS}:
         raise InputError(f"{path}: contains {', '.join(sorted(tables))}; expected the tables of an HMM, and {REWARDS}")
     rewards = tables.pop(REWARDS)
     hmm = made_of_tables(HMM, path, tables, config.get("vocabulary"))
-    try:
+    with naming(folder / CONFIG_NAME):
         tilted = kind(hmm, rewards, config["beta"], config["length"])
-    except KeyError as error:
-        raise InputError(f"{folder / CONFIG_NAME}: has no {error}; expected beta and length, copy it again") from None
-    except InputError as error:
-        raise InputError(f"{folder / CONFIG_NAME}: {error}") from None
-    check_fingerprint(folder, tilted.fingerprint(), config)
+        fingerprint = tilted.fingerprint()
+    check_fingerprint(folder, fingerprint, config)
     return tilted

@@ -125,12 +125,44 @@ positions, predictors, measured_on, license
     data = _dataset_data(kind, facts) if is_data else _model_data(kind, facts)
     template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
     card_class = DatasetCard if is_data else ModelCard
-    card = card_class(template.render(card_data=data.to_yaml(), **facts))
+    card = card_class(_without_html(template.render(card_data=data.to_yaml(), **facts)))
     path = folder / CARD_NAME
     if is_own_card(folder):
         with atomic_file(path) as temporary:
             temporary.write_text(_marked(str(card).rstrip("\n") + "\n"), encoding="utf-8")
     return path
+
+
+def _without_html(text: str) -> str:
+    """A card in which no fact, such as the name of a symbol, is HTML: outside of code, what begins a tag is text.
+
+    The front matter, blocks of code, code within a line (and within a cell of a table), and links in angle brackets
+    stay as they are.
+    """
+    front, dashes, body = text.partition("\n---\n") if text.startswith("---\n") else ("", "", text)
+    lines, fence = [], ""
+    for line in body.split("\n"):
+        mark = _FENCE.match(line)
+        if fence:
+            ends = mark is not None and mark[1].startswith(fence) and not line.strip().strip(fence[0])
+            fence = "" if ends else fence
+        elif mark is not None:
+            fence = mark[1]
+        else:
+            cells = _CELL.split(line)
+            line = "|".join("".join(map(_as_text, _CODE.split(cell))) for cell in cells)
+        lines.append(line)
+    return f"{front}{dashes}" + "\n".join(lines)
+
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_CELL = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
+
+
+def _as_text(part: str) -> str:
+    return part if _CODE.fullmatch(part) else _TAG.sub("&lt;", part)
 
 
 def is_own_card(folder: str | os.PathLike) -> bool:

@@ -42,6 +42,8 @@ def parse_parameters(text: str) -> dict[str, Any]:
     """
     from ..stop_requests import parse_time
 
+    if not text.strip().isprintable():
+        raise InputError(f"--slurm {text!a}: expected NAME=VALUE without control characters")
     found: dict[str, Any] = {}
     others: dict[str, str] = {}
     for part in re.split(r",(?=[\w-]+=)", text.strip()) if text.strip() else ():
@@ -166,6 +168,9 @@ def _executor(sweep: Sweep, cluster: str, parameters: Mapping[str, Any]) -> "sub
     except ImportError:
         raise InputError("--slurm: submitit is not installed; pip install 'hmm-datasets[slurm]'") from None
     folder = (sweep.output_dir / _FOLDER).absolute()
+    if not str(folder).isprintable():
+        # It stands in the comments of a script, where what follows the end of a line would be run.
+        raise InputError(f"--slurm: the folder of the sweep is {str(folder)!a}; name one without control characters")
     try:
         executor = submitit.AutoExecutor(folder, cluster=cluster)
         options = dict(parameters)

@@ -2,6 +2,8 @@
 
 import argparse
 import difflib
+import functools
+import math
 import sys
 import types
 import typing
@@ -92,12 +94,27 @@ class _Parser(TrlParser):
         super().__init__(kinds, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        if settings.get("type") is not None:
+            settings["type"] = _finite(settings["type"])
         action = super().add_argument(*names, **settings)
         self.declared.append(action)
         return action
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None
+
+
+def _finite(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Convert a flag or setting, and refuse a number that is NaN or infinite, which no setting can be."""
+
+    @functools.wraps(convert)
+    def checked(text: str) -> Any:
+        value = convert(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"invalid value: {text!r}; expected a finite number")
+        return value
+
+    return checked
 
 
 def _split_config(argument: str) -> list[str]:
@@ -136,6 +153,8 @@ def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> 
             continue
         if key not in converters:
             raise InputError(f"{path}: unknown setting {key!r}{suggestion(str(key), converters)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{path}: {key} is {value}; expected a finite number")
         if not _fits(value, expected[key], converters[key]):
             kind = expected[key].__name__ if isinstance(expected[key], type) else expected[key]
             raise InputError(f"{path}: {key} is {value!r} ({type(value).__name__}); expected {kind}")

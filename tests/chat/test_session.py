@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.tokenizers.chat_template import lay_out
+from hmm_datasets.text.tokenizers.chat_template import check_messages, end_of_turn, lay_out
 
 GREEDY = Sampling(temperature=0)
 
@@ -92,7 +94,7 @@ def test_a_command_that_fails_says_why_and_the_conversation_goes_on(speaker, tal
         f"error: {tmp_path}/none: no such file",
         f"error: {tmp_path}/other.json: expected a list of messages, found None",
         f"error: /save: {tmp_path}/other.json exists; save under another name",
-        f"error: /load: {tmp_path}: Is a directory",
+        f"error: /load: {tmp_path} is no file; name one, as in /load talk.jsonl",
     ]
     assert (tmp_path / "other.json").read_text() == "{}"
 
@@ -269,3 +271,53 @@ def test_an_hmm_is_continued_by_exact_draws(tmp_path, talk):
     assert drawn.count("one") > 100
     with pytest.raises(InputError, match=r"'two' is not a symbol of this model; expected some of zero, one$"):
         speaker.answer([{"role": "user", "content": "one two"}], lambda _: None)
+
+
+def test_files_that_are_no_conversations_do_not_end_the_chat(speaker, talk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("folder").mkdir()
+    contents = {
+        "deep": "[" * 100_000,
+        "digits": "9" * 5000,
+        "binary": "\x00\x01",
+        "null": "null",
+        "roles": '[{"role": 1, "content": 2}]',
+        "nested": '{"messages": {"a": {}}}',
+        "parts": '[{"role": "user", "content": [{"type": "text"}]}]',
+        "empty": '[{"role": "user", "content": ""}, {}]',
+    }
+    for name, text in contents.items():
+        Path(name).write_text(text)
+    names = [*contents, "pipe", "folder", "none", "a" * 300, "a\0b", "~nobody-here/x", "/dev/zero", "\udcff"]
+    lines = [f"{command} {name}" for name in names for command in ("/load", "/save")]
+    out, err = talk(Session(speaker), "Hello", *lines, "Hello")
+    assert out.count("First line.") + out.count("\n") >= 2
+    refused = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(refused) >= 2 * len(names) - 2, err  # new names can be saved under
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"]
+)
+def test_a_template_without_end_is_given_up_in_one_line(chat_model, template, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.text.tokenizers.chat_template._PATIENCE", 0.3)
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.chat_template = template
+    for action in (
+        lambda: end_of_turn(tokenizer),
+        lambda: check_messages(tokenizer, [{"role": "user", "content": "x"}]),
+    ):
+        with pytest.raises(InputError, match="does not end within"):
+            action()
+
+
+def test_no_code_of_a_symbol_reaches_the_terminal(tmp_path, talk):
+    symbols = ["a\x1b[2J", "b\x9b31m", "c\u202e"]
+    hmm = HMM(start=[1.0], transition=[[1.0]], emission=[[0.2, 0.4, 0.4]], vocabulary=symbols)
+    hmm.save_pretrained(tmp_path)
+    speaker = Speaker(str(tmp_path), Sampling(max_new_tokens=20, seed=0))
+    out, err = talk(Session(speaker), symbols[0], "x\x1b[2J")
+    assert not set("\x1b\x9b\u202e") & set(out + err)
+    assert "\\x1b[2J" in out + err

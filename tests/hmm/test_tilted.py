@@ -306,7 +306,8 @@ def test_folders_that_are_not_of_a_tilted_hmm_are_refused(tmp_path):
     assert "tables have fingerprint" in message(TiltedHMM.from_pretrained)
     del config["beta"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert message(TiltedHMM.from_pretrained).endswith("has no 'beta'; expected beta and length, copy it again")
+    assert "config.json: has no beta; copy the whole folder again" in message(TiltedHMM.from_pretrained)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "beta": 1.0}))
     tables = load_file(tmp_path / "model.safetensors")
     del tables["rewards"]
     save_file(tables, tmp_path / "model.safetensors")

@@ -319,3 +319,17 @@ def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp
     else:
         assert found[0] == hmm.sample(4, 32, seed=0).tolist()
         assert found[1][1:] == hmm.sample(1, 32, seed=0, first=10**9)[0].tolist()
+
+
+def test_no_fact_of_a_card_is_html(tmp_path):
+    script = "<script>alert(1)</script>"
+    odd = f"a {script} <IMG src=x onerror=y> `<s>` \\`{script} | `b | {script}` <!-- <https://a.b/c> 1 < 2"
+    write_card("model", tmp_path, changed("model", data=f"{odd}\n\n```\n{script}\n```\n{script}"))
+    text = (tmp_path / "README.md").read_text()
+    assert text.count("&lt;script>alert(1)&lt;/script>") == 4
+    assert text.partition("\n---\n")[2].count(script) == 1  # in a block of code
+    assert "```\n" + script in text
+    assert "`<s>`" in text
+    assert "<IMG" not in text.partition("\n---\n")[2]
+    assert "<!--" not in text.split("\n---\n")[1]
+    assert "<https://a.b/c> 1 < 2" in text

@@ -1,11 +1,13 @@
 """`hmm-datasets hub`: the clients of the Hub use it as they use the real one, and what it keeps outlives a kill."""
 
+import contextlib
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 from pathlib import Path
 
 import pyarrow
@@ -13,6 +15,7 @@ import pytest
 from local_hub import PULL, PUSH, PYTHONPATH, LocalHub, contents, variables_to_paste
 
 from hmm_datasets.hub.local_server.lz4 import decompress
+from hmm_datasets.hub.local_server.reading import front_matter
 from hmm_datasets.hub.local_server.repositories import Refusal, Repo, Repositories
 from hmm_datasets.hub.local_server.xet import _decompressed, files_of
 
@@ -315,3 +318,44 @@ def test_chunks_in_four_groups_of_bytes_are_put_together_again():
 def test_what_is_no_shard_is_refused(shard):
     with pytest.raises(Refusal):
         list(files_of(shard))
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("request_lines", "status"),
+    [
+        ("GET /api/models/tester/none/revision/a%0d%0aX-Mine:%20yes HTTP/1.1", 404),
+        ("GET /api/models/tester/headers/revision/a%0d%0aX-Mine:%20yes HTTP/1.1", 404),
+        ("GET /api/models/tester/headers/revision/%E2%98%83 HTTP/1.1", 404),
+        ("POST /api/validate-yaml HTTP/1.1\r\nContent-Length: -1", 400),
+        ("POST /api/validate-yaml HTTP/1.1\r\nContent-Length: 0x10", 400),
+        ("POST /api/validate-yaml HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-5", 400),
+    ],
+)
+def test_no_request_adds_a_header_or_waits_without_end(local_hub, request_lines, status):
+    with contextlib.suppress(urllib.error.HTTPError):
+        local_hub.post("/api/repos/create", {"name": "headers"})
+    host, _, port = local_hub.endpoint.removeprefix("http://").rpartition(":")
+    head = f"\r\nHost: {host}:{port}\r\nAuthorization: Bearer {local_hub.token}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        first, body, rest = request_lines.partition("\r\n\r\n")
+        connection.sendall(f"{first}{head}{rest}{body}".encode())
+        reply = b"".join(iter(lambda: connection.recv(2**16), b"")).decode("latin-1")
+    assert reply.startswith(f"HTTP/1.1 {status} ")
+    assert "\r\nX-Mine" not in reply
+
+
+BOMB = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "metadata", [BOMB, "date: 2026-02-30", f"a: {'9' * 5000}", f"a: {'[' * 3000}", "a: !!int x"], ids=range(5)
+)
+def test_metadata_that_cannot_be_read_are_refused(metadata):
+    with pytest.raises(Refusal) as caught:
+        front_matter(f"---\n{metadata}\n---\n")
+    assert caught.value.status == 400
+
+
+def test_a_date_in_the_metadata_is_text():
+    assert front_matter("---\nday: 2026-02-03\n---\n") == {"day": "2026-02-03"}

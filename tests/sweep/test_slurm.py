@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -26,6 +27,7 @@ def test_parameters_of_sbatch_are_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("comment=a\nrm -rf x", "expected NAME=VALUE without control characters"),
         ("partition", "'partition' is not NAME=VALUE"),
         ("time=soon", "time is 'soon'; expected a time such as 02:00:00"),
         ("array_parallelism=all", "array_parallelism is 'all'; expected a number"),
@@ -96,3 +98,11 @@ def wait_for_end(jobs):
     """Wait for the processes of a local executor, which are children of this one."""
     for job in jobs.values():
         os.waitpid(int(job), 0)
+
+
+def test_a_folder_with_a_line_end_does_not_become_a_line_of_a_script(sweep, tmp_path):
+    """Its name stands in the comments at the head of the script that Slurm runs."""
+    pytest.importorskip("submitit")
+    odd = replace(sweep, output_dir=tmp_path / "a\ntouch ran\n")
+    with pytest.raises(InputError, match="name one without control characters"):
+        slurm._executor(odd, "slurm", {})

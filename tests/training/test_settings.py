@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.training import command_line
 from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 
@@ -145,6 +146,9 @@ def test_a_wrong_key_or_type_is_named_with_the_file(config, text, message):
     [
         ("max_steps: 3.5", "max_steps is 3.5 (float); expected int"),
         ("max_steps: 3\nlearning_rate: abc", "learning_rate is 'abc' (str); expected float"),
+        ("max_steps: 3\nlogging_steps: .inf", "logging_steps is inf; expected a finite number"),
+        ("max_steps: 3\nlearning_rate: .nan", "learning_rate is nan; expected a finite number"),
+        ("max_steps: 3\nweight_decay: 'inf'", "weight_decay is 'inf' (str); expected float"),
         ("max_steps: 3\nbf16: 7", "bf16 is 7 (int); expected bool"),
         ("max_steps: 3\ntrain_tokens: 1.5", "train_tokens is 1.5 (float); expected int | None"),
     ],
@@ -244,3 +248,14 @@ def test_fine_tuning_counts_tokens_without_padding_and_learns_the_assistants_wor
     assert settings.assistant_only_loss is True
     assert settings.include_num_input_tokens_seen == "non_padding"
     assert settings.gradient_accumulation_steps * settings.per_device_train_batch_size == 64
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400"])
+def test_no_number_of_a_flag_is_nan_or_infinite(tmp_path, value):
+    numbers = [action.dest for action in command_line._Parser([PretrainSettings]).declared if action.type is not None]
+    numbers = [name for name in numbers if name in ("logging_steps", "learning_rate", "eval_steps", "max_grad_norm")]
+    assert len(numbers) == 4
+    for name in numbers:
+        message = error(["--output_dir", str(tmp_path), "--max_steps", "3", f"--{name}={value}"], PretrainSettings)
+        assert name in message
+        assert "finite" in message

@@ -5,6 +5,7 @@
 
 import dataclasses
 import os
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from ..model import HMM
 from ..process import Process
 from ..process_names import is_process_name, named_process
 from ..process_storage import PROCESS_NAME, TABLES_NAME, load_process
-from ..storage import CONFIG_NAME, WEIGHTS_NAME
+from ..storage import CONFIG_NAME, WEIGHTS_NAME, checked_fields, naming
 from .automata import RandomAutomata
 from .chains import RandomChains
 from .family import FAMILY_NAME, Family
 from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
 
+_FIELDS = {"family": str, "format_version": int, "num_hmms": int, "settings": dict[str, Any], "fingerprint": str}
 _KINDS = {
     kind.stored_name: kind for kind in (HMMMixture, PermutedEmissions, PermutedSymbols, RandomAutomata, RandomChains)
 }
@@ -64,17 +66,19 @@ def load_source(
     if not (folder / FAMILY_NAME).is_file():
         return HMM.from_pretrained(folder)
     path = folder / FAMILY_NAME
-    config = read_json(path)
-    kind = _KINDS.get(config.get("family")) if isinstance(config, dict) else None
-    if kind is None or config.get("format_version") != FORMAT_VERSION:
-        found = (config.get("family"), config.get("format_version")) if isinstance(config, dict) else config
+    config = checked_fields(path, read_json(path), _FIELDS)
+    kind = _KINDS.get(config["family"])
+    if kind is None or config["format_version"] != FORMAT_VERSION:
+        found = config["family"], config["format_version"]
         raise InputError(f"{path}: {found}; expected one of {', '.join(_KINDS)} and format_version {FORMAT_VERSION}")
     parts = [HMM.from_pretrained(inside(folder, f"hmm-{index}", path)) for index in range(config["num_hmms"])]
     family = _make(kind, parts, config["settings"], path)
-    if family.fingerprint() != config.get("fingerprint"):
+    with naming(path):
+        fingerprint = family.fingerprint()
+    if fingerprint != config["fingerprint"]:
         raise InputError(
-            f"{path}: HMMs and settings have fingerprint {family.fingerprint()}, the file expects "
-            f"{config.get('fingerprint')}; copy the whole folder again"
+            f"{path}: HMMs and settings have fingerprint {fingerprint}, the file expects "
+            f"{config['fingerprint']}; copy the whole folder again"
         )
     return family
 
@@ -89,12 +93,15 @@ def download_source(name: str, *, revision: str | None = None, repo_type: RepoTy
 
 def _make(kind: type[Family], parts: list[HMM], settings: dict[str, Any], path: Path) -> Family:
     names = {field.name for field in dataclasses.fields(kind)}
+    if "hmm" in names and len(parts) != 1:
+        raise InputError(f"{path}: num_hmms is {len(parts)}; expected 1 for {kind.__name__}")
     made_of = {"hmms": tuple(parts)} if "hmms" in names else {"hmm": parts[0]} if "hmm" in names else {}
     if set(settings) | set(made_of) != names:
-        raise InputError(f"{path}: settings {', '.join(sorted(settings))}; expected those of {kind.__name__}")
+        odd = ", ".join(sorted((set(settings) | set(made_of)) ^ names))[:200]
+        raise InputError(f"{path}: settings: {odd} missing or unknown; expected those of {kind.__name__}")
+    hints = typing.get_type_hints(kind)
+    checked_fields(path, settings, {name: hints[name] for name in settings}, "settings: ")
     # JSON has lists where the settings have tuples.
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    try:
+    with naming(path, settings):
         return kind(**made_of, **values)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _ASKED, _ANSWERED = "Question", "Answer"
+_PATIENCE = 20.0  # seconds for the template of one conversation
 
 
 def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
@@ -68,14 +71,51 @@ def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> 
 
 @contextlib.contextmanager
 def _quoting_the_template() -> Iterator[None]:
+    """A context in which errors of the template are of one line, and in the main thread it ends in some seconds.
+
+    transformers renders templates in jinja's sandbox, which limits what they reach but not how long they take.
+    """
     from jinja2 import TemplateError
 
+    def too_long(*_: object) -> None:
+        raise _TooLong
+
+    usual, in_main = None, threading.current_thread() is threading.main_thread()
+    if in_main and hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+        usual = signal.signal(signal.SIGALRM, too_long)
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     try:
         yield
-    except (TemplateError, TypeError) as error:
-        raise InputError(
-            f"the chat template refuses the conversation ({error}); change the conversation or the template"
+    except _TooLong:
+        raise EndlessTemplate(
+            f"the chat template does not end within {_PATIENCE:.0f} s; take the model from where it was made, or give "
+            "its tokenizer another template"
         ) from None
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise InputError(
+            f"the chat template refuses the conversation ({' '.join(str(error).split())[:500]}); change the "
+            "conversation or the template"
+        ) from None
+    finally:
+        if usual is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, usual)
+
+
+class EndlessTemplate(InputError):
+    """A chat template takes too long for one conversation."""
+
+
+class _TooLong(BaseException):
+    """A template takes too long; no `except Exception` within it stops this."""
 
 
 def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
@@ -135,14 +175,15 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
 
     ```
     """
-    from jinja2 import TemplateError
-
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except (TemplateError, TypeError):
+        with _quoting_the_template():
+            text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except EndlessTemplate:
+        raise
+    except InputError:
         return None
     _, found, rest = text.rpartition(_ANSWERED)
     if not found:
