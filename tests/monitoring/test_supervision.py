@@ -272,3 +272,12 @@ def test_a_wrong_command_is_refused_in_one_line(words, message, tmp_path, capsys
 def test_a_wrong_setting_of_the_supervisor_is_refused():
     with pytest.raises(InputError, match=r"patience is -1\.0; expected 0 seconds or more"):
         SupervisionSettings(patience=-1.0)
+
+
+def test_the_log_of_starts_has_no_secret_of_the_command(tmp_path):
+    """The events of a run are read by others."""
+    words = ["--hub_token", "mine-1", "--webhook=https://h/mine-2", "HF_TOKEN=mine-3", "https://me:mine-4@h/x"]
+    assert Supervisor([sys.executable, "-c", "", *words], tmp_path, SupervisionSettings(**QUICK)).run() == 0
+    (start, _) = read_events(tmp_path)
+    assert "--hub_token <HUB_TOKEN>" in start["message"].replace("'", "")
+    assert "mine" not in (tmp_path / "events.jsonl").read_text()
