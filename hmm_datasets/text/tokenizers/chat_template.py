@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,12 @@ def _quoting_the_template() -> Iterator[None]:
     def too_long(*_: object) -> None:
         raise _TooLong
 
-    usual, in_main = None, threading.current_thread() is threading.main_thread()
-    if in_main and hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
-        usual = signal.signal(signal.SIGALRM, too_long)
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+    usual, left, every, began = None, 0.0, 0.0, time.monotonic()
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
+        usual = signal.getsignal(signal.SIGALRM)
+    if usual is not None:
+        signal.signal(signal.SIGALRM, too_long)
+        left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # what the program itself waits for goes on
     try:
         yield
     except _TooLong:
@@ -108,6 +111,8 @@ def _quoting_the_template() -> Iterator[None]:
         if usual is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, usual)
+            if left:
+                signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), every)
 
 
 class EndlessTemplate(InputError):
