@@ -27,6 +27,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cases", type=int, help="processes that tests/hmm/test_differential.py draws, anew each time; 2,000 if left out"
+    )
+
+
 def pytest_collection_modifyitems(items):
     """Files that start launchers first, so that none of them is all that is left to one process at the end."""
     items.sort(key=lambda item: item.get_closest_marker("launch") is None)

@@ -109,10 +109,11 @@ def test_the_untrained_control_has_initial_weights(accelerator):
     assert torch.equal(torch.get_rng_state(), state)
     other = probe_beliefs(llama(seed=4), MESS3, rows, accelerator, seed=9)["layers"]
     for name, figures in found.items():
-        assert figures["untrained_r2"] == figures["r2"], "fresh weights of the same seed"
-        assert figures["untrained_rmse"] == other[name]["untrained_rmse"]
+        # Matrix products may round by where in memory their arguments lie, so equal weights give equal figures nearly.
+        assert figures["untrained_r2"] == pytest.approx(figures["r2"], abs=1e-9), "fresh weights of the same seed"
+        assert figures["untrained_rmse"] == pytest.approx(other[name]["untrained_rmse"], abs=1e-9)
         if name != "0":
-            assert other[name]["r2"] != figures["r2"]
+            assert other[name]["r2"] != pytest.approx(figures["r2"], abs=1e-6)
 
 
 def test_figures_do_not_depend_on_the_batch_size_and_are_json(accelerator):
