@@ -7,7 +7,7 @@ threads. Right after writing, the files are still in memory.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,23 +30,36 @@ def file_digest(path: str | os.PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_digests(folder: str | os.PathLike, names: Sequence[str] | None = None) -> None:
+def write_digests(
+    folder: str | os.PathLike, names: Sequence[str] | None = None, *, into: str | os.PathLike | None = None
+) -> None:
     """Write `digests.json` for files in a folder.
 
     Args:
         folder (path): the folder.
         names (sequence of `str`, *optional*): the files; by default all files, including those in subfolders, except
             hidden ones and the card.
+        into (path, *optional*): a folder that the files and folders are going to be moved into. The digests of its
+            other files are kept.
     """
     folder = Path(folder)
     if names is None:
         found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         names = [name for name in found if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
-    write_json(folder / DIGESTS_NAME, {"sha256": dict(zip(names, _digests(folder, names), strict=True))})
+    digests = dict(zip(names, _digests(folder, names), strict=True))
+    if into is not None and (Path(into) / DIGESTS_NAME).is_file():
+        replaced = {name.partition("/")[0] for name in names}
+        kept = _recorded(Path(into)).items()
+        digests = {name: digest for name, digest in kept if name.partition("/")[0] not in replaced} | digests
+    write_json(folder / DIGESTS_NAME, {"sha256": digests})
 
 
-def digest_problems(folder: str | os.PathLike) -> list[str]:
+def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = None) -> list[str]:
     """The differences from `digests.json`, one message per file; empty if there are none or there is no such file.
+
+    Args:
+        folder (path): the folder.
+        names (collection of `str`, *optional*): the files to be compared, if they are listed; by default all that are.
 
     Raises:
         `InputError`: `digests.json` cannot be read.
@@ -54,12 +67,9 @@ def digest_problems(folder: str | os.PathLike) -> list[str]:
     folder = Path(folder)
     if not (folder / DIGESTS_NAME).is_file():
         return []
-    content = read_json(folder / DIGESTS_NAME)
-    expected = content.get("sha256") if isinstance(content, dict) else None
-    if not isinstance(expected, dict):
-        raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
-    for name in expected:
-        inside(folder, name, folder / DIGESTS_NAME)
+    expected = _recorded(folder)
+    if names is not None:
+        expected = {name: digest for name, digest in expected.items() if name in names}
     existing = [name for name in expected if (folder / name).is_file()]
     found = dict(zip(existing, _digests(folder, existing), strict=True))
     problems = []
@@ -71,14 +81,27 @@ def digest_problems(folder: str | os.PathLike) -> list[str]:
     return problems
 
 
-def check_digests(folder: str | os.PathLike, remedy: str) -> None:
+def _recorded(folder: Path) -> dict[str, str]:
+    """The digests in `digests.json`, by the names of files in the folder."""
+    content = read_json(folder / DIGESTS_NAME)
+    expected = content.get("sha256") if isinstance(content, dict) else None
+    if not isinstance(expected, dict):
+        raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
+    for name in expected:
+        inside(folder, name, folder / DIGESTS_NAME)
+    return expected
+
+
+def check_digests(folder: str | os.PathLike, remedy: str | None = None, names: Collection[str] | None = None) -> None:
     """Raise [`InputError`] if a file has changed since it was written. Only the first rank of a machine checks.
 
     Args:
         folder (path): the folder; one without `digests.json` passes.
-        remedy (`str`): advice for the end of the message.
+        remedy (`str`, *optional*): advice for the end of the message.
+        names (collection of `str`, *optional*): the files to be checked; by default all that are listed.
     """
-    problems = digest_problems(folder) if launch_environment.local_rank() == 0 else []
+    remedy = remedy or f"copy the folder again, or delete its {DIGESTS_NAME} to read it as it is"
+    problems = digest_problems(folder, names) if launch_environment.local_rank() == 0 else []
     if problems:
         more = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
         raise InputError(f"{Path(folder) / problems[0]}{more}; {remedy}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import launch_environment
 from .credentials import masked
-from .files import append_jsonl, read_jsonl
+from .files import append_jsonl, read_log
 
 EVENTS_NAME = "events.jsonl"
 
@@ -47,4 +47,4 @@ def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: A
 def read_events(folder: str | os.PathLike) -> list[dict[str, Any]]:
     """The events of a run in the order in which they were written; none if it has no log."""
     path = Path(folder) / EVENTS_NAME
-    return read_jsonl(path) if path.exists() else []
+    return read_log(path) if path.exists() else []

@@ -182,9 +182,10 @@ class _HeldLock:
 def _acquire(folder: Path, path: Path) -> _HeldLock:
     began = time.monotonic()
     told = False
-    made = None if folder.exists() else folder
+    made = None
     watched: tuple[bytes, float] | None = None  # content of the lock, and the time when it was first seen
     while True:
+        made = made if folder.exists() else folder  # the holder may have moved it away when it was done
         holder = Holder.this_process()
         handle = _create(folder, path, holder)
         if handle is not None:

@@ -2,28 +2,53 @@
 
 A process keeps track of its unfinished files, so that it can delete them when it has to end at once
 ([`discard_unfinished`]).
+
+A folder is replaced by exchanging it with the new one, which Linux does in one step on most file systems. Elsewhere it
+takes two renames, with no folder in between. Files that belong together but share a folder with others are moved one
+by one out of `.arriving`. If a process is killed in between, [`restored`] puts the old folder back, or moves the other
+files; whoever reads or writes such a folder calls it first. Temporary names say which process made them, so that only
+those of processes that have ended are touched. They are deleted by the next process that writes in the same folder.
 """
 
 import contextlib
+import ctypes
+import errno
+import hashlib
 import json
+import logging
 import os
 import re
+import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .errors import (
     InputError,
     disk_full,
     is_disk_full,
 )
+from .process_state import machine_id, start_time
 from .quantities import format_bytes
+
+PATIENCE = 10.0
+"""Seconds that a process which is replacing a folder is given to finish; it needs milliseconds."""
+
+_ABANDONED = 86_400.0  # seconds without a change after which temporary files of another machine are deleted
+_ARRIVING, _OWNER = ".arriving", ".owner."
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kind>new|old)\.(?P<owner>[0-9a-f]{8}-\d+-\d+-[0-9a-f]{8})", re.DOTALL)
+_LONGEST = 180  # bytes of a name that temporary names repeat
+
+_logger = logging.getLogger(__name__)
 
 _unfinished: set[Path] = set()
 _MOST_YAML = 1_000_000  # values in a file
+_tidied: set[tuple[int, Path]] = set()  # process, and folder in which it has deleted what others had left
+_arriving: set[Path] = set()  # folders whose files this process is moving
+_named: set[tuple[Path, int]] = set()  # torn lines that were reported
 _ODD = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # backslashes, control characters, halves of characters
 
 
@@ -69,11 +94,24 @@ def discard_unfinished(after: float = 0.0) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder, if it exists."""
-    if path.is_dir():
+    """Delete a file, a link or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def discard(path: Path, beside: Path | None = None) -> None:
+    """Delete a folder, or anything else, after it was renamed to a name by which it is known as left over.
+
+    Args:
+        path (`Path`): what is deleted; it need not exist.
+        beside (`Path`, *optional*): where the other name is; in the same folder by default.
+    """
+    left = _temporary((beside or path).with_name("deleted"), "new")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, left)
+        remove(left)
 
 
 def size_of(path: Path) -> int:
@@ -91,9 +129,9 @@ def atomic_file(path: str | os.PathLike) -> Generator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    _tidy(path.parent)
+    temporary = _temporary(path, "new")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with _becoming(path, temporary):
         yield temporary
         sync(temporary)
@@ -103,27 +141,135 @@ def atomic_file(path: str | os.PathLike) -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | os.PathLike) -> Generator[Path]:
+def atomic_folder(path: str | os.PathLike, *, replace: bool = True) -> Generator[Path]:
     """A context that gives an empty temporary folder, which replaces `path` on success and is deleted on any error.
 
+    Args:
+        path (path): the folder.
+        replace (`bool`, *optional*, defaults to `True`): whether a folder that is not empty is replaced. What another
+            process has put there meanwhile is never replaced without it.
+
     Raises:
-        `InputError`: the disk is full.
+        `InputError`: the disk is full, or there is a folder that must not be replaced.
     """
-    path = Path(path)
+    path = restored(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    _tidy(path.parent)
+    temporary = _temporary(path, "new")
+    temporary.mkdir()
     with _becoming(path, temporary):
         yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
         sync_tree(temporary)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            os.replace(path, old)
-            os.replace(temporary, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(temporary, path)
-        sync(path.parent)
+        put_folder(temporary, path, replace=replace)
+
+
+def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: bool = True) -> None:
+    """Rename a folder. What was at `target` is deleted, unless another process removed it first.
+
+    Args:
+        source (`Path`), target (`Path`): its path before and after, on the same disk.
+        replace (`bool`, *optional*, defaults to `True`): whether a folder that is not empty is replaced.
+        at_once (`bool`, *optional*, defaults to `True`): exchange the two folders if the file system can. A process
+            that is killed right after it leaves the old folder at `source`.
+
+    Raises:
+        `InputError`: there is a folder that must not be replaced.
+    """
+    _tidy(target.parent)
+    removed = []
+    while True:
+        try:
+            os.rename(source, target)  # fails if there is a folder with content, a file or a link
+            break
+        except FileNotFoundError:
+            if removed:  # another process has moved the same folder meanwhile, and its result was moved away
+                with contextlib.suppress(OSError):
+                    os.rename(removed[-1], target)
+            raise
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        if target.is_file() and not target.is_symlink():
+            raise InputError(f"{target}: is a file; choose another folder")
+        if not replace:
+            raise InputError(f"{target}: exists already; choose another folder, or delete it")
+        if at_once and _exchange(source, target):
+            removed.append(source)
+            break
+        removed.append(_temporary(target, "old"))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, removed[-1])
+    sync(target.parent)
+    for path in removed:
+        discard(path, target)
+
+
+def restored(path: str | os.PathLike) -> Path:
+    """The path, whose content is whole again if a process was killed while it replaced it.
+
+    A folder that was moved out of the way is moved back, and files that were on their way into a folder are moved
+    there. A process that is still doing this is waited for. Nothing is overwritten: a rename fails where there is a
+    folder with content, so that a writer who is only slow continues unharmed. Where nothing can be renamed, the path
+    is left as it is.
+
+    Raises:
+        `InputError`: another process is writing there and does not finish.
+    """
+    path = Path(path)
+    with contextlib.suppress(OSError):
+        if not os.path.lexists(path):
+            _move_back(path)
+        if (path / _ARRIVING).is_dir():
+            _finish_arrival(path)
+    return path
+
+
+def restore_all(folder: Path) -> None:
+    """Put back everything in a folder that a process moved out of the way before it was killed; see [`restored`]."""
+    with contextlib.suppress(OSError):
+        for name in {name for _, name, kind, _ in _temporaries(folder) if kind == "old"}:
+            restored(folder / name)
+
+
+def _move_back(path: Path) -> None:
+    began = time.monotonic()
+    while not os.path.lexists(path):
+        old = [
+            (entry, owner)
+            for entry, name, kind, owner in _temporaries(path.parent)
+            if kind == "old" and name == _short(path.name)
+        ]
+        if not old:
+            return
+        if time.monotonic() - began > PATIENCE or any(_is_alive(owner) is False for _, owner in old):
+            newest, _ = max(old, key=lambda one: one[0].lstat().st_ctime)
+            with contextlib.suppress(OSError):  # another process was first
+                os.rename(newest, path)
+            return
+        time.sleep(0.01)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange what two names stand for, in one step; False if the system or the file system cannot."""
+    function = _renameat2()
+    if function is None:
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    if function(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM, errno.EXDEV, errno.ENOENT):
+        return False
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
+
+
+@cache
+def _renameat2() -> Any:
+    """The function of the C library; None if it has none, as on other systems than Linux."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return function
 
 
 @contextlib.contextmanager
@@ -131,11 +277,13 @@ def written_together(folder: str | os.PathLike) -> Generator[Path]:
     """A context that gives an empty temporary folder; its content is moved to `folder` on success, else deleted.
 
     Raises:
-        `InputError`: the disk is full.
+        `InputError`: the disk is full, or another process is moving files there.
     """
-    folder = Path(folder)
+    folder = restored(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=folder))
+    _tidy(folder)
+    temporary = _temporary(folder / "unfinished", "new")
+    temporary.mkdir()
     with _becoming(folder, temporary):
         yield temporary
         move_into(temporary, folder)
@@ -144,14 +292,131 @@ def written_together(folder: str | os.PathLike) -> Generator[Path]:
 def move_into(source: Path, target: Path) -> None:
     """Sync the content of a folder and move it to another one, replacing files and folders of the same names.
 
-    Both folders must be on the same disk, so that each file is moved atomically.
+    Both folders must be on the same disk. From the first rename on the move is finished, by [`restored`] if not by
+    this process.
+
+    Raises:
+        `InputError`: another process is moving files there.
     """
+    (source / f"{_OWNER}{_this_process()}").touch()
     sync_tree(source)
-    for path in sorted(source.iterdir()):
-        if path.is_dir() and (target / path.name).is_dir():
-            os.replace(target / path.name, source / f".{path.name}.old")
-        os.replace(path, target / path.name)
-    sync(target)
+    arriving = target / _ARRIVING
+    while True:
+        try:
+            os.rename(source, arriving)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        _finish_arrival(target)
+    _move_all(arriving, target)
+
+
+def _move_all(arriving: Path, target: Path) -> None:
+    _arriving.add(arriving)
+    try:
+        for path in sorted(arriving.iterdir()):
+            if path.name.startswith(_OWNER):
+                continue
+            if path.is_dir():
+                put_folder(path, target / path.name, at_once=False)  # what is left in `arriving` must be new
+            else:
+                os.replace(path, target / path.name)
+        sync(target)
+        discard(arriving)
+    finally:
+        _arriving.discard(arriving)
+
+
+def _finish_arrival(folder: Path) -> None:
+    """Move the files that a process was moving into a folder when it was killed."""
+    arriving = folder / _ARRIVING
+    began = time.monotonic()
+    while arriving.is_dir():
+        mark = next(arriving.glob(f"{_OWNER}*"), None)
+        owner = "" if mark is None else mark.name.removeprefix(_OWNER)
+        is_alive = _is_alive(owner) and (arriving in _arriving or not _is_mine(owner))
+        waited = time.monotonic() - began
+        if is_alive and waited > PATIENCE:
+            raise InputError(f"{folder}: process {owner.split('-')[1]} is writing there; wait for it to end")
+        if is_alive is False or (is_alive is None and waited > PATIENCE):
+            with contextlib.suppress(FileNotFoundError):  # of several processes one can rename the mark
+                if mark is not None:
+                    os.rename(mark, arriving / f"{_OWNER}{_this_process()}")
+                _move_all(arriving, folder)
+                return
+        time.sleep(0.01)
+
+
+def _this_process() -> str:
+    """A new identifier of something that this process makes: machine, process, its start, and a random number."""
+    process = os.getpid()
+    return f"{_machine()}-{process}-{_started(process)}-{secrets.token_hex(4)}"
+
+
+@cache
+def _machine() -> str:
+    return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
+
+
+def _started(process: int) -> int:
+    """Start time of a process in hundredths; 0 if it has ended."""
+    return int((start_time(process) or 0.0) * 100)
+
+
+def _is_alive(owner: str) -> bool | None:
+    """Whether the process that made something is running; None if it is on another machine."""
+    machine, *numbers = owner.split("-")
+    if len(numbers) != 3 or machine != _machine():
+        return None
+    return _started(int(numbers[0])) == int(numbers[1])
+
+
+def _is_mine(owner: str) -> bool:
+    return owner.split("-")[:2] == [_machine(), str(os.getpid())]
+
+
+def _temporary(path: Path, kind: Literal["new", "old"]) -> Path:
+    """A new name beside a path: `new` for what becomes the path, or can be deleted, `old` for what was there."""
+    return path.with_name(f".{_short(path.name)}.{kind}.{_this_process()}")
+
+
+def _short(name: str) -> str:
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return name if len(os.fsencode(name)) <= _LONGEST else digest
+
+
+def _temporaries(folder: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """The temporary files in a folder: path, name of what it stands for, kind, and the process that made it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            found = _TEMPORARY.fullmatch(entry.name) if entry.name.startswith(".") else None
+            if found is not None:
+                yield Path(entry.path), found["name"], found["kind"], found["owner"]
+
+
+def _tidy(folder: Path) -> None:
+    """Delete, once in the life of a process, the temporary files that others have left in a folder."""
+    key = (os.getpid(), folder.absolute())
+    if key in _tidied:
+        return
+    _tidied.add(key)
+    for path, name, kind, owner in list(_temporaries(folder)):
+        is_alive = _is_alive(owner)
+        with contextlib.suppress(OSError):
+            if is_alive or (kind == "old" and not os.path.lexists(folder / name)):
+                continue
+            if is_alive is False or _unchanged_for(path) > _ABANDONED:
+                discard(path)
+
+
+def _unchanged_for(path: Path) -> float:
+    """Seconds since anything in a file or folder changed, by the clock of its disk."""
+    probe = _temporary(path.with_name("clock"), "new")
+    probe.touch()
+    now = probe.lstat().st_ctime
+    probe.unlink()
+    return now - max(one.lstat().st_ctime for one in [path, *path.rglob("*")])
 
 
 def sync_tree(folder: Path) -> None:
@@ -216,8 +481,10 @@ def read_json(path: str | os.PathLike) -> Any:
     """Read a JSON file; raise [`InputError`] that names the file if it is missing or malformed."""
     path = Path(path)
     try:
+        if not path.exists():
+            restored(path.parent)
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
@@ -298,17 +565,38 @@ def overwrite_json(path: Path, value: Any, width: int) -> None:
 
 
 def append_jsonl(path: str | os.PathLike, row: dict) -> None:
-    """Append one row to a JSON Lines file in a single write, flushed to the operating system."""
+    """Append one row to a JSON Lines file in a single write, flushed to the operating system.
+
+    If the write fails, the file is cut back to its length before. If an earlier process was killed in a write, what it
+    has left of its line is ended first, so that it does not take this row with it.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(row, ensure_ascii=False) + "\n"
+    line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        before = os.fstat(handle).st_size
+        if before and os.pread(handle, 1, before - 1) != b"\n":
+            line = b"\n" + line
+        _write_whole(handle, line, before)
     except OSError as error:
         if not is_disk_full(error):
             raise
-        raise disk_full(path, format_bytes(len(line.encode()))) from error
+        raise disk_full(path, format_bytes(len(line))) from error
+    finally:
+        os.close(handle)
+
+
+def _write_whole(handle: int, content: bytes, before: int) -> None:
+    """Append to a file of `before` bytes; after an error cut off what was written, unless others wrote since."""
+    written = 0
+    try:
+        while written < len(content):
+            written += os.write(handle, content[written:])
+    except OSError:
+        if written and os.fstat(handle).st_size == before + written:
+            os.ftruncate(handle, before)
+        raise
 
 
 def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> None:
@@ -319,21 +607,54 @@ def write_jsonl(path: str | os.PathLike, rows: Iterable[dict]) -> None:
 
 
 def read_jsonl(path: str | os.PathLike) -> list[dict]:
-    """Read a JSON Lines file. A last line without a newline was left by a crash and is ignored."""
-    path = Path(path)
+    """Read a JSON Lines file that was written whole, with an object in each line.
+
+    Raises:
+        `InputError`: there is no such file, or a line is not an object; the message gives its number.
+    """
+    rows = []
+    for number, row, problem in _numbered_rows(Path(path)):
+        if row is None:
+            raise InputError(f"{path}:{number}: {problem}")
+        rows.append(row)
+    return rows
+
+
+def read_log(path: str | os.PathLike) -> list[dict]:
+    """Read a JSON Lines file to which rows are appended while programs run.
+
+    A last line without a newline is being written, or was left by a crash; it is ignored. Any other line that is not
+    an object was torn by a write that failed; it is skipped, and named once in a warning.
+
+    Raises:
+        `InputError`: there is no such file.
+    """
+    path, rows = Path(path), []
+    for number, row, problem in _numbered_rows(path):
+        if row is not None:
+            rows.append(row)
+        elif (path, number) not in _named:
+            _named.add((path, number))
+            _logger.warning("%s:%d: %s; this line is skipped, a failed write has torn it", path, number, problem)
+    return rows
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
+    """Number, row and problem of each line that ends; the row is None where there is a problem."""
     try:
         # Bytes, because a crash may cut a character in two, and because str.splitlines splits at characters that are
         # allowed in JSON strings.
         *lines, _torn = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: not JSON ({getattr(error, 'msg', error)})") from None
-    return rows
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield number, None, f"not JSON ({getattr(error, 'msg', error)})"
+            continue
+        is_row = isinstance(row, dict)
+        yield number, row if is_row else None, "" if is_row else f"expected an object, found {type(row).__name__}"
 
 
 def sync(path: Path) -> None:

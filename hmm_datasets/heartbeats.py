@@ -12,6 +12,7 @@ time does not alter them. The file is removed when the process ends without an e
 
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 from . import launch_environment
 from .errors import InputError, LostPeer
@@ -63,6 +65,7 @@ _WIDTH = 4096  # bytes of a file
 _STEPS = 20  # latest steps over which the seconds of phases are averaged
 _WATCHMEN = ("heartbeats", "exclusive-lock", "watch-launcher", "tqdm_monitor")
 _OLD = 30.0  # seconds after which a file is one of an earlier start
+_MAX_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Heartbeat:
         started (`float`): time at which it started, in seconds since 1970, by the clock of its host.
         time (`float`): time of this heartbeat, by the same clock.
         beat (`int`): number of this heartbeat.
+        start (`int`): number of the start of the run that the process belongs to, by which the latest start is known
+            when a clock was wrong; 0 in files of earlier versions.
         phase (`str`): one of [`PHASES`], or `stopped` or `failed`.
         phase_seconds (`float`): seconds since it entered the phase.
         step (`int`, *optional*): the step that it works on, counted from 1.
@@ -114,6 +119,7 @@ class Heartbeat:
     job: str | None = None
     message: str | None = None
     error: str | None = None
+    start: int = 0
     age: float = 0.0
     clock_ahead: float = 0.0
 
@@ -172,6 +178,7 @@ class Heart:
         self._changing = threading.Lock()
         self._writing = threading.Lock()
         self._ended = threading.Event()
+        self._start = _number_of_start(self._path)
         self._beat()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="heartbeats")
         self._thread.start()
@@ -209,7 +216,8 @@ class Heart:
         with contextlib.suppress(OSError):
             now = self._path.stat().st_mtime
             for path in self._path.parent.iterdir():
-                if path != self._path and now - path.stat().st_mtime > _OLD:
+                # A file that seems to be of the future was written when the clock was wrong.
+                if path != self._path and abs(now - path.stat().st_mtime) > _OLD:
                     path.unlink()
 
     def end(self, phase: str | None = None, message: str | None = None, error: str | None = None) -> None:
@@ -292,6 +300,7 @@ class Heart:
             job=_job(),
             message=message,
             error=self._error,
+            start=self._start,
         )
 
 
@@ -309,12 +318,35 @@ def read_heartbeats(folder: str | os.PathLike) -> list[Heartbeat]:
         if beat is not None:
             found.append(beat)
     newest: dict[int, Heartbeat] = {}
-    for beat in sorted(found, key=lambda one: one.started):
+    for beat in sorted(found, key=_order_of_starts):
         newest[beat.rank] = beat
     if not newest:
         return []
-    world_size = max(newest.values(), key=lambda one: one.started).world_size
+    world_size = max(newest.values(), key=_order_of_starts).world_size
     return [newest[rank] for rank in sorted(newest) if rank < world_size]
+
+
+def _order_of_starts(beat: Heartbeat) -> tuple[int, float]:
+    return beat.start, beat.started
+
+
+def _number_of_start(path: Path) -> int:
+    """The number of the start that a process belongs to, from the files of the others; `path` is its own.
+
+    A process that is not known to be running belongs to an earlier start. One on another machine runs if its file was
+    written lately, by the clock of the disk.
+    """
+    earlier, now = [0], [1]
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        written = path.stat().st_mtime
+        for other in path.parent.glob("*.json"):
+            beat = None if other == path else _read(other)
+            if beat is not None:
+                is_lately = not beat.is_here and abs(written - other.stat().st_mtime) < _OLD
+                (now if beat.is_alive_here or is_lately else earlier).append(beat.start)
+    return max(max(earlier) + 1, *now)
 
 
 def heartbeat_path(folder: str | os.PathLike, host: str, process: int) -> Path:
@@ -345,11 +377,27 @@ def _read(path: Path) -> Heartbeat | None:
         with path.open("rb") as file:
             content = json.loads(file.read())
             written = os.fstat(file.fileno()).st_mtime
-        known = {one.name for one in fields(Heartbeat)}
-        read = {"age": max(time.time() - written, 0.0), "clock_ahead": round(content["time"] - written, 1)}
-        return Heartbeat(**{name: value for name, value in content.items() if name in known} | read)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return None  # it is being written or removed
+        read = {"age": max(time.time() - written, 0.0), "clock_ahead": round(content["time"] - written, 3)}
+        kinds: dict[str, Any] = {one.name: one.type for one in fields(Heartbeat)}
+        beat = Heartbeat(**{name: value for name, value in content.items() if name in kinds} | read)
+        if not all(_is_a(getattr(beat, name), kind) for name, kind in kinds.items() if name not in read):
+            return None
+        is_possible = beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)
+        return beat if is_possible else None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
+        return None  # it is being written or removed, or is not one of these files
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    """Whether a value that was read is of a field's type: integers from 0 on, and finite numbers."""
+    if kind is int:
+        return type(value) is int and 0 <= value < 1 << 63
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if get_origin(kind) is dict:
+        of_names, of_values = get_args(kind)
+        return isinstance(value, dict) and all(_is_a(k, of_names) and _is_a(v, of_values) for k, v in value.items())
+    return any(_is_a(value, one) for one in get_args(kind)) or (not get_args(kind) and isinstance(value, kind))
 
 
 def _mean(steps: list[dict[str, float]]) -> dict[str, float]:

@@ -74,7 +74,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     from accelerate import PartialState
 
     from hmm_datasets import fit_hmm, heartbeats
-    from hmm_datasets.files import read_jsonl, write_json
+    from hmm_datasets.files import read_log, write_json
     from hmm_datasets.hmm.analysis.window_losses import mean_losses
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
     from hmm_datasets.hub.run_cards import write_hmm_card
@@ -127,7 +127,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         heartbeats.end(heartbeats.STOPPED, str(reason))
         if state.is_main_process:
             print(f"{output}: saved and stopped ({reason}); the same command continues")
-            draw_fit(read_jsonl(output / "fit" / HISTORY_NAME), train.size, output)
+            draw_fit(read_log(output / "fit" / HISTORY_NAME), train.size, output)
         return
     if state.is_main_process:
         result.hmm.save_pretrained(output / "hmm")

@@ -29,7 +29,7 @@ class ReportSettings:
 
 def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
-    from hmm_datasets.files import read_json, read_jsonl, write_json
+    from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.report.plots import (
         plot_divergence,
         plot_loss,
@@ -47,7 +47,7 @@ def main(settings: ReportSettings) -> None:
     lines = [_stage_table(summaries)]
     faults = []
     if "pretrain_hmm" in names:
-        history = read_jsonl(root / "pretrain_hmm" / "history.jsonl")
+        history = read_log(root / "pretrain_hmm" / "history.jsonl")
         plot_loss(history, root / "loss.png", title="A small Llama on sequences of an HMM")
         plot_divergence(history, root / "divergence.png", title="How far the model is from each predictor")
     if (root / "evaluate_hmm" / "report.json").exists():
@@ -55,7 +55,7 @@ def main(settings: ReportSettings) -> None:
         plot_positions(measured, root / "positions.png", title="Held-out cross-entropy along the sequence")
         lines = [hmm_table(measured), "", *lines]
         faults = out_of_order(measured)
-    stages = {name: read_jsonl(root / name / "history.jsonl") for name in names if name in MODELS[1:]}
+    stages = {name: read_log(root / name / "history.jsonl") for name in names if name in MODELS[1:]}
     if stages:
         plot_stages(stages, root / "text_loss.png", title="From text to chat")
     if (root / "evaluate_text" / "report.json").exists():

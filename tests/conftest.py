@@ -28,9 +28,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--cases", type=int, help="processes that tests/hmm/test_differential.py draws, anew each time; 2,000 if left out"
-    )
+    parser.addoption("--cases", type=int, help="random processes of tests/hmm/test_differential.py; 2,000 if left out")
 
 
 def pytest_collection_modifyitems(items):

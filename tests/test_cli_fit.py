@@ -82,7 +82,7 @@ def test_fit_by_pomegranate(path, tmp_path, capsys):
 
 def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     output = ("--output", str(tmp_path / "run"))
-    assert "num_states is 0; expected 1 or more" in failing(capsys, "fit", path, "--num-states", "0", *output)
+    assert "num_states is 0; expected an integer in [1, " in failing(capsys, "fit", path, "--num-states", "0", *output)
     assert "no such file" in failing(capsys, "fit", path + "x", "--num-states", "3", *output)
     assert "init is 'x'" in failing(capsys, "fit", path, "--num-states", "3", "--init", "x", *output)
     assert "required: --num_states" in failing(capsys, "fit", path, *output)

@@ -167,6 +167,70 @@ def test_rank_0_removes_the_files_of_an_earlier_start_only(tmp_path):
     assert sorted(path.parent.iterdir()) == sorted([path, fresh])
 
 
+def test_the_latest_start_is_known_after_a_clock_was_an_hour_ahead(tmp_path, ranks):
+    ranks(0, 2)
+    first = Heart(tmp_path, every=60)
+    (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
+    values = json.loads(path.read_text())
+    assert values["start"] == 1
+    first._ended.set()
+    later = time.time() + 3600
+    for rank in range(4):  # four ranks of a start that was killed while the clock was ahead
+        killed = path.with_name(f"old-{rank}.json")
+        changes = {"rank": rank, "world_size": 4, "process": 2**22 + rank, "started": later, "time": later, "start": 4}
+        killed.write_text(json.dumps(values | changes))
+        os.utime(killed, (later, later))
+    heart = Heart(tmp_path, every=60)
+    assert heart._now().start == 5
+    found = read_heartbeats(tmp_path)
+    assert [(beat.rank, beat.world_size) for beat in found] == [(0, 2), (1, 4)]
+    assert found[0].process == os.getpid()
+    heart.forget_earlier()
+    assert [beat.process for beat in read_heartbeats(tmp_path)] == [os.getpid()]
+    heart.end()
+
+
+def test_a_start_has_the_same_number_on_all_ranks(tmp_path, ranks):
+    ranks(1, 2)
+    Heart(tmp_path, every=60)
+    (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
+    values = json.loads(path.read_text())
+    other = path.with_name("other-7.json")
+    other.write_text(json.dumps(values | {"rank": 0, "machine": "another", "process": 7, "start": 3}))
+    assert Heart(tmp_path, every=60)._now().start == 3, "it was written just now, so its process runs"
+    os.utime(other, (time.time() - 100, time.time() - 100))
+    assert Heart(tmp_path, every=60)._now().start == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 10**30},
+        {"world_size": 10**9},
+        {"rank": -1},
+        {"rank": 2},
+        {"rank": 0.5},
+        {"step": "7"},
+        {"phase": "flying"},
+        {"phase_seconds": float("nan")},
+        {"phase_seconds": 10**400},
+        {"seconds": {"data": None}},
+        {"started": float("inf")},
+        {"time": None},
+        {"host": 7},
+        {"process": True},
+    ],
+    ids=str,
+)
+def test_a_heartbeat_with_impossible_values_is_not_read(tmp_path, ranks, change):
+    ranks(0, 2)
+    Heart(tmp_path, every=60)
+    (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
+    assert read_heartbeats(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert read_heartbeats(tmp_path) == []
+
+
 @pytest.mark.launch
 def test_a_killed_process_leaves_its_last_heartbeat(tmp_path, child_environment):
     program = (

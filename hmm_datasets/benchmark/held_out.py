@@ -127,6 +127,7 @@ def _folder_of(data: str) -> tuple[Path, str | None]:
 
 def _compare(held_out: HeldOut, folder: Path) -> None:
     """Raise [`InputError`] if the data set has other sequences of a process, or another process of this name."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     remedy = "it is another version of the benchmark; leave out --data, or write it anew with --write_data"
@@ -139,7 +140,10 @@ def _compare(held_out: HeldOut, folder: Path) -> None:
     path = folder / parquet_path(held_out.name)
     if not path.is_file():
         raise InputError(f"{path}: no such file; copy the data set again")
-    columns = pq.read_table(path, columns=["input_ids", "log_probs"])
+    try:
+        columns = pq.read_table(path, columns=["input_ids", "log_probs"], page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); copy the data set again") from None
     tokens = np.array(columns["input_ids"].to_pylist())[: held_out.num_sequences]
     if not np.array_equal(tokens, held_out.tokens):
         raise InputError(f"{path}: input_ids are not the held-out sequences of {held_out.name}; {remedy}")

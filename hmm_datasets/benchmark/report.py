@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..digests import write_digests
 from ..errors import InputError
 from ..files import write_json, written_together
 from ..hub.eval_results import EVAL_RESULTS_NAME, write_eval_results
@@ -196,6 +197,7 @@ def _write(report: dict[str, Any], settings: BenchmarkSettings, dataset_id: str 
     with written_together(settings.folder) as temporary:
         plot_benchmark(report, temporary / PLOT_NAME)
         write_json(temporary / REPORT_NAME, report)
+        write_digests(temporary, into=settings.folder)
     if dataset_id is not None:
         model = Path(settings.model)
         # The Hub reads them at the root of the model's repository.

@@ -71,6 +71,7 @@ def write_benchmark(folder: str | os.PathLike) -> None:
         scores = {track: {name: rows[track] for name, rows in found.items()} for track in TRACKS}
         (temporary / CARD_NAME).write_text(_card(benchmark.processes, scores), encoding="utf-8")
         write_digests(temporary, [parquet_path(held_out.name) for held_out in benchmark.processes])
+        check_replaceable(folder, EVAL_NAME, overwrite=True)  # something else may have been put there meanwhile
 
 
 def eval_yaml() -> str:

@@ -2,7 +2,8 @@
 
 They have a page index, by which the viewer finds rows without reading a whole file, and their pages end at positions
 that depend on the content. A changed file therefore shares most of its pages with the one before, and an upload sends
-only the others (https://huggingface.co/docs/hub/datasets-libraries). Streaming reads one row group at a time.
+only the others (https://huggingface.co/docs/hub/datasets-libraries). Streaming reads one row group at a time. Pages
+have checksums, which this package compares when it reads such a file; other programs do so if they are asked to.
 """
 
 from collections.abc import Callable, Iterable
@@ -75,7 +76,9 @@ class _Shard:
         self._schema = schema
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
-        self._writer = pq.ParquetWriter(path, schema, use_content_defined_chunking=True, write_page_index=True)
+        self._writer = pq.ParquetWriter(
+            path, schema, use_content_defined_chunking=True, write_page_index=True, write_page_checksum=True
+        )
 
     def add(self, table: pa.Table) -> None:
         self._waiting.append(table.cast(self._schema))

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..digests import write_digests
 from ..errors import InputError
 from ..files import (
     read_json,
-    read_jsonl,
+    read_log,
     write_json,
     write_jsonl,
     written_together,
@@ -233,6 +234,7 @@ def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folde
         plots = draw_evaluation(report, items, temporary / PLOTS_NAME)
         write_page(report, plots, temporary / PAGE_NAME)
         write_json(temporary / REPORT_NAME, report)
+        write_digests(temporary, into=folder)
     print(evaluation_text(report))
     print(f"\n{folder}/: {REPORT_NAME}, {PAGE_NAME}, {PLOTS_NAME}/, {ITEMS_NAME}/")
 
@@ -430,7 +432,7 @@ class _Subject:
         from .learning_phases import evaluations_of
 
         path = Path(self.settings.model) / "history.jsonl"
-        return evaluations_of(read_jsonl(path)) if path.exists() else []
+        return evaluations_of(read_log(path)) if path.exists() else []
 
     def _checkpoint(self, name: str, accelerator: "Accelerator") -> dict[str, Any]:
         from transformers import AutoModelForCausalLM

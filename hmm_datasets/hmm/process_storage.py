@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..digests import write_digests
+from ..digests import check_digests, write_digests
 from ..errors import InputError
 from ..files import atomic_file, inside, read_json, write_json
 from .format import FORMAT_VERSION
@@ -115,4 +115,5 @@ def load_process(folder: Path, load_part: "Callable[[Path], Process]") -> "Proce
             f"{path}: has fingerprint {content['fingerprint']}, its tables and parts have {fingerprint}; "
             "the files belong to different processes, copy all of them again"
         )
+    check_digests(folder, names=(PROCESS_NAME, TABLES_NAME))
     return process

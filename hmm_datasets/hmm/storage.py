@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..digests import write_digests
+from ..digests import check_digests, write_digests
 from ..errors import InputError
-from ..files import atomic_file, read_json, write_json
+from ..files import atomic_file, read_json, restored, write_json
 from ..hub_download import download
 from .format import FORMAT_VERSION, ModelType, architecture, auto_map, loader_name, write_loader
 from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
@@ -85,7 +85,7 @@ def read_settings(
     name_or_path: str | os.PathLike, model_type: ModelType, revision: str | None, expected: str
 ) -> tuple[Path, dict[str, Any]]:
     """The folder, downloaded if need be, and its `config.json`, whose type and version are checked."""
-    folder = Path(name_or_path)
+    folder = restored(name_or_path)
     if not folder.is_dir():
         folder = download(str(name_or_path), [CONFIG_NAME, WEIGHTS_NAME], revision=revision, expected=expected)
     path = folder / CONFIG_NAME
@@ -101,12 +101,13 @@ def read_settings(
 
 
 def check_fingerprint(folder: Path, found: str, config: dict[str, Any]) -> None:
-    """Raise `InputError` if the tables are not those that `config.json` describes."""
+    """Raise `InputError` if the tables are not those that `config.json` describes, or one of the files has changed."""
     if found != config.get("fingerprint"):
         raise InputError(
             f"{folder / WEIGHTS_NAME}: tables have fingerprint {found}, {CONFIG_NAME} expects "
             f"{config.get('fingerprint')}; the two files belong to different HMMs, copy both again"
         )
+    check_digests(folder, names=(CONFIG_NAME, WEIGHTS_NAME))  # the names of the symbols have no fingerprint
 
 
 def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = None) -> "HMM":

@@ -6,8 +6,9 @@ import datasets
 import pyarrow as pa
 
 from ..data.parquet import write_split
-from ..files import read_json, read_jsonl
+from ..files import read_jsonl
 from ..report.evaluation_tables import evaluation_tables, summary
+from ..report.pairing import read_report
 from .cards import write_card
 from .redaction import Redaction
 
@@ -33,7 +34,7 @@ def write_evaluation_dataset(
         repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
         show_progress (`bool`, *optional*): ignored; it takes seconds.
     """
-    report = read_json(source / "report.json")
+    report = read_report(source)
     configs = []
     for path in sorted((source / "items").glob("*.jsonl")):
         rows = read_jsonl(path)

@@ -122,7 +122,7 @@ def write_hmm_dataset(
     splits = {"train": (0, num_sequences), "test": (TEST_FIRST, num_test_sequences)}
     total = len(columns) * (num_sequences + num_test_sequences)
     files: dict[str, dict[str, list[str]]] = {}
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, replace=False) as temporary:
         source.save_pretrained(temporary)
         with progress_bar(total, " rows", shown=show_progress, desc="Parquet") as bar:
             for prefix, names in columns.items():

@@ -17,6 +17,7 @@ from ..hmm.model import HMM
 from ..hmm.process import Process
 from ..hub_download import split_revision
 from ..quantities import format_duration
+from ..report.pairing import read_report
 from .cards import is_own_card, write_card
 from .redaction import Redaction
 
@@ -232,7 +233,7 @@ def _evaluated(
     folder: Path, evaluations: Iterable[str | os.PathLike]
 ) -> Iterable[tuple[list[dict[str, Any]], dict[str, Any] | None]]:
     """Metrics of the evaluations of these weights, and the best possible value if the distribution is known."""
-    reports = [read_json(Path(path) / "report.json") for path in evaluations]
+    reports = [read_report(path) for path in evaluations]
     if not reports:
         return
     from transformers import AutoModelForCausalLM

@@ -182,7 +182,8 @@ def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
         return Diagnosis(state, reason, blamed, ranks, missing, slow, clocks)
 
     failed = tuple(one for one in ranks if one.condition == FAILED and not one.beat.follows)
-    failed = tuple(sorted(failed, key=lambda one: one.beat.time))
+    # By the clock of their disk, because those of hosts differ.
+    failed = tuple(sorted(failed, key=lambda one: one.beat.time - one.beat.clock_ahead))
     followed = tuple(one for one in ranks if one.beat.follows)
     stopped = tuple(one for one in ranks if one.condition == STOPPED)
     lost = tuple(one for one in ranks if one.condition in ("gone", "suspended", "silent"))

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..files import read_jsonl
+from ..files import read_log
 from ..quantities import format_duration
 from ..report.curves import panels
 from ..report.terminal import text_plot
@@ -126,7 +126,7 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     path = state.folder / HISTORY_NAME
     if not path.exists():
         return []
-    rows = [row for row in read_jsonl(path) if "tokens" in row]  # rows of other programs may not have them
+    rows = [row for row in read_log(path) if "tokens" in row]  # rows of other programs may not have them
     found = [panel for panel in panels(rows) if panel.name in _PANELS]
     found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]
     each = max(min((height - 24) // max(len(found), 1), 14), 8)

@@ -19,6 +19,7 @@ from ..files import overwrite_json
 from ..heartbeats import FOLDER_NAME
 
 _BEAT_EVERY = 1.0  # seconds
+_MAX_STARTS = 1 << 31
 _WIDTH = 512  # bytes of a file, which is overwritten in place
 
 
@@ -94,6 +95,8 @@ class Presence:
                 beat, runs, number = content["beat"], content["runs"], content["start"]
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # it is being written or removed
+            if type(number) is not int or not 0 <= number < _MAX_STARTS:
+                continue
             seen, since = self._seen.get(path, (None, now))
             if seen != beat:
                 since = now

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import read_jsonl
+from ..files import read_log
 from ..quantities import format_date, format_duration
 from ..spikes import SpikeDetector
 
@@ -111,7 +111,7 @@ def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, 
     """
     path = Path(path)
     path = path / HISTORY_NAME if path.is_dir() else path
-    rows = [row for row in read_jsonl(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
+    rows = [row for row in read_log(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
     return summarize(rows, settings or WatchSettings(), time.time() if now is None else now)

@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..digests import write_digests
 from ..errors import InputError
-from ..files import read_json, write_json, written_together
+from ..files import write_json, written_together
 from ..statistics import Difference
 from .pairing import (
     LEVEL,
@@ -27,6 +28,7 @@ from .pairing import (
     can_pair,
     other_questions,
     pair,
+    read_report,
 )
 from .sweep import cells
 from .tables import (
@@ -133,10 +135,7 @@ def _read(folders: Sequence[str | os.PathLike]) -> list[Run]:
             raise InputError(f"{path} is the same folder as {earlier}; give each run once")
     runs = []
     for name, path in zip(run_names(paths), paths, strict=True):
-        report = read_json(path / "report.json")
-        if not isinstance(report, dict) or "model" not in report:
-            raise InputError(f"{path / 'report.json'}: not the report of an evaluation, which has a field `model`")
-        runs.append(Run(name, path, report))
+        runs.append(Run(name, path, read_report(path)))
     return runs
 
 
@@ -278,6 +277,7 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
             provenance=list(flattened(made_of)),
         )
         write_json(temporary / "comparison.json", comparison)
+        write_digests(temporary, into=folder)
 
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import read_jsonl
+from ..files import read_log
 from .curves import Curve, Panel, panels
 
 PLOTS_NAME = "plots"
@@ -32,7 +32,7 @@ def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Pat
     """
     folder = Path(folder)
     try:
-        history = read_jsonl(folder / "history.jsonl")
+        history = read_log(folder / "history.jsonl")
         if sum("loss" in row for row in history) < _MIN_ROWS:
             return []
         found = panels(history)

@@ -5,6 +5,7 @@ tasks the questions are resampled within each task, since the tasks are not a ra
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..digests import DIGESTS_NAME, check_digests
 from ..errors import InputError
-from ..files import read_jsonl
+from ..files import read_json, read_jsonl, restored
 from ..statistics import (
     Difference,
     interval,
@@ -42,6 +44,20 @@ class Run:
     def items(self, task: str) -> list[dict[str, Any]]:
         """The results of the items of a task."""
         return read_jsonl(self.folder / "items" / f"{task}.jsonl")
+
+
+def read_report(folder: str | os.PathLike) -> dict[str, Any]:
+    """The `report.json` of an evaluation, which with its items is as it was written.
+
+    Raises:
+        `InputError`: there is no such report, or a file has changed since.
+    """
+    folder = restored(folder)
+    report = read_json(folder / "report.json")
+    check_digests(folder, f"evaluate again, or delete {folder / DIGESTS_NAME} to read the evaluation as it is")
+    if not isinstance(report, dict) or not isinstance(report.get("model"), dict):
+        raise InputError(f"{folder / 'report.json'}: not the report of an evaluation, which has a field `model`")
+    return report
 
 
 _SAME = {

@@ -6,6 +6,8 @@ is run again.
 """
 
 import contextlib
+import hashlib
+import json
 import re
 import signal
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ SETTINGS_NAME, STATE_NAME, LOG_NAME = "settings.yaml", "cell.json", "log.txt"
 _LAST_FILES = dict.fromkeys(("fit", "pretrain", "midtrain", "sft", "dpo", "grpo"), "summary.json")
 
 _TAIL = 16_384  # bytes at the end of a log that are searched for the reason of a failure
+_DIGEST = "digest"  # of the other fields, in the state of a cell
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -54,12 +57,30 @@ class CellState:
 
     @classmethod
     def read(cls, folder: Path) -> "CellState":
-        """The state in the folder of a cell."""
-        return cls(**read_json(folder / STATE_NAME))
+        """The state in the folder of a cell.
+
+        Raises:
+            `InputError`: the file has changed since it was written, or is of another kind.
+        """
+        path = folder / STATE_NAME
+        content = read_json(path)
+        digest = content.pop(_DIGEST, None) if isinstance(content, dict) else None
+        try:
+            state = cls(**content)
+        except TypeError:
+            raise InputError(f"{path}: not the state of a cell; delete {folder} to run the cell anew") from None
+        if digest is not None and digest != _digest_of(content):
+            raise InputError(f"{path}: has changed since it was written; delete {folder} to run the cell anew")
+        return state
 
     def write(self, folder: Path) -> None:
         """Write the state, atomically."""
-        write_json(folder / STATE_NAME, asdict(self))
+        content = asdict(self)
+        write_json(folder / STATE_NAME, content | {_DIGEST: _digest_of(content)})
+
+
+def _digest_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def run_settings(cell: Cell) -> dict[str, Any]:

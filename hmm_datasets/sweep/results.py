@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from ..digests import check_digests
 from ..errors import InputError
 from ..files import read_json
 from .cell_folder import FINISHED, WAITING, CellState, read_states
@@ -120,6 +121,7 @@ def _numbers(folder: Path) -> Iterator[tuple[str, float]]:
     nested = sorted(folder.glob("*/report.json"))
     for path in (folder / "summary.json", folder / "report.json", *nested, folder / "run.json"):
         if path.is_file():
+            check_digests(path.parent, names=(path.name,))
             for name, number in _leaves(read_json(path), ()):
                 if name not in seen:
                     seen.add(name)

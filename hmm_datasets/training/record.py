@@ -18,7 +18,7 @@ from .. import launch_environment
 from ..credentials import masked, masked_arguments
 from ..files import (
     append_jsonl,
-    read_jsonl,
+    read_log,
     write_json,
     write_jsonl,
 )
@@ -124,7 +124,7 @@ def git_commit() -> str | None:
 def forget_after(path: Path, step: int) -> None:
     """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all rows if `step` is 0."""
     if path.exists():
-        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step and step > 0])
+        write_jsonl(path, [row for row in read_log(path) if step > 0 and row.get("step", step + 1) <= step])
 
 
 class History(TrainerCallback):

@@ -28,7 +28,7 @@ from ..data.passed_over import KeptRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
 from ..events import read_events
-from ..files import read_json, read_jsonl
+from ..files import read_json, read_log
 from ..identity import IDENTITY_NAME
 from .checkpoints.resuming import Start, possible_starts
 from .checkpoints.rows_left_out import Rollback, rollbacks_of, rows_passed_over
@@ -115,7 +115,7 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     run = Path(run)
     record = read_json(run / RECORD_NAME)
     rollbacks = _rollbacks(run, step, before_rollback)
-    history = [row for row in read_jsonl(run / HISTORY_NAME) if "loss" in row]
+    history = [row for row in read_log(run / HISTORY_NAME) if "loss" in row]
     last = max([row["step"] for row in [*history, *read_events(run)] if "step" in row], default=0)
     if not 1 <= step <= last:
         raise InputError(f"{run}: has no step {step}; expected 1 to {last}, the last one that it logged")

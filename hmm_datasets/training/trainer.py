@@ -147,8 +147,9 @@ class StepTrainer(ShardedTrainer):
         self.passed_over, self.all_rows = rows_passed_over(self.rollbacks), self.train_dataset
         self.identity, self.start = curve_identity(self, data) | rows_identity(self.rollbacks), start
         self.schedule = args.batch_schedule.continued(start, args.world_size * args.per_device_train_batch_size)
+        is_read_once = self.reads_in_order and start is not None and self._has_rows_for_all_steps()
         if self.reads_in_order and (start is not None or self.passed_over):
-            first = 0 if start is None else self.rows_before(start.step)
+            first = self.rows_before(start.step) if is_read_once else 0
             self.train_dataset = KeptRows(self.train_dataset, self.passed_over, first)
         elif self.passed_over:
             raise InputError(
@@ -157,10 +158,16 @@ class StepTrainer(ShardedTrainer):
             )
         if start is None:
             return
-        # The Trainer skips shuffled rows batch by batch, which is right only if the batch size is unchanged.
-        fixed = () if self.reads_in_order else ("settings.global_batch_size",)
+        # The Trainer skips rows that are shuffled, or read several times, batch by batch, which is right only if the
+        # batch size is unchanged.
+        fixed = () if is_read_once else ("settings.global_batch_size",)
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
-        args.ignore_data_skip = self.reads_in_order
+        args.ignore_data_skip = is_read_once
+
+    def _has_rows_for_all_steps(self) -> bool:
+        """Whether no row of the data set is read twice; without `max_steps` epochs are counted, which needs all."""
+        steps = self.args.max_steps
+        return steps > 0 and self.passed_over.number(len(self.train_dataset)) >= self.schedule.rows_before(steps)
 
     def training_length(self, args, dataloader) -> TrainingLength:
         """One epoch of `max_steps` steps if steps differ in their number of micro-batches, or if no step is left."""

@@ -79,11 +79,11 @@ def held_out_curves(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[int | None
         `dict`: by `update_every` (`None` for one update per epoch) and `update_rule`, with `losses`, `updates` (per
         epoch) and `best_epoch`.
     """
-    from hmm_datasets.files import read_jsonl
+    from hmm_datasets.files import read_log
 
     found = {}
     for (every, rule), group in _grouped(cells, ("update_every", "update_rule")).items():
-        histories = [read_jsonl(Path(cell["folder"]) / "run" / "fit" / "history.jsonl") for cell in group]
+        histories = [read_log(Path(cell["folder"]) / "run" / "fit" / "history.jsonl") for cell in group]
         losses = [_mean(-row["test_log_likelihood"] for row in rows) for rows in zip(*histories, strict=False)]
         best = min(range(len(losses)), key=losses.__getitem__)
         found[every, rule] = {"losses": losses, "updates": histories[0][0]["updates"], "best_epoch": best}

@@ -72,12 +72,12 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
     """What a run under a strategy did: its rates, its memory and its losses."""
     from transformers import AutoConfig
 
-    from hmm_datasets.files import read_json, read_jsonl
+    from hmm_datasets.files import read_json, read_log
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.plan.forecast import STRATEGIES, memory_per_rank, peak_activations
 
     record, plan = read_json(folder / "run.json"), read_json(folder / "plan.json")
-    rows = [row for row in read_jsonl(folder / "history.jsonl") if "loss" in row]
+    rows = [row for row in read_log(folder / "history.jsonl") if "loss" in row]
     rates = rows[1:] or rows
 
     def middle(name: str) -> float | None:

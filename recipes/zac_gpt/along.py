@@ -15,7 +15,7 @@ from pathlib import Path
 def main() -> None:
     """Evaluate, read, draw."""
     from hmm_datasets.errors import one_line_errors
-    from hmm_datasets.files import read_json, read_jsonl, write_json
+    from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.stages import run_stages
 
     parser = argparse.ArgumentParser(description="The tasks along pretraining.")
@@ -41,7 +41,7 @@ def main() -> None:
         ])  # fmt: skip
         if code != 0:
             sys.exit(code)
-        tokens = {row["step"]: row["tokens"] for row in read_jsonl(folder / "history.jsonl") if "tokens" in row}
+        tokens = {row["step"]: row["tokens"] for row in read_log(folder / "history.jsonl") if "tokens" in row}
         plan = read_json(folder / "plan.json")
         rows = []
         for step in steps:

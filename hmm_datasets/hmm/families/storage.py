@@ -9,8 +9,9 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from ...digests import check_digests
 from ...errors import InputError
-from ...files import inside, read_json
+from ...files import inside, read_json, restored
 from ...hub_download import RepoType, download
 from ..format import FORMAT_VERSION
 from ..model import HMM
@@ -58,7 +59,7 @@ def load_source(
     """
     if is_process_name(name_or_path):
         return named_process(str(name_or_path))
-    folder = Path(name_or_path)
+    folder = restored(name_or_path)
     if not folder.is_dir():
         folder = download_source(str(name_or_path), revision=revision, repo_type=repo_type)
     if (folder / PROCESS_NAME).is_file():
@@ -80,6 +81,7 @@ def load_source(
             f"{path}: HMMs and settings have fingerprint {fingerprint}, the file expects "
             f"{config['fingerprint']}; copy the whole folder again"
         )
+    check_digests(folder, names=(FAMILY_NAME,))
     return family
 
 

@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...files import atomic_folder, read_json, write_json
+from ...digests import check_digests, write_digests
+from ...errors import InputError
+from ...files import atomic_folder, read_json, restore_all, write_json
 from ...identity import Identity, check_folder_identity, write_identity
 from ..model import HMM
+from ..storage import read_tables
 from .baum_welch import Sequences, Statistics
 from .settings import FitSettings
 
@@ -144,36 +147,54 @@ def save_state(folder: Path, state: FitState, identity: Identity) -> None:
             },
         )
         write_identity(temporary, identity)
+        write_digests(temporary)
 
 
 def load_state(folder: Path, identity: Identity) -> FitState:
     """Read a checkpoint.
 
     Raises:
-        `InputError`: the checkpoint is of another fit, or incomplete.
+        `InputError`: the checkpoint is of another fit, incomplete, or has changed since it was written.
     """
-    from safetensors.numpy import load_file
-
     saved = read_json(folder / "state.json")
+    remedy = f"delete {folder} to continue from the checkpoint before it"
+    check_digests(folder, remedy)
     check_folder_identity(folder, identity, accepted=None, remedy="choose another folder, or delete that one")
-    score, best, statistics = saved["best_score"], folder / "best", folder / _STATISTICS_NAME
-    return FitState(
-        hmm=HMM.from_pretrained(folder / "hmm"),
-        restart=saved["restart"],
-        best=HMM.from_pretrained(best) if best.exists() else None,
-        best_epoch=saved["best_epoch"],
-        best_score=-math.inf if score is None else score,
-        epoch=saved["epoch"],
-        updates=saved["updates"],
-        statistics=Statistics(**load_file(statistics)) if statistics.exists() else None,
-        history=saved["history"],
-    )
+    best, statistics = folder / "best", folder / _STATISTICS_NAME
+    try:
+        score, hmm = saved["best_score"], HMM.from_pretrained(folder / "hmm")
+        return FitState(
+            hmm=hmm,
+            restart=saved["restart"],
+            best=HMM.from_pretrained(best) if best.exists() else None,
+            best_epoch=saved["best_epoch"],
+            best_score=-math.inf if score is None else score,
+            epoch=saved["epoch"],
+            updates=saved["updates"],
+            statistics=_read_statistics(statistics, hmm) if statistics.exists() else None,
+            history=saved["history"],
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder}: not the state of a fit ({error}); {remedy}") from None
+
+
+def _read_statistics(path: Path, hmm: HMM) -> Statistics:
+    """The statistics of stochastic EM, which are counts of an HMM of this size."""
+    expected, found = Statistics.zeros(hmm.num_states, hmm.num_symbols).tables(), read_tables(path)
+    for name in expected.keys() | found.keys():
+        table, like = found.get(name), expected.get(name)
+        if table is None or like is None or (table.shape, table.dtype) != (like.shape, like.dtype):
+            raise InputError(f"{path}: {name} is not a table of counts of {hmm}; delete {path.parent}")
+        if not (np.isfinite(table) & (table >= 0)).all():
+            raise InputError(f"{path}: {name} has entries that are no counts; delete {path.parent}")
+    return Statistics(**found)
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Number of epochs and folder of every checkpoint `epoch-N`, in ascending order."""
-    found = [(int(path.name.removeprefix("epoch-")), path) for path in folder.glob("epoch-*") if path.is_dir()]
-    return sorted(found)
+    restore_all(folder)
+    found = [path for path in folder.glob("epoch-*") if path.is_dir() and path.name[6:].isdecimal()]
+    return sorted((int(path.name[6:]), path) for path in found)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -402,7 +402,7 @@ def _load_hub(
             file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=part)}"
             data = datasets.load_dataset("json", data_files={part: file}, split=part, streaming=streaming)
         else:
-            data = datasets.load_dataset(corpus.path, corpus.config, split=part, streaming=streaming)
+            data = _load_verified(corpus.path, corpus.config, part, streaming)
         first = next(iter(data), None)
     except Exception as error:  # `datasets` raises errors of several HTTP libraries
         reason = f"{type(error).__name__}: {error}"
@@ -433,6 +433,22 @@ def _load_hub(
         return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
     new = FirstSeen()
     return data.select([number for number, document in enumerate(data) if new(as_text(document))])
+
+
+def _load_verified(
+    path: str, config: str | None, split: str, streaming: bool
+) -> "datasets.IterableDataset | datasets.Dataset":
+    """`datasets.load_dataset`, but the pages of Parquet files are compared with their checksums, if they have some."""
+    import datasets
+    from pyarrow.dataset import ParquetFragmentScanOptions
+
+    builder = datasets.load_dataset_builder(path, config)
+    if hasattr(builder.config, "fragment_scan_options"):
+        builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)
+    if streaming:
+        return builder.as_streaming_dataset(split=split)
+    builder.download_and_prepare()
+    return builder.as_dataset(split=split)
 
 
 def _chosen_rows(

@@ -162,7 +162,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
     number = 0
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
+        for batch in parquet.ParquetFile(path, page_checksum_verification=True).iter_batches(batch_size=256):
             for row in batch.to_pylist():
                 yield f"{path}: row {number}", row
                 number += 1

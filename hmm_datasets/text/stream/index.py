@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InputError
-from ...files import inside, read_json
+from ...files import inside, read_json, restored
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly."""
@@ -167,7 +167,7 @@ def read_index(folder: str | os.PathLike, *, check_files: bool = True) -> TokenI
         `InputError`: the folder is missing, unfinished, not a token stream or of another version, or files are missing
             or truncated.
     """
-    folder = Path(folder)
+    folder = restored(folder)
     path = folder / INDEX_NAME
     if not path.is_file():
         raise InputError(f"{path}: no such file; {_why_missing(folder)}")

@@ -2,25 +2,24 @@
 
 import os
 import re
-import shutil
-import tempfile
 from pathlib import Path
 
 from ...errors import InputError
-from ...files import sync
+from ...files import discard, put_folder, restored
 from ...identity import check_identity
 from .index import INDEX_NAME, TokenIndex, read_index
 
 PART_SUFFIX = ".part"
 """Suffix of the files of a shard until they are complete."""
 
+_REPLACED = ".replaced"  # marks the stream that is being replaced, which a killed run may leave under the other name
 _OURS = re.compile(rf"\d{{5,}}\.ds(\.index)?({re.escape(PART_SUFFIX)})?|\.?{re.escape(INDEX_NAME)}(\..*)?")
 _SETTINGS = ("corpus", "tokenizer_hash", "vocab_size", "eos_id", "dtype", "shard_tokens")
 
 
 def check_replaceable(folder: str | os.PathLike, marker: str, overwrite: bool) -> None:
     """Raise [`InputError`] unless `folder` is new or empty, or contains the file `marker` and may be overwritten."""
-    folder = Path(folder)
+    folder = restored(folder)
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / marker).is_file():
@@ -38,6 +37,9 @@ def finished_part(folder: Path, blank: TokenIndex) -> TokenIndex:
         `InputError`: the run had other settings, shards are damaged, or the folder has files of another kind.
     """
     index = blank
+    if (folder / _REPLACED).exists():
+        discard(folder)
+        folder.mkdir()
     if (folder / INDEX_NAME).is_file():
         try:
             index = read_index(folder)
@@ -63,11 +65,6 @@ def remove_torn(folder: Path, index: TokenIndex) -> None:
 
 def replace_folder(source: Path, target: Path) -> None:
     """Rename the folder `source` to `target`, replacing an existing folder."""
-    prefix = f".{target.name}.old."
-    if target.exists():
-        os.replace(target, tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-    os.replace(source, target)
-    sync(target.parent)
-    for path in target.parent.iterdir():
-        if path.name.startswith(prefix):  # also the folders of runs that were killed at this point
-            shutil.rmtree(path)
+    if target.is_dir():
+        (target / _REPLACED).touch()
+    put_folder(source, target)

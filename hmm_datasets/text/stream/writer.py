@@ -186,9 +186,9 @@ def writing(
             [`write_batches`].
     """
     folder = Path(folder)
-    check_replaceable(folder, INDEX_NAME, overwrite)
     unfinished = folder.with_name(folder.name + UNFINISHED_SUFFIX)
     with exclusive_lock(unfinished, folder.with_name(f".{folder.name}.lock")):
+        check_replaceable(folder, INDEX_NAME, overwrite)
         writer = ShardWriter(unfinished, finished_part(unfinished, blank), token_bytes)
         try:
             yield writer

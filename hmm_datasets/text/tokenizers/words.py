@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Int64, UInt16
 
+from ...digests import check_digests, write_digests
 from ...errors import InputError
 from ...files import atomic_folder, read_json, write_json
 from ...shuffle import epoch_order
@@ -156,18 +157,21 @@ class WordCorpus:
         for which in _PARTS:
             sentences: Sentences = getattr(self, which)
             arrays |= {f"{which}.tokens": sentences.tokens, f"{which}.offsets": sentences.offsets}
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(folder, replace=overwrite) as temporary:
             save_file(arrays, temporary / ARRAYS_NAME)
             index = {"format_version": FORMAT_VERSION} | {name: getattr(self, name) for name in _SAVED}
             index["sizes"] = {name: len(values) for name, values in arrays.items()}
             write_json(temporary / INDEX_NAME, index)
+            write_digests(temporary)
+            check_replaceable(folder, INDEX_NAME, overwrite)  # another process may have written there meanwhile
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "WordCorpus":
         """Read a folder written by [`WordCorpus.save`].
 
         Raises:
-            `InputError`: a file is missing, the version is another, or the arrays do not match `words.json`.
+            `InputError`: a file is missing or has changed, the version is another, or the arrays do not match
+                `words.json`.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -177,18 +181,42 @@ class WordCorpus:
         version = index.pop("format_version", None) if isinstance(index, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(f"{index_path}: format_version is {version}, expected {FORMAT_VERSION}; build it again")
+        check_digests(folder)
         if set(index) != {*_SAVED, "sizes"}:
             raise InputError(f"{index_path}: expected the fields {', '.join(_SAVED)}, found {', '.join(index)}")
         try:
             arrays = load_file(arrays_path)
         except (SafetensorError, FileNotFoundError) as error:
             raise InputError(f"{arrays_path}: cannot be read ({error}); build the corpus again") from None
-        if {name: len(values) for name, values in arrays.items()} != index.pop("sizes"):
+        if {name: values.size for name, values in arrays.items()} != index.pop("sizes"):
             raise InputError(f"{arrays_path}: sizes are not those in {INDEX_NAME}; build the corpus again")
-        index |= {name: tuple(index[name]) for name in ("vocabulary", "word_counts")}
+        words, counts = index["vocabulary"], index["word_counts"]
+        if not _are_all(words, str) or not _are_all(counts, int) or len(words) != len(counts) or not words:
+            raise InputError(
+                f"{index_path}: vocabulary and word_counts are not words and their counts; build it again"
+            )
+        index |= {"vocabulary": tuple(words), "word_counts": tuple(counts)}
         for which in _PARTS:
-            index[which] = Sentences(arrays[f"{which}.tokens"], arrays[f"{which}.offsets"])
+            sentences = Sentences(*(arrays.get(f"{which}.{name}", np.zeros(0)) for name in ("tokens", "offsets")))
+            if not _is_whole(sentences, len(words)):
+                raise InputError(
+                    f"{arrays_path}: {which} is not made of sentences over {len(words)} words; build the corpus again"
+                )
+            index[which] = sentences
         return cls(**index)
+
+
+def _are_all(values: object, kind: type) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _is_whole(sentences: Sentences, num_words: int) -> bool:
+    """Whether arrays that were read are the sentences of a corpus."""
+    tokens, offsets = sentences.tokens, sentences.offsets
+    if (tokens.dtype, offsets.dtype, tokens.ndim, offsets.ndim) != (np.uint16, np.int64, 1, 1) or not len(offsets):
+        return False
+    in_order = offsets[0] == 0 and offsets[-1] == len(tokens) and (np.diff(offsets) >= 0).all()
+    return bool(in_order and (tokens < num_words).all())
 
 
 def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: float = 0.1) -> WordCorpus:

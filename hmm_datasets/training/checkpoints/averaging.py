@@ -74,7 +74,7 @@ def average(
     for model in models[:-1]:
         _check_same(models[-1], model)
     newest = models[-1]
-    with not_deleted(*paths), atomic_folder(output) as temporary, ExitStack() as stack:
+    with not_deleted(*paths), atomic_folder(output, replace=False) as temporary, ExitStack() as stack:
         readers = [stack.enter_context(model.reader()) for model in models]
 
         def mean(name: str) -> torch.Tensor:

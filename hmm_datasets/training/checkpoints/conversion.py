@@ -22,7 +22,7 @@ from ...compat.deepspeed import universal_model_state, universal_optimizer_state
 from ...compat.transformers import SCHEDULER_NAME
 from ...digests import digest_problems, write_digests
 from ...errors import InputError
-from ...files import atomic_folder, inside, read_json, read_jsonl, write_json, write_jsonl
+from ...files import atomic_folder, inside, read_json, read_log, write_json, write_jsonl
 from ...identity import IDENTITY_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
 from .frameworks import FRAMEWORKS
@@ -59,7 +59,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent)
-    with not_deleted(folder), scratch, atomic_folder(target) as temporary:
+    with not_deleted(folder), scratch, atomic_folder(target, replace=False) as temporary:
         _write_companions(folder, temporary)
         if to == "hf":
             _write_model(folder, temporary, Path(scratch.name))
@@ -227,4 +227,4 @@ def _write_history(source: Path, checkpoint: Path) -> None:
     """Give a new run the history of the one before, up to the checkpoint."""
     path, step = checkpoint.parent / HISTORY_NAME, read_json(checkpoint / STATE_NAME)["global_step"]
     if (source / HISTORY_NAME).is_file() and not path.exists():
-        write_jsonl(path, [row for row in read_jsonl(source / HISTORY_NAME) if row["step"] <= step])
+        write_jsonl(path, [row for row in read_log(source / HISTORY_NAME) if row.get("step", step + 1) <= step])

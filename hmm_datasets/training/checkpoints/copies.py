@@ -18,7 +18,7 @@ from pathlib import Path
 from ...digests import digest_problems
 from ...errors import InputError
 from ...events import append_event
-from ...files import remove, size_of, sync, sync_tree, unfinished
+from ...files import put_folder, remove, size_of, sync_tree, unfinished
 from ...quantities import format_bytes, format_duration
 from ..record import HISTORY_NAME
 from .inspection import list_steps, verify_checkpoint
@@ -121,10 +121,7 @@ class CheckpointCopies:
                 raise InputError(f"{problems[0]}; look at the disk of {self._destination}")
             size = size_of(copy)
             sync_tree(copy)
-            if (self._destination / name).exists():
-                os.replace(self._destination / name, parent / "replaced")
-            os.replace(copy, self._destination / name)
-            sync(self._destination)
+            put_folder(copy, self._destination / name)
             if (self._run / HISTORY_NAME).is_file():
                 shutil.copyfile(self._run / HISTORY_NAME, parent / HISTORY_NAME)
                 os.replace(parent / HISTORY_NAME, self._destination / HISTORY_NAME)

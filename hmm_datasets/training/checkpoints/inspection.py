@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError
-from ...files import inside
+from ...files import inside, restore_all
 from ...identity import IDENTITY_NAME
 
 STATE_NAME = "trainer_state.json"
@@ -233,6 +233,7 @@ def _folders(output_dir: str | os.PathLike) -> list[Path]:
     output_dir = Path(output_dir)
     if not output_dir.is_dir():
         raise InputError(f"{output_dir}: no such folder")
+    restore_all(output_dir)
     found = [path for path in output_dir.iterdir() if path.is_dir() and _step(path) is not None]
     return sorted(found, key=_step, reverse=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...files import read_json, read_jsonl
+from ...files import read_json, read_log
 from ...identity import IDENTITY_NAME
 from ...quantities import format_bytes, format_duration
 from ..record import HISTORY_NAME
@@ -125,7 +125,7 @@ def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reas
 def _losses(run: Path) -> dict[int, tuple[str, float]]:
     """The held-out loss at each step of the history, or else the training loss, with its name."""
     path = run / HISTORY_NAME
-    rows = read_jsonl(path) if path.is_file() else []
+    rows = read_log(path) if path.is_file() else []
     found: dict[int, tuple[str, float]] = {}
     for name in reversed(LOSSES):
         found |= {row["step"]: (name, row[name]) for row in rows if isinstance(row.get(name), int | float)}

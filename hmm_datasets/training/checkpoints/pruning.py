@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InputError
-from ...files import read_json, read_jsonl
+from ...files import read_json, read_log
 from ..record import HISTORY_NAME
 from .inspection import STATE_NAME
 from .listing import Listed, list_run
@@ -65,7 +65,7 @@ def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[Listed]:
 
 def _best(run: Path, whole: list[Listed], metric: str, greater_is_better: bool) -> int:
     path = run / HISTORY_NAME
-    rows = read_jsonl(path) if path.is_file() else []
+    rows = read_log(path) if path.is_file() else []
     steps = {one.step for one in whole}
     values = {row["step"]: row[metric] for row in rows if isinstance(row.get(metric), int | float)}
     values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}

@@ -56,11 +56,21 @@ def possible_starts(
         folder = place / f"checkpoint-{-step}"
         if not verify_checkpoint(folder).ok:
             continue
-        state = read_json(folder / STATE_NAME)
+        start = _start_at(folder)
+        if start is not None and (passed_over is None or left_out_the_same(folder, start.rows, passed_over)):
+            yield start
+
+
+def _start_at(folder: Path) -> Start | None:
+    """The start at a checkpoint; None if the counts in its state are missing."""
+    state = read_json(folder / STATE_NAME)
+    try:
         totals = state.get("stateful_callbacks", {}).get("RunTotals", {}).get("attributes", {})
-        rows = totals.get("rows")
-        if passed_over is None or left_out_the_same(folder, rows, passed_over):
-            yield Start(folder, state["global_step"], state["max_steps"], rows, state["num_input_tokens_seen"])
+        return Start(
+            folder, state["global_step"], state["max_steps"], totals.get("rows"), state["num_input_tokens_seen"]
+        )
+    except (KeyError, AttributeError):
+        return None
 
 
 def find_start(args) -> Start | None:

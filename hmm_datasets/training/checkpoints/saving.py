@@ -16,7 +16,7 @@ import torch
 
 from ...digests import write_digests
 from ...errors import InputError, disk_full, is_disk_full
-from ...files import inside, move_into, remove, size_of, sync, sync_tree, unfinished
+from ...files import inside, move_into, put_folder, remove, size_of, sync_tree, unfinished
 from ...identity import write_identity
 from ...quantities import format_bytes
 from .copies import CheckpointCopies, restore_history
@@ -167,10 +167,7 @@ class Checkpoints:
             )
         write_digests(folder)
         sync_tree(folder)
-        if target.exists():
-            os.replace(target, run / UNFINISHED_NAME / "replaced")
-        os.replace(folder, target)
-        sync(run)
+        put_folder(folder, target)
 
     def _name_best(self, run: Path, newest: str) -> None:
         state = self._trainer.state

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ...files import read_jsonl
+from ...files import read_log
 from .devices import find_device, peak_flops
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _rate_of_run(run: Path) -> Rate:
     path = run / "history.jsonl"
     if not path.exists():
         raise InputError(f"assumed_run {run}: it has no history.jsonl; give the folder of a run of these recipes")
-    rows = [row for row in read_jsonl(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
+    rows = [row for row in read_log(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
     if not rows:
         raise InputError(f"{path}: no row has tokens_per_second_per_device; give a run that logged its rate")
     # The first row includes one-off work, such as compiling and filling caches.

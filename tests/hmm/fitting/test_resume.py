@@ -54,6 +54,9 @@ def test_a_resumed_fit_starts_at_the_newest_checkpoint(tmp_path):
     fit(settings=replace(SHORT, max_epochs=6, save_every=2), checkpoint_dir=tmp_path)
     # A later state left by hand, as if of epoch 6: it has to be what goes on.
     HMM(**GUESS.tables()).save_pretrained(tmp_path / "epoch-6" / "hmm")
+    with pytest.raises(InputError, match=r"epoch-6/hmm/.*SHA-256 is .*; delete .*epoch-6 to continue from the"):
+        fit(settings=replace(SHORT, max_epochs=7, save_every=2), checkpoint_dir=tmp_path)
+    (tmp_path / "epoch-6" / "digests.json").unlink()
     found = fit(settings=replace(SHORT, max_epochs=7, save_every=2), checkpoint_dir=tmp_path)
     assert found.hmm == fit(settings=replace(SHORT, max_epochs=1), initial=GUESS).hmm
 
@@ -118,6 +121,7 @@ def test_stochastic_em_resumes_with_its_statistics_to_the_last_bit(tmp_path):
     assert found.hmm == undisturbed.hmm
     assert [row["updates"] for row in found.history] == [row["updates"] for row in undisturbed.history]
     (tmp_path / "epoch-3" / "statistics.safetensors").unlink()
+    (tmp_path / "epoch-3" / "digests.json").unlink()
     for name in ("epoch-4", "epoch-6"):
         shutil.rmtree(tmp_path / name)
     assert fit(settings=ONLINE, checkpoint_dir=tmp_path).hmm != undisturbed.hmm

@@ -45,6 +45,5 @@ def test_a_writer_killed_at_any_file_operation_ends_with_the_same_bytes(killed):
     steps = list(zip(rows[::3], rows[1::3], strict=False))
     assert sum(kill["killed"] for _, kill in steps) > 100
     for before, kill in steps:
-        assert kill["left"] in (before["before"], whole[0], {})
-    # Between two renames a stream that is replaced is not there.
-    assert sum(kill["left"] == {} != before["before"] for before, kill in steps) == 1
+        kill["left"].pop("a/.replaced", None)  # a mark of a stream that is about to be replaced
+        assert kill["left"] in (before["before"], whole[0])

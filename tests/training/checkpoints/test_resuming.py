@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+import tiny_runs
 from tiny_runs import conversations
 from transformers import LlamaForCausalLM, TrainerCallback, default_data_collator
 
@@ -130,6 +131,26 @@ def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_anot
     assert trained_rows(tmp_path) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
     saved = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path, tmp_path / "checkpoint-8")]
     assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("rows", [12, 14])
+@pytest.mark.parametrize("length", [{"max_steps": 7}, {"max_steps": -1, "num_train_epochs": 2}], ids=str)
+def test_rows_that_are_read_several_times_come_in_the_same_order_after_resuming(tmp_path, rows, length):
+    def run(name, stop=None):
+        given = {"global_batch_size": 4, "log_indices": True, "save_strategy": "steps", "save_steps": 100, **length}
+        trainer = tiny_runs.trainer(tmp_path / name, rows=tiny_runs.random_rows(rows), **given)
+        if stop is not None:
+            trainer.add_callback(StopAfter(stop))
+        train_and_save(trainer, settings={}, data={"rows": rows})
+
+    run("whole")
+    run("stopped", stop=2)
+    run("stopped", stop=5)
+    run("stopped")
+    (tmp_path / "stopped" / "summary.json").unlink()  # as if killed after the last checkpoint
+    run("stopped")
+    assert trained_rows(tmp_path / "stopped") == trained_rows(tmp_path / "whole")
+    assert trained_rows(tmp_path / "whole")[-1][-1] < rows - 1 or "num_train_epochs" in length
 
 
 def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_accepted(tmp_path):

@@ -1,0 +1,274 @@
+"""A program that kills writers at random moments: `killed_writers.py FOLDER KIND KILLS SEED`.
+
+Each writer is a fork that is killed after a random part of the time that it needs, and started again on the same
+folder, or on a new one once it was whole. After each kill a reader looks, which must find what was there before or the
+new content, whole. At the end everything must be as an undisturbed writer leaves it, with no file beside it. Prints
+the counts as JSON.
+"""
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from hmm_datasets.digests import write_digests
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import atomic_folder, write_json, write_jsonl, written_together
+from hmm_datasets.report.pairing import Run, read_report
+from hmm_datasets.sweep.cell_folder import CellState, prepare
+from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.text.stream import TokenStream, write_tokens
+from hmm_datasets.text.tokenizers.words import WordCorpus, build_word_corpus
+
+VOLATILE = re.compile("second|time|digest")
+
+RECORDS = {
+    *("digests.json", "run.json", "plan.json", "summary.json", "events.jsonl", "README.md", "trainer_state.json"),
+}
+
+
+class Kind:
+    """A writer: `old` makes what is replaced, `write` may be killed and repeated, `read` finds what is there."""
+
+    def old(self, folder: Path) -> None:
+        """Nothing by default: the folder is new."""
+
+    def write(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def read(self, folder: Path) -> object:
+        raise NotImplementedError
+
+
+class Folder(Kind):
+    def old(self, folder, version="old"):
+        with atomic_folder(folder / "model") as temporary:
+            for number in range(8):
+                (temporary / str(number)).write_text(version)
+
+    def write(self, folder):
+        self.old(folder, "new")
+
+    def read(self, folder):
+        (version,) = {path.read_text() for path in (folder / "model").iterdir()}
+        return version
+
+
+class Evaluation(Kind):
+    def old(self, folder, version="old"):
+        with written_together(folder / "evaluation") as temporary:
+            (temporary / "items").mkdir()
+            write_jsonl(temporary / "items" / "text.jsonl", [{"version": version}] * 100)
+            write_json(temporary / "report.json", {"model": {"name": version}})
+            write_digests(temporary, into=folder / "evaluation")
+
+    def write(self, folder):
+        self.old(folder, "new")
+
+    def read(self, folder):
+        report = read_report(folder / "evaluation")
+        (version,) = {row["version"] for row in Run("a", folder / "evaluation", report).items("text")}
+        assert version == report["model"]["name"]
+        return version
+
+
+class Words(Kind):
+    def old(self, folder, text="The cat sat. The dog ran."):
+        build_word_corpus([text] * 9, k=5, test_fraction=0).save(folder / "words", overwrite=True)
+
+    def write(self, folder):
+        self.old(folder, "The mat sat. The cat ran.")
+
+    def read(self, folder):
+        return WordCorpus.load(folder / "words").vocabulary
+
+
+class Tokens(Kind):
+    def old(self, folder, count=20):
+        documents = ((number * number + np.arange(300 + number)) % 997 for number in range(count))
+        settings = {"vocab_size": 1000, "eos_id": 999, "tokenizer_hash": "none", "corpus": "numbers"}
+        write_tokens(documents, folder / "stream", shard_tokens=5000, overwrite=True, **settings)
+
+    def write(self, folder):
+        self.old(folder, 120)
+
+    def read(self, folder):
+        stream = TokenStream(folder / "stream", verify=False)
+        assert not list(stream.problems())
+        return stream.index.num_documents
+
+
+class Fit(Kind):
+    def old(self, folder):
+        import hmm_datasets.hmm.fitting.fit  # noqa: F401, so that the forks need not
+
+    def write(self, folder):
+        from hmm_datasets.hmm.fitting.fit import fit_hmm
+        from hmm_datasets.hmm.fitting.settings import FitSettings
+
+        tokens = np.random.default_rng(0).integers(0, 4, (40, 20))
+        settings = FitSettings(num_states=3, max_epochs=6, tolerance=0, save_every=1, batch_size=10, update_every=2)
+        fit_hmm(tokens, settings, checkpoint_dir=folder / "fit", show_progress=False)
+
+    def read(self, folder):
+        from hmm_datasets.digests import digest_problems
+        from hmm_datasets.hmm.fitting.state import newest_checkpoint
+
+        newest = newest_checkpoint(folder / "fit") if (folder / "fit").is_dir() else None
+        assert newest is None or not digest_problems(newest)
+        return None if newest is None else newest.name
+
+
+class Saving(Kind):
+    """A run that saves a checkpoint after each of its steps."""
+
+    def old(self, folder):
+        import tiny_runs  # noqa: F401, so that the forks need not
+
+        import hmm_datasets.training.run  # noqa: F401
+
+    def write(self, folder):
+        from tiny_runs import trainer
+
+        from hmm_datasets.training.run import train_and_save
+
+        training = trainer(folder / "run", save_strategy="steps", save_steps=1, disable_tqdm=True)
+        train_and_save(training, settings={}, data={"rows": 200})
+
+    def read(self, folder):
+        from hmm_datasets.digests import digest_problems
+        from hmm_datasets.training.checkpoints.inspection import list_checkpoints
+
+        found = list_checkpoints(folder / "run") if (folder / "run").is_dir() else []
+        for one in found:
+            assert one.ok, one.problems
+            assert not digest_problems(one.folder)
+        return max((one.step for one in found), default=None)
+
+
+class Sweep(Kind):
+    """The folders and states of the cells, without their commands."""
+
+    def _sweep(self, folder):
+        path = folder.parent / "sweep.yaml"
+        path.write_text(
+            f"recipe: fit\noutput_dir: {folder}/sweep\nsettings: {{tokens: x}}\ngrid: {{seed: [0, 1, 2]}}\n"
+        )
+        return read_sweep(path)
+
+    def write(self, folder):
+        for cell, state in zip(self._sweep(folder).cells, prepare(self._sweep(folder)).values(), strict=True):
+            for state.state in ("running", "finished"):
+                state.write(cell.folder)
+
+    def read(self, folder):
+        cells = [cell.folder for cell in self._sweep(folder).cells if (cell.folder / "cell.json").exists()]
+        return [CellState.read(one).state for one in cells]
+
+
+KINDS = {
+    "folder": Folder(),
+    "evaluation": Evaluation(),
+    "words": Words(),
+    "tokenization": Tokens(),
+    "fit": Fit(),
+    "saving": Saving(),
+    "sweep": Sweep(),
+}
+
+
+def in_child(work) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 1)
+                work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digests of all files; of records without times, of pickles only that they are there."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+        if path.name in RECORDS or path.suffix in (".pt", ".pth", ".bin"):
+            content = b""
+        elif path.suffix == ".yaml":
+            content = content.replace(str(folder).encode(), b"")
+        elif path.suffix in (".json", ".jsonl"):
+            content = _without_times(content.decode().replace(str(folder), ""))
+        found[name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def _without_times(text: str) -> bytes:
+    def strip(value):
+        if isinstance(value, dict):
+            return {name: strip(inner) for name, inner in value.items() if not VOLATILE.search(name)}
+        return [strip(inner) for inner in value] if isinstance(value, list) else value
+
+    try:
+        return json.dumps(strip(json.loads(text))).encode()
+    except ValueError:
+        return json.dumps([strip(json.loads(line)) for line in text.splitlines()]).encode()
+
+
+def main(root: Path, name: str, kills: int, seed: int) -> Counter:
+    kind, moments, counts = KINDS[name], random.Random(seed), Counter()
+    folder = root / "whole"
+    folder.mkdir(parents=True)
+    kind.old(folder)
+    before = kind.read(folder)
+    began = time.monotonic()
+    assert ended(in_child(lambda: kind.write(folder))) == 0
+    seconds, after, whole = time.monotonic() - began, kind.read(folder), contents(folder)
+    number, folder = 0, None
+    while counts["killed"] < kills:
+        if folder is None:
+            number, folder = number + 1, root / "kills"
+            folder.mkdir()
+            kind.old(folder)
+        child = in_child(lambda folder=folder: kind.write(folder))
+        time.sleep(moments.uniform(0, seconds))
+        os.kill(child, signal.SIGKILL)
+        was_killed = ended(child) == -signal.SIGKILL
+        counts["killed"] += was_killed
+        try:
+            found = kind.read(folder)
+            counts["new content" if found == after else "old content" if found == before else "part of the way"] += 1
+        except (InputError, AssertionError, ValueError) as error:
+            counts[f"LOST: {type(error).__name__}: {error}"[:300]] += 1
+        if not was_killed or found == after or counts["killed"] >= kills:
+            code = ended(in_child(lambda folder=folder: kind.write(folder)))
+            counts["not finished afterwards"] += code != 0
+            left = contents(folder)
+            counts["other result"] += {n: left.get(n) for n in whole} != whole
+            for one in left.keys() - whole.keys():
+                counts["left behind"] += 1
+                print(one, file=sys.stderr)
+            counts["finished"] += 1
+            shutil.rmtree(folder)
+            folder = None
+    return counts
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

@@ -1,0 +1,269 @@
+"""Folders that are replaced while processes are killed, slow, or many."""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hmm_datasets import files
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import (
+    append_jsonl,
+    atomic_file,
+    atomic_folder,
+    read_jsonl,
+    read_log,
+    restored,
+    written_together,
+)
+from hmm_datasets.text.stream import TokenStream, check_replaceable, write_tokens
+from hmm_datasets.text.stream.index import read_index
+
+_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir"}
+
+
+def in_child(work) -> int:
+    """Do work in a fork; the signal that ended it, or its exit code as a negative number."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
+
+
+def killed_at(point: int, work) -> bool:
+    """Do work in a fork that is killed at its file operation of this number, if it has so many."""
+
+    def counted():
+        passed = 0
+
+        def count(event: str, _arguments: tuple) -> None:
+            nonlocal passed
+            passed += event in _OPERATIONS
+            if event in _OPERATIONS and passed == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        work()
+
+    ended = in_child(counted)
+    assert ended in (0, signal.SIGKILL)
+    return ended == signal.SIGKILL
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def renames(request, monkeypatch):
+    """Both ways to replace a folder."""
+    if request.param == "two renames":
+        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    return request.param
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_folder(folder: Path, version: str) -> None:
+    with atomic_folder(folder) as temporary:
+        for name in ("a", "b"):
+            (temporary / name).write_text(version)
+
+
+def write_evaluation(folder: Path, version: str) -> None:
+    with written_together(folder) as temporary:
+        (temporary / "items").mkdir()
+        (temporary / "items" / f"{version}.txt").write_text(version)
+        (temporary / "report").write_text(version)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("write", [write_folder, write_evaluation])
+def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(tmp_path, renames, write):
+    point, kills = 1, 0
+    write(tmp_path / "model" / "old", "old")
+    write(tmp_path / "model" / "new", "new")
+    old, new = contents(tmp_path / "model" / "old"), contents(tmp_path / "model" / "new")
+    while True:
+        folder = tmp_path / str(point) / "run"
+        assert in_child(lambda folder=folder: write(folder, "old")) == 0
+        if not killed_at(point, lambda folder=folder: write(folder, "new")):
+            break
+        if write is write_folder and renames == "exchange":
+            assert contents(folder) in (old, new), "whoever looks, at any time"
+        # What a reader finds, who knows of no replacement, in another process.
+        assert in_child(lambda folder=folder: restored(folder)) == 0
+        visible = {name: text for name, text in contents(folder).items() if not name.startswith(".")}
+        assert visible in (old, new)
+        assert in_child(lambda folder=folder: write(folder, "new")) == 0
+        assert contents(folder) == new
+        assert os.listdir(folder.parent) == ["run"], "nothing is left behind"
+        kills, point = kills + 1, point + 1
+    assert kills > 10
+
+
+def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    write_folder(tmp_path / "run", "old")
+
+    def slow():
+        rename = os.rename
+
+        def wait(first, second):
+            rename(first, second)
+            if ".old." in str(second):
+                time.sleep(1)
+
+        os.rename = wait
+        write_folder(tmp_path / "run", "new")
+
+    child = os.fork()
+    if child == 0:
+        slow()
+        os._exit(0)
+    while (tmp_path / "run").exists():
+        time.sleep(0.001)
+    # The reader's patience ends first: it gets the old folder, and the writer replaces that as well.
+    assert contents(restored(tmp_path / "run")) == {"a": "old", "b": "old"}
+    assert os.waitpid(child, 0)[1] == 0
+    assert contents(tmp_path / "run") == {"a": "new", "b": "new"}
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_folder_that_appeared_meanwhile_is_not_replaced_without_being_asked(tmp_path):
+    def write():
+        with atomic_folder(tmp_path / "a", replace=False) as temporary:
+            (temporary / "mine").touch()
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "theirs").touch()
+
+    with pytest.raises(InputError, match="exists already"):
+        write()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]
+    (tmp_path / "file").write_text("weeks of work")
+    with pytest.raises(InputError, match="is a file"), atomic_folder(tmp_path / "file"):
+        pass
+    assert (tmp_path / "file").read_text() == "weeks of work"
+
+
+def test_temporary_files_of_running_processes_stay_and_those_of_ended_ones_go(tmp_path):
+    def abandon():
+        with atomic_file(tmp_path / "abandoned"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(abandon) == signal.SIGKILL
+    foreign = tmp_path / ".b.new.00000000-1-1-00000000"
+    foreign.touch()
+    (tmp_path / ".mine").touch()
+    (tmp_path / ".vimrc.new.txt").touch()
+    with atomic_file(tmp_path / "a") as temporary:
+        assert in_child(lambda: write_folder(tmp_path / "run", "new")) == 0
+        found = set(os.listdir(tmp_path))
+        assert found == {".mine", ".vimrc.new.txt", "run", foreign.name, temporary.name}
+
+
+def test_names_of_the_greatest_length_can_be_written(tmp_path):
+    name = "ä" * 127
+    with atomic_file(tmp_path / name) as temporary:
+        temporary.write_text("whole")
+    write_folder(tmp_path / name[1:], "whole")
+    write_folder(tmp_path / name[1:], "again")
+    assert sorted(os.listdir(tmp_path)) == sorted([name, name[1:]])
+
+
+# Writers
+
+
+STREAM = {"vocab_size": 8, "eos_id": 0, "tokenizer_hash": "", "corpus": "two"}
+
+
+def test_a_second_writer_without_overwrite_leaves_the_stream(tmp_path):
+    def second():
+        write_tokens([[7]], tmp_path / "a", **STREAM)
+
+    def documents(first):
+        yield [5, 6]
+        ended.append(os.fork())
+        if ended[-1] == 0:  # begins while the first one writes, and gets the lock when it is done
+            try:
+                second()
+            except InputError as error:
+                os._exit(0 if "exists already" in str(error) else 2)
+            os._exit(1)
+        time.sleep(0.5)
+
+    ended = []
+    write_tokens(documents, tmp_path / "a", **STREAM)
+    assert os.waitstatus_to_exitcode(os.waitpid(ended[0], 0)[1]) == 0
+    assert TokenStream(tmp_path / "a").read(0, 3).tolist() == [5, 6, 0]
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_stream_that_was_moved_out_of_the_way_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    write_tokens([[5, 6]], tmp_path / "a", **STREAM)
+
+    def write():
+        rename = os.rename
+
+        def kill(first, second):
+            rename(first, second)
+            if ".old." in str(second):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.rename = kill
+        write_tokens([[7]], tmp_path / "a", overwrite=True, **STREAM)
+
+    assert in_child(write) == signal.SIGKILL
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(InputError, match="exists already"):
+        check_replaceable(tmp_path / "a", "index.json", overwrite=False)
+    assert read_index(tmp_path / "a").num_tokens == 3
+
+
+# Lines
+
+
+def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append_jsonl(path, {"n": 1})
+    before = path.read_bytes()
+
+    def fill():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, len(before) + 5))
+        try:
+            append_jsonl(path, {"n": 2, "text": "long" * 10})
+        except OSError:
+            os._exit(3)
+
+    assert in_child(fill) == -3
+    assert path.read_bytes() == before
+    append_jsonl(path, {"n": 3})
+    assert read_log(path) == read_jsonl(path) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_torn_line_is_ended_skipped_and_named_once(tmp_path, caplog):
+    path = tmp_path / "events.jsonl"
+    append_jsonl(path, {"n": 1})
+    with path.open("ab") as file:
+        file.write('{"n": 2, "text": "ä'.encode()[:-1])
+    append_jsonl(path, {"n": 3})
+    append_jsonl(path, {"n": 4})
+    for _ in range(2):
+        assert read_log(path) == [{"n": 1}, {"n": 3}, {"n": 4}]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{path}:2: not JSON (")
+    path.write_text('5\n{"n": 6}\n[7]\n')
+    assert read_log(path) == [{"n": 6}]
+    with pytest.raises(InputError, match=":1: expected an object, found int"):
+        read_jsonl(path)
