@@ -19,7 +19,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # time; not more than four, since each starts processes of its own. numba's threads are torch's too, once apricot (of
 # pomegranate) is imported: more than one to a process, and small products wait.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else 4))')
-PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=60 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test test-newest lint dist docs notebooks gpu install
 

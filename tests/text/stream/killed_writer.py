@@ -1,8 +1,9 @@
-"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER times|points`.
+"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER KILLS|points`.
 
-`times`: 20 times at random moments, going on with the same stream until it is whole, then with the next. `points`: at
-every file operation and every document of a small stream in turn. Prints, as JSON, one row for each kill, and for each
-stream that became whole the digests of its files. Nothing is imported but what writes, so that a child is a fork.
+A number: so many times at random moments, going on with the same stream until it is whole, then with the next.
+`points`: at every file operation and every document of a small stream in turn. Prints, as JSON, one row for each kill,
+and for each stream that became whole the digests of its files. Nothing is imported but what writes, so that a child
+is a fork.
 """
 
 import hashlib
@@ -136,8 +137,8 @@ def report(row: dict) -> None:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) / "stream" / "a"
-    if sys.argv[2] == "times":
-        kill_at_random_times(target, kills=20, seed=4)
-    else:
+    if sys.argv[2] == "points":
         kill_at_every_point(target, overwrite=False)
         kill_at_every_point(target, overwrite=True)
+    else:
+        kill_at_random_times(target, kills=int(sys.argv[2]), seed=4)
