@@ -123,22 +123,22 @@ def core_files(only: str) -> list[str]:
     return [str(file.relative_to(package)) for file in files if only in str(file)]
 
 
-def tests_of(path: str) -> list[list[str]]:
+def tests_of(path: str, root: Path) -> list[list[str]]:
     """Arguments of pytest for the tests of a file, the likeliest to notice a mutant first."""
     stem, package = Path(path).stem, Path("hmm_datasets", path).with_suffix("")
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = sorted((root / "tests").rglob("test_*.py"))
     named = [file for file in files if file.stem in (f"test_{stem}", f"test_{stem.replace('fused_', '')}")]
-    named.append(ROOT / "hmm_datasets" / path)  # its examples
-    folder = ROOT / "tests" / Path(path).parent
+    named.append(root / "hmm_datasets" / path)  # its examples
+    folder = root / "tests" / Path(path).parent
     near = [file for file in files if file.parent == folder]
     parents = {".".join(package.parts[:n]) for n in range(3, len(package.parts) + 1)} or {".".join(package.parts)}
     words = re.compile("|".join(rf"{re.escape(name)}\b" for name in sorted(parents)))
     users = [file for file in files if words.search(file.read_text())]
     if path.startswith("hmm/"):
-        users.insert(0, ROOT / "tests" / "hmm" / "test_differential.py")
+        users.insert(0, root / "tests" / "hmm" / "test_differential.py")
     stages, seen = [], set()
     for chosen, marks in ((named, QUICK), (near, QUICK), (users, QUICK), ([*named, *near, *users], "launch")):
-        new = [str(file.relative_to(ROOT)) for file in dict.fromkeys(chosen) if (file, marks) not in seen]
+        new = [str(file.relative_to(root)) for file in dict.fromkeys(chosen) if (file, marks) not in seen]
         seen |= {(file, marks) for file in chosen}
         if new:
             stages.append(["-m", marks, *new])
@@ -150,31 +150,38 @@ def fate(mutant: Mutant, copy: Path) -> tuple[str, float]:
     began, file = time.monotonic(), copy / "hmm_datasets" / mutant.path
     source = file.read_text()
     file.write_text(source[: mutant.begin] + mutant.new + source[mutant.end :])
-    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment = {}
     if "numba" in source:  # which keeps what it compiled from other files as it was
         environment["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="numba-", dir=copy)
     try:
-        for stage in tests_of(mutant.path):
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *stage]
-            with subprocess.Popen(
-                command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                start_new_session=True,
-            ) as tests:  # fmt: skip
-                try:
-                    printed, _ = tests.communicate(timeout=LIMIT)
-                except subprocess.TimeoutExpired:
-                    printed = None
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(tests.pid, signal.SIGKILL)  # and what it may have left behind
-            if printed is None:
-                return "killed: no end", time.monotonic() - began
-            if tests.returncode not in (0, 5):  # 5: no test was chosen
-                failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
-                return f"killed: {(failed or ['at import'])[0]}", time.monotonic() - began
+        for stage in tests_of(mutant.path, copy):
+            failed = failures(copy, ["-x", *stage], environment)
+            if failed:
+                return f"killed: {failed[0]}", time.monotonic() - began
         return "survived", time.monotonic() - began
     finally:
         file.write_text(source)
         shutil.rmtree(environment.get("NUMBA_CACHE_DIR", copy / "none"), ignore_errors=True)
+
+
+def failures(copy: Path, arguments: list[str], environment: dict[str, str], limit: float | None = LIMIT) -> list[str]:
+    """The tests that failed in a copy of the tree."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=copy, env=variables | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    ) as tests:  # fmt: skip
+        try:
+            printed, _ = tests.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return ["no end"]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tests.pid, signal.SIGKILL)  # and what it may have left behind
+    if tests.returncode in (0, 5):  # 5: no test was chosen
+        return []
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.MULTILINE) or ["at import"]
 
 
 def main() -> None:
@@ -213,6 +220,9 @@ def main() -> None:
                 table.write(json.dumps(rows[-1]) + "\n")
                 table.flush()
                 print(f"{len(rows)}/{len(chosen)}  {rows[-1]['fate']:60.60}  {rows[-1]['mutant']}", flush=True)
+        killers = {row["fate"].removeprefix("killed: ") for row in rows if ".py::" in row["fate"]}
+        for name in failures(copies.get(), sorted(killers), {}, None) if killers else ():
+            print(f"not a fault that was noticed, since it fails on the unchanged tree too: {name}")
     for area, names in CORE.items():
         own = [row["fate"] != "survived" for row in rows if row["mutant"].startswith(names)]
         print(f"{area:10} {sum(own)} of {len(own)} killed")

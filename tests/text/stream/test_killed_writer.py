@@ -29,9 +29,8 @@ def test_a_writer_killed_at_random_moments_ends_with_the_bytes_of_an_undisturbed
     assert len(kills) == number
     assert len(undisturbed["whole"]) == 2 * 13 + 1
     assert all(digests == undisturbed["whole"] for digests in whole)
-    # They fell before the first shard, between shards and within one, and none set a stream back.
-    assert min(row["shards"] for row in kills) == 0 < max(row["shards"] for row in kills)
-    assert any(name.endswith(".part") for row in kills for name in row["files"])
+    # They found streams that had begun, and none set one back. That every place is met is the next test's claim.
+    assert any(row["files"] for row in kills)
     for before, after in pairwise(rows):
         if "killed" in before and "killed" in after:
             assert after["shards"] >= before["shards"]
