@@ -163,6 +163,21 @@ def atomic_folder(path: str | os.PathLike, *, replace: bool = True) -> Generator
         put_folder(temporary, path, replace=replace)
 
 
+@contextlib.contextmanager
+def scratch_folder(path: str | os.PathLike) -> Generator[Path]:
+    """A context that gives an empty hidden folder on the disk of `path`, beside it, and deletes it at the end.
+
+    If the process is killed, the next one that writes into the folder of `path` deletes it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _tidy(path.parent)
+    temporary = _temporary(path, "new")
+    temporary.mkdir()
+    with unfinished(temporary):
+        yield temporary
+
+
 def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: bool = True) -> None:
     """Rename a folder. What was at `target` is deleted, unless another process removed it first.
 

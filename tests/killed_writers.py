@@ -176,6 +176,34 @@ class Sweep(Kind):
         return [CellState.read(one).state for one in cells]
 
 
+class Supervised(Kind):
+    """`hmm-datasets supervise` of a program of six steps, which is killed by itself in two of them."""
+
+    def _seen(self, folder):
+        return folder.parent / f"{folder.name}-events.json"
+
+    def old(self, folder):
+        self._seen(folder).write_text("[]")
+
+    def write(self, folder):
+        program = Path(__file__).with_name("supervised_steps.py")
+        flags = ("--first-delay", "0.05", "--max-delay", "0.1", "--output-dir", folder / "run")
+        command = (sys.executable, "-m", "hmm_datasets.cli", "supervise", *flags, "--", sys.executable, program)
+        os.execv(sys.executable, [str(word) for word in (*command, folder / "run")])
+
+    def read(self, folder):
+        """The newest checkpoint; the log of events may only grow."""
+        from hmm_datasets.events import read_events
+
+        before, events = json.loads(self._seen(folder).read_text()), read_events(folder / "run")
+        assert events[: len(before)] == before
+        self._seen(folder).write_text(json.dumps(events))
+        steps = [int(path.name.removeprefix("checkpoint-")) for path in (folder / "run").glob("checkpoint-*")]
+        for step in steps:
+            assert (folder / "run" / f"checkpoint-{step}" / "weights").read_text() == str(step) * 1000
+        return max(steps, default=None)
+
+
 KINDS = {
     "folder": Folder(),
     "evaluation": Evaluation(),
@@ -184,6 +212,7 @@ KINDS = {
     "fit": Fit(),
     "saving": Saving(),
     "sweep": Sweep(),
+    "supervise": Supervised(),
 }
 
 

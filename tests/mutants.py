@@ -5,8 +5,9 @@
 
 A mutant is one change of one expression or statement: a comparison or an operator becomes its neighbour, a number one
 more, a condition its opposite, a statement nothing. It is killed if a test fails or takes too long. The tests named
-after the module are run first, then all quick tests that import it, then those that start programs. Every mutant has
-its line in the table that is written, and a second run with the same table continues it.
+after the module are run first, then the quick ones beside them, then all quick tests that import it, then those that
+start programs: four stages, of which `--stages` takes the first, since most mutants die early and survivors take long.
+Every mutant has its line in the table that is written, and a second run with the same table continues it.
 """
 
 import argparse
@@ -124,7 +125,7 @@ def core_files(only: str) -> list[str]:
 
 
 def tests_of(path: str, root: Path) -> list[list[str]]:
-    """Arguments of pytest for the tests of a file, the likeliest to notice a mutant first."""
+    """Arguments of pytest for the tests of a file in four stages, the likeliest to notice a mutant first."""
     stem, package = Path(path).stem, Path("hmm_datasets", path).with_suffix("")
     files = sorted((root / "tests").rglob("test_*.py"))
     named = [file for file in files if file.stem in (f"test_{stem}", f"test_{stem.replace('fused_', '')}")]
@@ -140,13 +141,12 @@ def tests_of(path: str, root: Path) -> list[list[str]]:
     for chosen, marks in ((named, QUICK), (near, QUICK), (users, QUICK), ([*named, *near, *users], "launch")):
         new = [str(file.relative_to(root)) for file in dict.fromkeys(chosen) if (file, marks) not in seen]
         seen |= {(file, marks) for file in chosen}
-        if new:
-            stages.append(["-m", marks, *new])
+        stages.append(["-m", marks, *new])
     return stages
 
 
-def fate(mutant: Mutant, copy: Path) -> tuple[str, float]:
-    """What the tests say of a mutant in a copy of the tree: the test that failed, or `survived`; and the seconds."""
+def fate(mutant: Mutant, copy: Path, stages: slice) -> tuple[str, float]:
+    """What tests say of a mutant in a copy of the tree: the one that failed, or `survived`; and the seconds."""
     began, file = time.monotonic(), copy / "hmm_datasets" / mutant.path
     source = file.read_text()
     file.write_text(source[: mutant.begin] + mutant.new + source[mutant.end :])
@@ -154,8 +154,8 @@ def fate(mutant: Mutant, copy: Path) -> tuple[str, float]:
     if "numba" in source:  # which keeps what it compiled from other files as it was
         environment["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="numba-", dir=copy)
     try:
-        for stage in tests_of(mutant.path, copy):
-            failed = failures(copy, ["-x", *stage], environment)
+        for stage in tests_of(mutant.path, copy)[stages]:
+            failed = failures(copy, ["-x", *stage], environment) if len(stage) > 2 else []
             if failed:
                 return f"killed: {failed[0]}", time.monotonic() - began
         return "survived", time.monotonic() - began
@@ -190,13 +190,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of the path of a file")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--stages", type=int, default=4, help="how far a mutant is followed, 1 to 4; default 4")
     parser.add_argument("--output", type=Path, default=Path("outputs/mutants.jsonl"))
     asked = parser.parse_args()
     everything = [mutant for path in core_files(asked.only) for mutant in mutants_of(path)]
     chosen = random.Random(asked.seed).sample(everything, min(asked.count, len(everything)))
     asked.output.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in asked.output.read_text().splitlines()] if asked.output.exists() else []
-    known = {row["mutant"] for row in rows}
+    lines = asked.output.read_text().splitlines() if asked.output.exists() else []
+    rows = {row["mutant"]: row for row in map(json.loads, lines)}
     print(f"{len(chosen)} of {len(everything):,} mutants of {len(core_files(asked.only))} files", flush=True)
     with tempfile.TemporaryDirectory() as scratch, asked.output.open("a") as table:
         copies: queue.Queue[Path] = queue.Queue()
@@ -205,30 +206,36 @@ def main() -> None:
                 Path(shutil.copytree(ROOT, Path(scratch, str(job)), ignore=shutil.ignore_patterns(".*", "outputs")))
             )
 
-        def run(mutant: Mutant) -> dict[str, object]:
+        def done_stages(mutant: Mutant) -> int:
+            row = rows.get(str(mutant), {"fate": "survived", "stages": 0})
+            return row["stages"] if row["fate"] == "survived" else 4
+
+        def run(mutant: Mutant) -> dict:
             copy = copies.get()
             try:
-                result, seconds = fate(mutant, copy)
+                result, seconds = fate(mutant, copy, slice(done_stages(mutant), asked.stages))
             finally:
                 copies.put(copy)
-            return {"mutant": str(mutant), "fate": result, "seconds": round(seconds, 1)}
+            return {"mutant": str(mutant), "fate": result, "stages": asked.stages, "seconds": round(seconds, 1)}
 
         with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
-            new = [pool.submit(run, mutant) for mutant in chosen if str(mutant) not in known]
-            for done in concurrent.futures.as_completed(new):
-                rows.append(done.result())
-                table.write(json.dumps(rows[-1]) + "\n")
+            new = [pool.submit(run, mutant) for mutant in chosen if done_stages(mutant) < asked.stages]
+            for number, done in enumerate(concurrent.futures.as_completed(new), start=1):
+                row = done.result()
+                rows[row["mutant"]] = row
+                table.write(json.dumps(row) + "\n")
                 table.flush()
-                print(f"{len(rows)}/{len(chosen)}  {rows[-1]['fate']:60.60}  {rows[-1]['mutant']}", flush=True)
-        killers = {row["fate"].removeprefix("killed: ") for row in rows if ".py::" in row["fate"]}
+                print(f"{number}/{len(new)}  {row['fate']:60.60}  {row['mutant']}", flush=True)
+        found = [rows[str(mutant)] for mutant in chosen]
+        killers = {row["fate"].removeprefix("killed: ") for row in found if ".py::" in row["fate"]}
         for name in failures(copies.get(), sorted(killers), {}, None) if killers else ():
             print(f"not a fault that was noticed, since it fails on the unchanged tree too: {name}")
     for area, names in CORE.items():
-        own = [row["fate"] != "survived" for row in rows if row["mutant"].startswith(names)]
+        own = [row["fate"] != "survived" for row in found if row["mutant"].startswith(names)]
         print(f"{area:10} {sum(own)} of {len(own)} killed")
-    killed = sum(row["fate"] != "survived" for row in rows)
-    print(f"{'all':10} {killed} of {len(rows)} killed ({killed / max(len(rows), 1):.0%}); survivors:")
-    print("\n".join(f"  {row['mutant']}" for row in rows if row["fate"] == "survived"))
+    killed = sum(row["fate"] != "survived" for row in found)
+    print(f"{'all':10} {killed} of {len(found)} killed ({killed / max(len(found), 1):.0%}); survivors:")
+    print("\n".join(f"  {row['mutant']}" for row in found if row["fate"] == "survived"))
 
 
 if __name__ == "__main__":

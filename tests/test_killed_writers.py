@@ -11,7 +11,9 @@ PROGRAM = Path(__file__).with_name("killed_writers.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep"])
+@pytest.mark.parametrize(
+    "kind", ["folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep", "supervise"]
+)
 def test_a_hundred_kills_at_random_moments_lose_nothing_and_leave_nothing(kind, tmp_path, child_environment):
     paths = [child_environment.get("PYTHONPATH", ""), str(PROGRAM.parent / "training")]
     environment = child_environment | {"PYTHONPATH": ":".join(filter(None, paths))}

@@ -8,17 +8,17 @@ verified.
 TensorBoard's files, whose names contain the host name, are pushed under names without it.
 """
 
-import contextlib
+import hashlib
+import json
 import os
-import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ..credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
-from ..digests import DIGESTS_NAME, file_digest
+from ..digests import DIGESTS_NAME
 from ..errors import InputError
-from ..files import inside, read_json, write_json
+from ..files import inside, read_json
 from .redaction import Redaction, is_events
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
@@ -77,9 +77,8 @@ def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str,
     return chosen
 
 
-@contextlib.contextmanager
-def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -> Generator[dict[str, Path]]:
-    """A context that gives the files to push: temporary copies replace those that name this machine.
+def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -> dict[str, Path | bytes]:
+    """What is pushed: the files, and in place of those that name this machine what is left of them without that.
 
     Args:
         files (mapping from `str` to `Path`): paths in the repository, and the files.
@@ -97,36 +96,27 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
                 f"from {name}, or move the file out of the folder, and revoke the token if others could read it"
             )
     redaction = Redaction(Path(folder))
-    with tempfile.TemporaryDirectory(prefix="hmm-datasets-push-") as scratch:
-        found = dict(files)
-        for number, (name, path) in enumerate(files.items()):
-            if is_events(name):
-                found[name] = Path(scratch, str(number))
-                found[name].write_bytes(redaction.cleaned_events(path))
-                continue
-            text = redaction.cleaned(path)
-            if text is not None:
-                found[name] = Path(scratch, f"{number}{path.suffix}")
-                found[name].write_text(text, encoding="utf-8")
-        for name, path in files.items():
-            if path.name == DIGESTS_NAME:
-                found[name] = _digests_of_copies(name, path, files, found, Path(scratch))
-        yield {redaction.without_hosts(name): path for name, path in found.items()}
+    found: dict[str, Path | bytes] = dict(files)
+    for name, path in files.items():
+        if is_events(name):
+            found[name] = redaction.cleaned_events(path)
+        elif (text := redaction.cleaned(path)) is not None:
+            found[name] = text.encode()
+    for name, path in files.items():
+        if path.name == DIGESTS_NAME:
+            found[name] = _digests_of_pushed(name, path, found)
+    return {redaction.without_hosts(name): content for name, content in found.items()}
 
 
-def _digests_of_copies(
-    name: str, path: Path, files: Mapping[str, Path], found: Mapping[str, Path], scratch: Path
-) -> Path:
-    """A copy of `digests.json` with the digests of the copies that are pushed."""
+def _digests_of_pushed(name: str, path: Path, found: Mapping[str, Path | bytes]) -> bytes:
+    """A `digests.json` with the digests of what is pushed in place of its files."""
     digests = dict(read_json(path)["sha256"])
     folder = name.rpartition("/")[0]
     for entry in digests:
-        path_in_repo = f"{folder}/{entry}" if folder else entry
-        if path_in_repo in found and found[path_in_repo] != files[path_in_repo]:
-            digests[entry] = file_digest(found[path_in_repo])
-    copy = scratch / f"digests-{len(list(scratch.iterdir()))}.json"
-    write_json(copy, {"sha256": digests})
-    return copy
+        content = found.get(f"{folder}/{entry}" if folder else entry)
+        if isinstance(content, bytes):
+            digests[entry] = hashlib.sha256(content).hexdigest()
+    return json.dumps({"sha256": digests}, indent=2).encode() + b"\n"
 
 
 def _is_never_pushed(path: str) -> bool:

@@ -177,19 +177,18 @@ def push_files(
         _check_front_matter(files["README.md"])
     _check_repo(repo_id, repo_type)
     token = token_of(token)
-    with pushable(files, folder, token) as paths:
-        push = _Push(
-            api=HfApi(endpoint=endpoint_of(endpoint), token=token, library_name="hmm-datasets"),
-            repo_id=repo_id,
-            repo_type=repo_type,
-            private=private,
-            message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
-            paths=paths,
-            revision=revision,
-            tag=tag,
-        )
-        with patience(PATIENCE):
-            return push.run()
+    push = _Push(
+        api=HfApi(endpoint=endpoint_of(endpoint), token=token, library_name="hmm-datasets"),
+        repo_id=repo_id,
+        repo_type=repo_type,
+        private=private,
+        message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
+        files=pushable(files, folder, token),
+        revision=revision,
+        tag=tag,
+    )
+    with patience(PATIENCE):
+        return push.run()
 
 
 @dataclass
@@ -201,7 +200,7 @@ class _Push:
     repo_type: RepoType
     private: bool | None
     message: str
-    paths: dict[str, Path]
+    files: dict[str, Path | bytes]
     revision: str | None = None
     tag: str | None = None
     has_xet: bool = True  # until the Hub says otherwise
@@ -253,7 +252,7 @@ class _Push:
                 f"{self.repo_id} exists and is public, but private=True was given; make it private in its settings, "
                 "or choose another name"
             )
-        operations = [CommitOperationAdd(path, file) for path, file in self.paths.items()]
+        operations = [CommitOperationAdd(path, file) for path, file in self.files.items()]
         for group in _groups(operations):
             others = f" and {len(group) - 1:,} other files" if len(group) > 1 else ""
             what = f"upload {group[0].path_in_repo}{others}"
@@ -292,7 +291,7 @@ class _Push:
             where = f"{self.repo_id}: {path} at commit {commit[:8]}"
             if path not in arrived:
                 raise InputError(f"{where} is missing; check whether a .gitignore in the repository excludes it")
-            size, local_size = arrived[path].size, self.paths[path].stat().st_size
+            size, local_size = arrived[path].size, _size(operation)
             lfs = arrived[path].lfs
             if size != local_size:
                 raise InputError(
@@ -379,7 +378,8 @@ def _check_repo(repo_id: str, repo_type: str) -> None:
 
 
 def _size(operation: "CommitOperationAdd") -> int:
-    return os.path.getsize(str(operation.path_or_fileobj))
+    content = operation.path_or_fileobj
+    return len(content) if isinstance(content, bytes) else os.path.getsize(str(content))
 
 
 def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOperationAdd"]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import scratch_folder
 from ..hmm.families.storage import load_source
 from ..hmm.process_names import is_process_name
 from ..hub_download import RepoType
@@ -109,8 +110,8 @@ def push_path(
         result = push_files(files, repo_id, folder=contents.folder, revision=branch, message=message, **target)
         say(_report(result, branch))
         results.append(result)
-    with tempfile.TemporaryDirectory(prefix=".push.", dir=contents.folder.resolve().parent) as scratch:
-        files = {**contents.files, **_made(contents, Path(scratch), repo_id, settings)}
+    with scratch_folder(contents.folder.resolve()) as scratch:
+        files = {**contents.files, **_made(contents, scratch, repo_id, settings)}
         result = push_files(
             files,
             repo_id,

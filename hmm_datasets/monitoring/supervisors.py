@@ -3,7 +3,7 @@
 If a launcher started again while that of another host still ran, it would find the ranks of the start before, and wait
 for them without end. So starts are numbered, and each supervisor writes every second, beside the heartbeats of the
 ranks, whether its command runs and in which start. It begins a start only when no command of an earlier one runs on
-another host. A supervisor that no longer writes does not count.
+another host. A supervisor that no longer writes does not count, and the file of one that was killed is removed.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from pathlib import Path
 from .. import launch_environment
 from ..files import overwrite_json
 from ..heartbeats import FOLDER_NAME
+from ..process_state import machine_id, start_time
 
 _BEAT_EVERY = 1.0  # seconds
 _MAX_STARTS = 1 << 31
@@ -50,6 +51,7 @@ class Presence:
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._others()  # the last one takes away what killed ones have left
         with contextlib.suppress(OSError):
             self._path.unlink()
             self._folder.rmdir()
@@ -93,8 +95,11 @@ class Presence:
             try:
                 content = json.loads(path.read_bytes())
                 beat, runs, number = content["beat"], content["runs"], content["start"]
+                if content["machine"] == machine_id() and start_time(content["process"]) != content["started"]:
+                    path.unlink()
+                    continue
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # it is being written or removed
+                continue  # it is being written or removed, or is not one of these files
             if type(number) is not int or not 0 <= number < _MAX_STARTS:
                 continue
             seen, since = self._seen.get(path, (None, now))
@@ -113,4 +118,5 @@ class Presence:
         with self._writing, contextlib.suppress(OSError):  # the disk may be unavailable for a moment
             self._beats += 1
             content = {"host": launch_environment.host(), "start": self._number, "runs": self._runs}
+            content |= {"machine": machine_id(), "process": os.getpid(), "started": start_time(os.getpid())}
             overwrite_json(self._path, content | {"beat": self._beats}, _WIDTH)

@@ -305,8 +305,8 @@ def run_table(hub: LocalHub, folder: Path, rows: tuple[Row, ...] = ROWS) -> list
         _look(hub, cases, outcomes, "_again")
     requests = hub.requests()
     for case, outcome in zip(cases, outcomes, strict=True):
-        outcome.sent_at_first = [upload[0] for upload in _uploads(requests[:before]) if case.has(upload)]
-        again = [upload[0] for upload in _uploads(requests[before:]) if case.has(upload)]
+        outcome.sent_at_first = [upload[0] for upload in uploads(requests[:before]) if case.has(upload)]
+        again = [upload[0] for upload in uploads(requests[before:]) if case.has(upload)]
         outcome.sent_twice = [name for name in again if name in outcome.sent_at_first]
         outcome.pause = case.pause(requests[:before])
         outcome.struck = len([row for row in requests[:before] if "fault" in row and case.is_meant(row)])
@@ -320,7 +320,7 @@ def _look(hub: LocalHub, cases: list[Case], outcomes: list[Outcome], when: str) 
         setattr(outcome, f"titles{when}", hub.titles(case.repo) if visible else [])
 
 
-def _uploads(requests: list[dict]) -> Iterator[tuple[str, str]]:
+def uploads(requests: list[dict]) -> Iterator[tuple[str, str]]:
     """The files that arrived in storage whole, by SHA-256 or by the hash of a xorb, and who sent them."""
     for row in requests:
         path = row["path"].partition("?")[0]

@@ -2,7 +2,8 @@
 
 It reads lines of JSON from standard input, each a list of pushes that run at the same time, and answers each with a
 line: for each push its exit status (negative after a signal) and what it returned. A push orders its own faults from
-the local Hub, with its process id, and is named in the header `User-Agent` of its requests.
+the local Hub, with its process id, and is named in the header `User-Agent` of its requests. It can be ended after a
+number of seconds, by SIGALRM, which it does not catch.
 """
 
 import json
@@ -25,6 +26,8 @@ AT_ONCE = 16
 
 def run(order: dict) -> dict:
     """Order the faults, push, and return what came of it."""
+    if "ends_after" in order:  # nothing in Python sees the signal
+        signal.setitimer(signal.ITIMER_REAL, order["ends_after"])
     constants.HF_HUB_USER_AGENT_ORIGIN = order["repo_id"]
     constants.HF_HUB_DISABLE_XET = not order.get("xet", False)
     for fault in order.get("faults", ()):

@@ -4,10 +4,13 @@ The rows are in `fault_table.py`, which prints them as a table. All of them are 
 """
 
 import json
+import random
+import signal
+from collections import Counter
 
 import pytest
-from fault_table import BY_XET, IN_STORAGE, PART_SIZE, ROWS, run_table
-from local_hub import PUSH, LocalHub, contents
+from fault_table import BY_XET, IN_STORAGE, PART_SIZE, ROWS, Case, run_table, uploads
+from local_hub import PUSH, ForkedPushes, LocalHub, contents
 
 from hmm_datasets.hmm import processes
 
@@ -76,6 +79,43 @@ def test_pushing_again_completes_the_run_in_one_commit_and_sends_nothing_twice(c
 
 def test_twenty_of_the_faults_are_kills_at_different_moments():
     assert len({(row.where, row.fault, row.is_new) for row in ROWS if row.is_kill}) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_kills_at_random_moments_leave_the_old_run_or_the_new_one(tmp_path):
+    chance, counts = random.Random(7), Counter()
+    hub = LocalHub(tmp_path / "hub", "--part-size", str(PART_SIZE))
+    case, number, seconds = None, 0, None
+    try:
+        with ForkedPushes(hub, tmp_path / "home") as pushes:
+            while counts["killed"] < 100:
+                if case is None:
+                    case, number, sent = Case(ROWS[0], number, tmp_path), number + 1, len(hub.requests())
+                    case.commit_old(hub)
+                ends = {} if seconds is None else {"ends_after": chance.uniform(0, seconds)}
+                (found,) = pushes([case.order() | ends])
+                seconds = seconds or found["seconds"]
+                was_killed = found["status"] == -signal.SIGALRM
+                assert was_killed or found["status"] == 0, found["log"]
+                counts["killed"] += was_killed
+                visible = case.visible(hub)
+                assert set(visible.values()) <= {"before", "after"}, visible
+                counts[visible["main"]] += was_killed
+                if visible["main"] == "after" or counts["killed"] == 100:
+                    (again,) = pushes([case.order()])
+                    assert again["status"] == 0
+                    assert case.visible(hub)["main"] == "after"
+                    assert len(hub.titles(case.repo)) == 3, "one commit, however often it was killed"
+                    arrived = [name for name, _ in uploads(hub.requests()[sent:])]
+                    assert len(arrived) == len(set(arrived)), "what had arrived is not sent again"
+                    counts["finished"] += 1
+                    case = None
+    finally:
+        hub.stop()
+    print("push", dict(counts))
+    assert counts["before"] > 20
+    assert counts["after"] > 2
 
 
 def test_a_full_disk_of_the_cache_is_one_line_and_pulling_again_completes(local_hub, small_disk, tmp_path):

@@ -1,5 +1,6 @@
 """What a supervisor does after each way in which a command can end, with real commands that do so."""
 
+import json
 import os
 import signal
 import subprocess
@@ -214,11 +215,31 @@ def test_hosts_begin_each_start_together_and_a_new_one_joins_the_next(tmp_path, 
 
 def test_a_supervisor_that_is_gone_is_not_waited_for(tmp_path):
     with Presence(tmp_path, silent=0.3) as own:
-        content = '{"host": "lost", "runs": true, "beat": 4, "start": 6}'
-        (tmp_path / FOLDER_NAME / "supervisor-lost-7").write_text(content)
+        content = {
+            "host": "lost",
+            "machine": "there",
+            "process": 7,
+            "started": 1.0,
+            "runs": True,
+            "beat": 4,
+            "start": 6,
+        }
+        (tmp_path / FOLDER_NAME / "supervisor-lost-7").write_text(json.dumps(content))
         waits = []
         assert own.begin(lambda seconds: not waits.append(time.sleep(0.1)), always)
         assert 2 <= len(waits) <= 20
+
+
+def test_the_file_of_a_supervisor_that_was_killed_is_removed(tmp_path):
+    child = os.fork()
+    if child == 0:
+        Presence(tmp_path, silent=30.0).__enter__().begin(lambda seconds: True, never)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert list((tmp_path / FOLDER_NAME).glob("supervisor-*"))
+    with Presence(tmp_path, silent=30.0) as own:
+        assert own.begin(lambda seconds: False, always), "it is not waited for"
+    assert not (tmp_path / FOLDER_NAME).exists()
 
 
 def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path):

@@ -11,7 +11,6 @@ A checkpoint for ZeRO is written in DeepSpeed's universal format (Lian et al., "
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ...compat.deepspeed import universal_model_state, universal_optimizer_state
 from ...compat.transformers import SCHEDULER_NAME
 from ...digests import digest_problems, write_digests
 from ...errors import InputError
-from ...files import atomic_folder, inside, read_json, read_log, write_json, write_jsonl
+from ...files import atomic_folder, inside, read_json, read_log, scratch_folder, write_json, write_jsonl
 from ...identity import IDENTITY_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
 from .frameworks import FRAMEWORKS
@@ -57,14 +56,12 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         target = target / folder.resolve().name
     if target.exists():
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent)
-    with not_deleted(folder), scratch, atomic_folder(target, replace=False) as temporary:
+    with not_deleted(folder), scratch_folder(target) as scratch, atomic_folder(target, replace=False) as temporary:
         _write_companions(folder, temporary)
         if to == "hf":
-            _write_model(folder, temporary, Path(scratch.name))
+            _write_model(folder, temporary, scratch)
         else:
-            _write_checkpoint(folder, temporary, Path(scratch.name), to)
+            _write_checkpoint(folder, temporary, scratch, to)
         write_digests(temporary)
     if to != "hf":
         _write_history(folder.resolve().parent, target)
