@@ -96,9 +96,22 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
     return DiskFull(f"{path}: no room left on the disk: it needs {needed}, {free} are free; make room and {advice}")
 
 
+def is_not_permitted(error: OSError) -> bool:
+    """Whether an error means that a disk, a file or a folder may not be written, or not be read."""
+    return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def not_permitted(path: str | os.PathLike, error: OSError) -> InputError:
+    """The error for a file or folder on a read-only disk, or of somebody else."""
+    return InputError(
+        f"{path}: cannot be used ({error.strerror}); choose another file or folder, or make this one writable"
+    )
+
+
 @contextlib.contextmanager
 def one_line_errors() -> Generator[None]:
-    """A context that turns an [`InputError`] or a full disk into one line, `error: ...`, and exit code 2.
+    """A context that turns an [`InputError`], a full disk or a read-only one into one line, `error: ...`, and exit
+    code 2.
 
     Other exceptions pass. Of several processes, rank 0 reports immediately. Other ranks, and processes that lost a
     peer, wait five seconds first, so that the launcher can end them if another process failed first. So the error of a
@@ -106,7 +119,7 @@ def one_line_errors() -> Generator[None]:
     the end of the launcher's report, and thus the last line on the screen; otherwise it goes to stderr.
     """
     try:
-        with _full_disks_named():
+        with _disks_named():
             yield
     except InputError as error:
         moment = time.time()
@@ -123,20 +136,24 @@ def one_line_errors() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _full_disks_named() -> Generator[None]:
-    """Turn errors about full disks that were not caught earlier, for example in a cache, into an [`InputError`]."""
+def _disks_named() -> Generator[None]:
+    """Turn errors about full or read-only disks that were not caught earlier, for example in a cache, into an
+    [`InputError`]."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
+        name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # of a copy, where to
+        if name is not None and isinstance(error, OSError) and is_not_permitted(error):
+            raise not_permitted(name, error) from error
         if not is_disk_full(error):
             raise
         caches = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR"))
         folders = [Path.cwd(), Path.home(), Path(tempfile.gettempdir()), *map(Path, filter(None, caches))]
         free = {folder: shutil.disk_usage(folder).free for folder in folders if folder.is_dir()}
         fullest = min(free, key=free.__getitem__)
-        what = getattr(error, "filename", None) or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
+        what = name or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
         raise DiskFull(
             f"{what}: no room left on the disk ({' '.join(str(error).split())[:200]}); {format_bytes(free[fullest])} "
             f"are free in {fullest}; make room and start the same command again"

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import launch_environment
-from .errors import InputError, disk_full, is_disk_full
+from .errors import InputError, disk_full, is_disk_full, not_permitted
 from .files import discard_unfinished
 from .process_state import machine_id, start_time
 from .quantities import format_duration
@@ -237,7 +237,7 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(path, f"{_WIDTH} bytes") from error
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from error
+        raise not_permitted(path, error) from error
     return handle
 
 

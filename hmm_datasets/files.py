@@ -21,7 +21,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,8 @@ from .errors import (
     InputError,
     disk_full,
     is_disk_full,
+    is_not_permitted,
+    not_permitted,
 )
 from .process_state import machine_id, start_time
 from .quantities import format_bytes
@@ -81,6 +83,22 @@ def _becoming(path: Path, temporary: Path) -> Generator[None]:
             raise disk_full(path, needed) from error
 
 
+def _begin(path: Path, make: Callable[[Path], None]) -> Path:
+    """The temporary file or folder of a path, which `make` makes.
+
+    Raises:
+        `InputError`: the disk or the folder is read-only.
+    """
+    temporary = _temporary(path, "new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _tidy(path.parent)
+        make(temporary)
+    except OSError as error:
+        raise (not_permitted(path, error) if is_not_permitted(error) else error) from error
+    return temporary
+
+
 def discard_unfinished(after: float = 0.0) -> None:
     """Delete all unfinished files of this process, before it ends at once.
 
@@ -128,10 +146,7 @@ def atomic_file(path: str | os.PathLike) -> Generator[Path]:
         `InputError`: the disk is full.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _tidy(path.parent)
-    temporary = _temporary(path, "new")
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    temporary = _begin(path, lambda new: os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)))
     with _becoming(path, temporary):
         yield temporary
         sync(temporary)
@@ -153,10 +168,7 @@ def atomic_folder(path: str | os.PathLike, *, replace: bool = True) -> Generator
         `InputError`: the disk is full, or there is a folder that must not be replaced.
     """
     path = restored(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _tidy(path.parent)
-    temporary = _temporary(path, "new")
-    temporary.mkdir()
+    temporary = _begin(path, Path.mkdir)
     with _becoming(path, temporary):
         yield temporary
         sync_tree(temporary)
@@ -169,11 +181,7 @@ def scratch_folder(path: str | os.PathLike) -> Generator[Path]:
 
     If the process is killed, the next one that writes into the folder of `path` deletes it.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _tidy(path.parent)
-    temporary = _temporary(path, "new")
-    temporary.mkdir()
+    temporary = _begin(Path(path), Path.mkdir)
     with unfinished(temporary):
         yield temporary
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from .errors import InputError
+from .files import atomic_file, atomic_folder
 
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
 
@@ -57,11 +58,13 @@ def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Pat
         destination /= source.name
     if destination.exists():
         raise InputError(f"{destination} exists; remove it, or name another: hmm-datasets configs copy {name} DEST")
-    destination.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
+        with atomic_folder(destination, replace=False) as temporary:
+            ignored = shutil.ignore_patterns("__pycache__", "*.png")
+            shutil.copytree(source, temporary, ignore=ignored, dirs_exist_ok=True)
     else:
-        shutil.copyfile(source, destination)
+        with atomic_file(destination) as temporary:
+            shutil.copyfile(source, temporary)
     return destination
 
 

@@ -48,13 +48,14 @@ def pytest_sessionfinish():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount a disk of a size such as `14m`, or give it another; skips where this user may not."""
+    """Mount a disk of a size such as `14m`, give it another, or make it read-only; skips where this user may not."""
     folder = tmp_path / "disk"
 
-    def mount(size: str) -> Path:
-        again = "remount," if folder.exists() else ""
+    def mount(size: str, *, read_only: bool = False) -> Path:
+        options = ["remount"] if folder.exists() else []
+        options += [f"size={size}", "ro" if read_only else "rw"]
         folder.mkdir(exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}", "tmpfs", str(folder)]
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
         if subprocess.run(command, capture_output=True).returncode:
             folder.rmdir()
             pytest.skip("a small disk can be mounted by root only")

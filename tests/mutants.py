@@ -5,8 +5,9 @@
 
 A mutant is one change of one expression or statement: a comparison or an operator becomes its neighbour, a number one
 more, a condition its opposite, a statement nothing. It is killed if a test fails or takes too long. The tests named
-after the module are run first, then the quick ones beside them, then all quick tests that import it, then those that
-start programs: four stages, of which `--stages` takes the first, since most mutants die early and survivors take long.
+after the module are run first, then those of modules that import it and those beside it, then all quick tests that
+name it, then those that start programs: four stages, of which `--stages` takes the first, since most mutants die early
+and survivors take long.
 Every mutant has its line in the table that is written, and a second run with the same table continues it.
 """
 
@@ -130,13 +131,16 @@ def tests_of(path: str, root: Path) -> list[list[str]]:
     files = sorted((root / "tests").rglob("test_*.py"))
     named = [file for file in files if file.stem in (f"test_{stem}", f"test_{stem.replace('fused_', '')}")]
     named.append(root / "hmm_datasets" / path)  # its examples
-    folder = root / "tests" / Path(path).parent
-    near = [file for file in files if file.parent == folder]
+    imports = re.compile(rf"^\s*(from|import) .*\b{stem}\b", re.MULTILINE)
+    importing = {file.stem for file in (root / "hmm_datasets").rglob("*.py") if imports.search(file.read_text())}
+    near = [file for file in files if file.stem.removeprefix("test_") in importing]
+    near += [file for file in files if file.parent == root / "tests" / Path(path).parent]
     parents = {".".join(package.parts[:n]) for n in range(3, len(package.parts) + 1)} or {".".join(package.parts)}
     words = re.compile("|".join(rf"{re.escape(name)}\b" for name in sorted(parents)))
     users = [file for file in files if words.search(file.read_text())]
     if path.startswith("hmm/"):
-        users.insert(0, root / "tests" / "hmm" / "test_differential.py")
+        every = [file for file in files if file.is_relative_to(root / "tests" / "hmm")]
+        users = [root / "tests" / "hmm" / "test_differential.py", *every, *users]
     stages, seen = [], set()
     for chosen, marks in ((named, QUICK), (near, QUICK), (users, QUICK), ([*named, *near, *users], "launch")):
         new = [str(file.relative_to(root)) for file in dict.fromkeys(chosen) if (file, marks) not in seen]

@@ -279,11 +279,15 @@ class Supervisor:
         path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}.txt"
         stacks = read_stacks(self.folder, found.ranks if len(found.ranks) <= 8 else found.blamed[:8])
         text = "\n\n".join(f"rank {rank}\n{stack}" for rank, stack in sorted(stacks.items()))
-        path.write_text(f"{found.reason}\n\n{text}\n", encoding="utf-8")
+        try:
+            path.write_text(f"{found.reason}\n\n{text}\n", encoding="utf-8")
+            where = f"stacks are in {path.name}"
+        except OSError as error:  # a full disk is no reason to let it hang
+            where = f"its stacks could not be written ({error.strerror})"
         for rank in found.ranks:
             if rank.beat.is_alive_here:
                 os.kill(rank.beat.process, signal.SIGKILL)
-        return Verdict("hang", f"{found.reason}; ended; stacks are in {path.name}", True, blamed)
+        return Verdict("hang", f"{found.reason}; ended; {where}", True, blamed)
 
     def _tell_remarks(self, found: Diagnosis, told: set[str | int]) -> None:
         """Log, once per start, ranks that are slow and hosts whose clock is wrong."""

@@ -18,6 +18,7 @@ from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
 from .. import heartbeats
+from ..digests import check_digests, write_digests
 from ..errors import InputError, RolledBack
 from ..events import append_event
 from ..exclusive_lock import exclusive_lock
@@ -158,6 +159,7 @@ def _train_and_save(
     summary = _summary(trainer, plan, seconds, evaluation)
     if trainer.is_world_process_zero():
         write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
+        write_digests(args.output_dir, [SUMMARY_NAME], into=args.output_dir)
         draw_run(args.output_dir, in_terminal=not args.disable_tqdm)
         if plan is not None:
             print(consumption_table(plan.to_dict(), summary))
@@ -320,5 +322,6 @@ def _finished(args) -> dict[str, Any] | None:
     path = Path(args.output_dir) / SUMMARY_NAME
     if not args.resume or not path.exists():
         return None
+    check_digests(args.output_dir, f"delete {path}, and the same command writes it anew", [SUMMARY_NAME])
     summary = read_json(path)
     return summary if summary["budget"] == _budget(args) else None

@@ -27,7 +27,7 @@ class ComparisonSettings:
 
 def main(settings: ComparisonSettings) -> None:
     """Read the results, print and write them."""
-    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.files import atomic_file, read_json, write_json
 
     root = Path(settings.experiment)
     rows = results(read_json(root / "models" / "sweep.json")["cells"])
@@ -36,7 +36,8 @@ def main(settings: ComparisonSettings) -> None:
         print(table.text(), end="\n\n")
     draw(rows, root / "icll.png")
     text = "\n\n".join([*(table.markdown() for table in tables), "Figure: `icll.png`."])
-    (root / "report.md").write_text(f"{text}\n", encoding="utf-8")
+    with atomic_file(root / "report.md") as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")
     write_json(root / "report.json", {"models": rows})
     print(f"{root}/: report.md, report.json, icll.png, fits/sweep.html, models/sweep.html")
 

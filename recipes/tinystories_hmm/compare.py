@@ -30,7 +30,7 @@ class ComparisonSettings:
 
 def main(settings: ComparisonSettings) -> None:
     """Read the results, print and write them."""
-    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.files import atomic_file, read_json, write_json
 
     root = Path(settings.experiment)
     cells = {name: read_json(root / name / "sweep.json")["cells"] for name in ("sizes", "updates")}
@@ -50,7 +50,8 @@ def main(settings: ComparisonSettings) -> None:
     parts = [table.markdown() for table in tables]
     parts += [f"{title}\n\n" + "\n".join(f"- {one}" for one in said[name]) for name, title in lists.items()]
     parts.append("Figures: `updates.png`, `emissions.png`, and the heat maps in `sizes/plots/`.")
-    (root / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with atomic_file(root / "report.md") as temporary:
+        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     rows = [{**one, "rule": rule, "update_every": every} for (every, rule), one in curves.items()]
     write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
     print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.html, updates/sweep.html")

@@ -125,6 +125,7 @@ def test_an_epoch_holds_every_document_once_cut_only_where_it_must_be(packed, st
     assert packed.num_padding == padding == len(packed) * 64 - stream.num_tokens
     assert packed.fill_rate == pytest.approx(1 - padding / (len(packed) * 64))
     assert packed.tokens_per_row == stream.num_tokens / len(packed)
+    assert packed.tokens_between(len(packed), 4 * len(packed)) == 3 * stream.num_tokens
 
 
 def test_labels_are_the_tokens_but_for_first_ones_and_padding(packed, stream):

@@ -6,6 +6,7 @@ from hmm_datasets import FactoredProcess, MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.factorial import FactorialHMM
+from hmm_datasets.hmm.input_output import InputOutputHMM
 from hmm_datasets.hmm.markov import random_markov_chain
 from hmm_datasets.hmm.sampling.derived_seeds import derived_seed
 from hmm_datasets.hmm.semi_markov import SemiMarkov
@@ -123,6 +124,24 @@ def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
     assert bounds.lower - 4 * rate.standard_error <= rate.value <= bounds.upper + 4 * rate.standard_error
     loss, exact = process.optimal_loss(4, seed=5), joint.optimal_loss(4)
     assert (np.abs(loss.nats - exact.nats) <= 4 * loss.standard_error + 1e-12).all()
+
+
+def test_errors_of_sampled_factors_add_in_squares():
+    factors = [processes.random(12, 6, alpha=0.5, seed=1), processes.random(14, 5, alpha=0.5, seed=2)]
+    loss = FactoredProcess(factors).optimal_loss(9, num_sequences=64, seed=5)
+    parts = [factor.optimal_loss(9, num_sequences=64, seed=derived_seed(5, 2 + k)) for k, factor in enumerate(factors)]
+    assert all(part.standard_error[-1] > 0.001 for part in parts)
+    expected = np.hypot(*(part.standard_error for part in parts))
+    np.testing.assert_allclose(loss.standard_error, expected, rtol=1e-12)
+
+
+def test_every_sampled_sequence_counts_in_the_loss_of_driven_factors():
+    """Coins that are fair whatever drives them: each sequence has the same entropies."""
+    fair = InputOutputHMM(edges=np.full((3, 2, 1, 1), 0.5), inputs=np.full(3, 1 / 3))
+    process = FactoredProcess([processes.mess3(), fair], (None, 0))
+    loss = process.optimal_loss(3, num_sequences=2, seed=0)
+    np.testing.assert_allclose(loss.nats, processes.mess3().optimal_loss(3).nats + np.log(2), rtol=1e-12)
+    np.testing.assert_array_equal(loss.standard_error, 0)
 
 
 def test_noise_replaces_symbols_by_uniform_ones():

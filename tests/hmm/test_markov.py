@@ -52,6 +52,11 @@ def test_random_tables_are_those_of_the_family_of_random_chains():
     assert not np.array_equal(random_markov_chain(1, 5).table, random_markov_chain(1, 5, index=1).table)
 
 
+def test_a_chain_of_one_symbol_repeats_it():
+    assert random_markov_chain(2, 1, alpha=0.5).entropy_rate().value == 0
+    assert not random_markov_chain(2, 1, alpha=0.5).sample(3, 4).any()
+
+
 def test_fifty_symbols_doubly_stochastic():
     chain = doubly_stochastic_chain(50, alpha=0.5, seed=3)
     np.testing.assert_allclose(chain.table.sum(axis=0), 1, atol=1e-10)

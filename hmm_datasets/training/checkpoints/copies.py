@@ -18,7 +18,7 @@ from pathlib import Path
 from ...digests import digest_problems
 from ...errors import InputError
 from ...events import append_event
-from ...files import put_folder, remove, size_of, sync_tree, unfinished
+from ...files import atomic_file, put_folder, remove, size_of, sync_tree, unfinished
 from ...quantities import format_bytes, format_duration
 from ..record import HISTORY_NAME
 from .inspection import list_steps, verify_checkpoint
@@ -148,8 +148,8 @@ class CheckpointCopies:
 def restore_history(run: Path, copies: Path) -> None:
     """Bring the history of a run back from its copies, if the run has none."""
     if not (run / HISTORY_NAME).exists() and (copies / HISTORY_NAME).is_file():
-        run.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(copies / HISTORY_NAME, run / HISTORY_NAME)
+        with atomic_file(run / HISTORY_NAME) as temporary:
+            shutil.copyfile(copies / HISTORY_NAME, temporary)
 
 
 def _snapshot(run: Path, checkpoint: Path) -> Path:

@@ -237,6 +237,14 @@ def test_a_saved_grammar_comes_back_with_the_same_stream(text, tmp_path):
     assert PCFG.from_rules("S -> a [0.4] | b [0.6]").fingerprint() != grammar.fingerprint()
 
 
+def test_probabilities_that_are_wrong_by_rounding_are_rescaled():
+    given = {"rules": [[0, 1, 0]], "words": [[0, 0], [1, 1]]}
+    rounded = PCFG(**given, rule_probs=[0.4 * (1 + 1e-6)], word_probs=[0.6 * (1 + 1e-6), 1.0 - 1e-6])
+    exact = PCFG(**given, rule_probs=[0.4], word_probs=[0.6, 1.0])
+    tokens = [[1, 0, 2], [0, 2, 2]]
+    np.testing.assert_allclose(rounded.log_likelihood(tokens), exact.log_likelihood(tokens), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import INDEX_NAME, TokenStream, write_tokens
+from hmm_datasets.text.stream.writer import writing
 
 EOS = 9
 
@@ -125,6 +126,14 @@ def test_a_folder_is_replaced_only_if_it_is_a_token_stream_and_only_with_overwri
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b.unfinished", "c.unfinished", "run"]
     assert (tmp_path / "run" / "checkpoint").exists()
     assert (tmp_path / "b.unfinished" / "checkpoint").exists()
+
+
+def test_a_finished_stream_is_not_written_into_unless_that_is_asked_for(tmp_path):
+    write(tmp_path / "a", numbers(3))
+    before = contents(tmp_path / "a")
+    with pytest.raises(InputError, match="overwrite"), writing(tmp_path / "a", TokenStream(tmp_path / "a").index):
+        raise AssertionError
+    assert contents(tmp_path / "a") == before
 
 
 def test_two_writers_do_not_mix(tmp_path):

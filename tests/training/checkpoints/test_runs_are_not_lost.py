@@ -6,8 +6,11 @@ import pytest
 from tiny_runs import trainer
 
 from hmm_datasets.cli import main
+from hmm_datasets.digests import digest_problems, write_digests
+from hmm_datasets.errors import InputError
 from hmm_datasets.events import read_events
-from hmm_datasets.files import read_jsonl
+from hmm_datasets.files import read_json, read_jsonl, write_json
+from hmm_datasets.training.checkpoints.resuming import possible_starts
 from hmm_datasets.training.run import train_and_save
 
 
@@ -75,3 +78,22 @@ def test_a_run_that_loses_nothing_moves_nothing(tmp_path, steps_before):
         train(tmp_path, steps_before)
     train(tmp_path, 3, resume=steps_before > 0)
     assert not (tmp_path / "set_aside").exists()
+
+
+def test_a_summary_that_has_changed_is_not_taken_for_that_of_the_run(run, go_on):
+    content = (run / "summary.json").read_bytes()
+    (run / "summary.json").write_bytes(content.replace(b'"steps": 6', b'"steps": 7'))
+    with pytest.raises(InputError, match=r"summary\.json: SHA-256 is .* and the same command writes it anew"):
+        go_on(run, 6)
+    (run / "summary.json").unlink()
+    assert go_on(run, 6)["steps"] == 6
+    assert digest_problems(run) == []
+
+
+def test_a_state_without_its_steps_is_no_place_to_go_on_from(run):
+    for path in (run / "checkpoint-6" / "trainer_state.json", run / "checkpoint-4" / "trainer_state.json"):
+        state = read_json(path)
+        del state["max_steps"]
+        write_json(path, state)
+        write_digests(path.parent)
+    assert [start.folder.name for start in possible_starts(str(run))] == ["checkpoint-2"]

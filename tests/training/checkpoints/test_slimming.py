@@ -5,8 +5,9 @@ import torch
 
 from hmm_datasets.digests import digest_problems, write_digests
 from hmm_datasets.errors import InputError
+from hmm_datasets.training.checkpoints.frameworks import FRAMEWORKS, reads
 from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
-from hmm_datasets.training.checkpoints.set_aside import list_set_aside, restore
+from hmm_datasets.training.checkpoints.set_aside import list_set_aside, restore, set_aside
 from hmm_datasets.training.checkpoints.slimming import slim
 
 
@@ -76,3 +77,21 @@ def test_a_damaged_checkpoint_and_one_without_a_model_are_refused(run):
     write_digests(folder)
     with pytest.raises(InputError, match="weights are only in the shards that resuming needs"):
         slim(folder)
+
+
+def test_what_is_moved_aside_from_deep_in_a_run_comes_back(run):
+    (run / "a" / "b").mkdir(parents=True)
+    (run / "a" / "b" / "notes.txt").write_text("mine")
+    entry = set_aside(run, ["a/b/notes.txt"], "a test")
+    assert not (run / "a" / "b" / "notes.txt").exists()
+    assert restore(entry, entry.names) == ["a/b/notes.txt"]
+    assert (run / "a" / "b" / "notes.txt").read_text() == "mine"
+
+
+def test_a_framework_reads_what_it_wrote_and_any_stage_of_zero_reads_what_was_converted_for_zero():
+    zero = FRAMEWORKS["zero"]
+    assert reads(FRAMEWORKS["fsdp"], FRAMEWORKS["fsdp"])
+    assert reads(f"{zero} stage 2", zero)
+    assert not reads(f"{zero} stage 2", f"{zero} stage 3")
+    assert not reads(FRAMEWORKS["fsdp"], zero)
+    assert not reads(FRAMEWORKS["plain"], FRAMEWORKS["fsdp"])

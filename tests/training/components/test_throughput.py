@@ -75,6 +75,14 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
     assert counter.get_total_flops() == pytest.approx(flops_per_token(model, length) * 2 * length, rel=2e-3)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_frozen_embedding_saves_a_third_of_its_flops_only_where_it_is_the_output_layer(tied):
+    model = LlamaForCausalLM(llama_config("1m", vocab_size=300, max_length=8, tie_embeddings=tied))
+    before = flops_per_token(model, 8)
+    embedding = model.get_input_embeddings().weight.requires_grad_(False)
+    assert before - flops_per_token(model, 8) == (2 * embedding.numel() if tied else 0)
+
+
 def test_a_stopwatch_adds_up_its_parts_and_starts_again():
     watch = Stopwatch(torch.device("cpu"))
     for _ in range(2):

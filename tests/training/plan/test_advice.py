@@ -93,6 +93,10 @@ def test_it_says_why_nothing_fits_and_what_to_do():
     assert options(job(100 * G), SMALL, 8) == []
     assert "its states do not fit on 8; they do on 512 (zero3)" in reason(job(100 * G, 1024), SMALL, 8)
     assert "with data parallelism alone: split layers" in reason(job(100 * G), SMALL, 8)
+    # Two gathered layers take 12.5 GB; with them a row of 4 GB fits, and neither one of 6 GB nor two of 4 GB.
+    row = [job(100 * G, 1024, activations=lambda micro, *_, size=size: micro * size * G) for size in (4, 6)]
+    assert "they do on 1024 (zero3)" in reason(row[0], SMALL, 8)
+    assert reason(row[1], SMALL, 8).startswith("one row and one gathered layer do not fit")
     wide = job(activations=lambda micro, recomputes, sharded: 30 * G)
     assert reason(wide, SMALL, 8).startswith("one row and one gathered layer do not fit")
     assert "64 rows per step are less than one for each rank; use fewer ranks" in reason(job(), SMALL, 128)
