@@ -185,7 +185,9 @@ def failures(copy: Path, arguments: list[str], environment: dict[str, str], limi
                 os.killpg(tests.pid, signal.SIGKILL)  # and what it may have left behind
     if tests.returncode in (0, 5):  # 5: no test was chosen
         return []
-    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.MULTILINE) or ["at import"]
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.MULTILINE) or [
+        f"the tests end with code {tests.returncode}"
+    ]
 
 
 def main() -> None:

@@ -55,6 +55,13 @@ def test_shards_of_deepspeed_are_read_and_written_anew_too(run):
     assert (found["stage"], found["at"], found["scaler"].cur_scale) == (others["stage"], others["at"], 2.0)
 
 
+def test_what_has_no_spare_storage_is_left_wherever_its_tensors_are(run):
+    folder = run / "checkpoint-6"
+    torch.save({"list": [torch.randn(200_000), (torch.randn(100_000),)]}, folder / "optimizer.pt")
+    write_digests(folder)
+    assert slim(folder, resumable=True).rewritten == ()
+
+
 def test_a_file_with_more_than_data_is_left_and_named(run):
     folder = run / "checkpoint-6"
     torch.save({"a": torch.zeros(500_000)[:9], "code": print, "path": folder}, folder / "optimizer.pt")
