@@ -5,12 +5,13 @@ from bad_rows import GLOBAL_BATCH, LENGTH, WithBadRows, Without, losses, rows_by
 from tiny_runs import conversations
 from transformers import LlamaForCausalLM
 
+from hmm_datasets.data.passed_over import PassedOver
 from hmm_datasets.errors import InputError, RolledBack
 from hmm_datasets.events import read_events
 from hmm_datasets.files import read_json
 from hmm_datasets.identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.checkpoints.rows_left_out import Rollback, rows_identity
+from hmm_datasets.training.checkpoints.rows_left_out import Rollback, left_out_the_same, rows_identity
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
@@ -52,6 +53,13 @@ def test_the_losses_are_those_of_a_run_that_was_never_given_these_rows(rolled_ba
     assert losses(rolled_back[0]) == losses(tmp_path)
     weights = [(folder / "model.safetensors").read_bytes() for folder in (rolled_back[0], tmp_path)]
     assert weights[0] == weights[1]
+
+
+def test_a_checkpoint_that_does_not_know_its_rows_has_left_out_the_same_only_if_all_are(tmp_path):
+    assert left_out_the_same(tmp_path, None, PassedOver([]))
+    assert not left_out_the_same(tmp_path, None, PassedOver([(3, 5)]))
+    assert left_out_the_same(tmp_path, 3, PassedOver([(3, 5)]))
+    assert not left_out_the_same(tmp_path, 4, PassedOver([(3, 5)]))
 
 
 def test_every_later_checkpoint_and_the_summary_name_the_rows_left_out(rolled_back):

@@ -1,6 +1,7 @@
 """A run in the folder that training starts in is not lost: what the new start cannot use is moved aside."""
 
 import os
+import shutil
 
 import pytest
 from tiny_runs import trainer
@@ -38,6 +39,19 @@ def test_a_run_started_anew_moves_the_one_before_aside(tmp_path, capsys):
     told = capsys.readouterr()
     assert "moved aside to" in told.out + told.err
     assert train(tmp_path, 3, save_total_limit=1)["resumed_from"] == "checkpoint-2"
+
+
+def test_a_run_that_was_stopped_and_one_without_checkpoints_are_moved_aside_whole_too(tmp_path):
+    train(tmp_path / "stopped", 2)
+    (tmp_path / "stopped" / "summary.json").unlink()
+    train(tmp_path / "bare", 2)
+    for step in (1, 2):
+        shutil.rmtree(tmp_path / "bare" / f"checkpoint-{step}")
+    for name in ("stopped", "bare"):
+        train(tmp_path / name, 1, resume=False)
+        (aside,) = (tmp_path / name / "set_aside").iterdir()
+        assert {row["step"] for row in read_jsonl(aside / "history.jsonl")} == {1, 2}
+        assert {row["step"] for row in read_jsonl(tmp_path / name / "history.jsonl")} == {1}
 
 
 def test_a_torn_checkpoint_does_not_push_out_the_whole_one_before_it(tmp_path):
