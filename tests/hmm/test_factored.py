@@ -4,7 +4,7 @@ from composed_examples import CHAIN, TREE, driven, random_rows
 
 from hmm_datasets import FactoredProcess, MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm import processes
+from hmm_datasets.hmm import factored, processes
 from hmm_datasets.hmm.factorial import FactorialHMM
 from hmm_datasets.hmm.input_output import InputOutputHMM
 from hmm_datasets.hmm.markov import random_markov_chain
@@ -68,6 +68,16 @@ def test_laws_by_factors_multiply_to_the_law_of_the_product():
     surprise = first[rows, steps, parts[..., 0]] * second[rows, steps, parts[..., 0], parts[..., 1]]
     surprise *= third[rows, steps, parts[..., 1], parts[..., 2]]
     np.testing.assert_allclose(np.log(surprise).sum(axis=1), process.log_likelihood(tokens), atol=1e-10)
+
+
+def test_a_result_may_be_as_large_as_the_limit_and_no_larger(monkeypatch):
+    process = FactoredProcess(THREE)
+    tokens = process.sample(2, 3)
+    monkeypatch.setattr(factored, "_MAX_TABLE", 2 * 4 * process.num_symbols)
+    assert process.next_token_probs(tokens).shape == (2, 4, process.num_symbols)
+    monkeypatch.setattr(factored, "_MAX_TABLE", 2 * 4 * process.num_symbols - 1)
+    with pytest.raises(InputError, match=r"2 x 4 distributions over 12 symbols are more than 95 numbers"):
+        process.next_token_probs(tokens)
 
 
 def test_ten_factors_of_three_states_need_no_joint_table():

@@ -106,6 +106,8 @@ def test_a_saved_family_comes_back_with_the_same_stream(tmp_path):
         ({"num_states": (5, 4)}, r"num_states is \(5, 4\); expected a minimum, and then a maximum"),
         ({"alphabet": 9}, "alphabet is 9; expected numbers in 1 .. 6"),
         ({"num_letters": 0}, "num_letters is 0"),
+        ({"num_states": 4097}, "num_states is 4097; expected numbers in 1 .. 4,?096"),
+        ({"num_letters": 5000, "edges": (1, 4097)}, r"edges is \(1, 4097\); expected numbers in 1 .. 4,?096"),
         ({"stop": 0.0}, "stop is 0.0; expected a probability above 0"),
         ({"group": 0}, "group is 0"),
     ],
