@@ -6,11 +6,12 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from hmm_datasets.digests import digest_problems
+from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
-from hmm_datasets.hmm.tokenizer import hmm_tokenizer, reads_symbols
+from hmm_datasets.hmm.tokenizer import check_symbols, hmm_tokenizer, reads_symbols
 from hmm_datasets.text.tokenizers.words import word_tokenizer
 from hmm_datasets.training.models import tokenizer_of
 
@@ -122,3 +123,10 @@ def test_the_tokenizer_is_one_of_the_files_that_are_verified(tmp_path):
     path.write_text(json.dumps(content))
     (problem,) = digest_problems(tmp_path)
     assert problem.startswith("tokenizer.json: SHA-256 is")
+
+
+def test_a_text_of_names_passes_and_a_word_that_is_none_is_named():
+    tokenizer = hmm_tokenizer(["sun", "rain"], 2, bos=False)
+    check_symbols(tokenizer, "rain sun\nrain")
+    with pytest.raises(InputError, match="'snow' is not a symbol of this model; expected some of sun, rain"):
+        check_symbols(tokenizer, "rain snow hail")

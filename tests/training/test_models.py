@@ -17,7 +17,14 @@ import hmm_datasets
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import ModelSettings, load_pretrained, model_config, new_model, set_attention
+from hmm_datasets.training.models import (
+    ModelSettings,
+    llama_config,
+    load_pretrained,
+    model_config,
+    new_model,
+    set_attention,
+)
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
@@ -116,6 +123,17 @@ def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     exact = forecast.peak_activations(config, micro_batch_size=2, length=20)
     monkeypatch.setattr(forecast, "_MAX_TRACKED_SCAN", 8)
     assert forecast.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
+
+
+def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
+    """Both in one process: the peaks are remembered by configuration."""
+    peaks, length = {}, 1024
+    for kind in ("eager", "sdpa"):
+        config = llama_config("d2", vocab_size=64, max_length=256)
+        set_attention(config, kind)
+        peaks[kind] = forecast.peak_activations(config, micro_batch_size=1, length=length)
+    # The weights of one layer at least, in float32.
+    assert peaks["eager"] - peaks["sdpa"] > 4 * length**2 * config.num_attention_heads
 
 
 def test_packed_documents_are_refused_to_a_model_that_would_mix_them(tmp_path):

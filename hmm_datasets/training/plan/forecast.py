@@ -239,7 +239,10 @@ _peaks: dict[tuple, int] = {}
 
 def _remembered_peak(config, *how) -> int:
     """[`_tracked_peak`], which takes seconds; the cells of a sweep mostly ask for the same."""
-    key = (type(config), config.to_json_string(), *how)
+    from ...compat.transformers_models import attention_of
+
+    # The configuration's text leaves out its attention.
+    key = (type(config), config.to_json_string(), attention_of(config), *how)
     if key not in _peaks:
         _peaks[key] = _tracked_peak(config, *how)
     return _peaks[key]
