@@ -15,10 +15,11 @@ import argparse
 import ast
 import concurrent.futures
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import queue
-import random
 import re
 import shutil
 import signal
@@ -59,9 +60,14 @@ class Mutant(NamedTuple):
         return f"{self.path}:{self.line}  {' '.join(self.old.split())[:60]}  ->  {self.new}"
 
 
+@functools.cache
+def _source(path: str) -> str:
+    return (ROOT / "hmm_datasets" / path).read_text()
+
+
 def mutants_of(path: str) -> Iterator[Mutant]:
     """Every mutant of a file."""
-    source = (ROOT / "hmm_datasets" / path).read_text()
+    source = _source(path)
     starts = [0, *(found.end() for found in re.finditer("\n", source))]
     lines = source.splitlines()
 
@@ -190,6 +196,13 @@ def failures(copy: Path, arguments: list[str], environment: dict[str, str], limi
     ]
 
 
+def _place(seed: int, mutant: Mutant) -> bytes:
+    """A random number of what surrounds a mutant, so that other changes of the package leave most of a sample."""
+    source = _source(mutant.path)
+    around = source[max(0, mutant.begin - 80) : mutant.end + 80]
+    return hashlib.sha256(f"{seed} {mutant.path} {around} {mutant.new}".encode()).digest()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
@@ -200,7 +213,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("outputs/mutants.jsonl"))
     asked = parser.parse_args()
     everything = [mutant for path in core_files(asked.only) for mutant in mutants_of(path)]
-    chosen = random.Random(asked.seed).sample(everything, min(asked.count, len(everything)))
+    chosen = sorted(everything, key=lambda mutant: _place(asked.seed, mutant))[: asked.count]
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     lines = asked.output.read_text().splitlines() if asked.output.exists() else []
     rows = {row["mutant"]: row for row in map(json.loads, lines)}
