@@ -332,6 +332,11 @@ def test_yaml_that_cannot_be_read_is_one_line_that_names_the_file(tmp_path, name
     assert len(message) < 1000
 
 
+def test_yaml_may_have_as_many_words_as_a_vocabulary(tmp_path):
+    (tmp_path / "a.yaml").write_text("words: [" + ", ".join(f"w{number}" for number in range(20_000)) + "]")
+    assert len(read_yaml(tmp_path / "a.yaml")["words"]) == 20_000
+
+
 def test_yaml_may_repeat_parts_of_itself(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("a: &a {x: 1, y: 2026-02-03}\nb: {<<: *a, z: *a}")

@@ -15,6 +15,7 @@ from hmm_datasets.files import (
     append_jsonl,
     atomic_file,
     atomic_folder,
+    read_json,
     read_jsonl,
     read_log,
     restored,
@@ -178,6 +179,78 @@ def test_names_of_the_greatest_length_can_be_written(tmp_path):
     write_folder(tmp_path / name[1:], "whole")
     write_folder(tmp_path / name[1:], "again")
     assert sorted(os.listdir(tmp_path)) == sorted([name, name[1:]])
+
+
+def write_report(folder: Path, version: str) -> None:
+    with written_together(folder) as temporary:
+        (temporary / "report.json").write_text(f'"{version}"')
+
+
+def test_what_a_killed_writer_has_left_goes_with_the_next_one(tmp_path):
+    def abandon():
+        with written_together(tmp_path) as temporary:
+            (temporary / "report.json").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(abandon) == signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    write_report(tmp_path, "new")
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_a_writer_finishes_what_another_was_moving_there_when_it_was_killed(tmp_path, monkeypatch):
+    def arrive():
+        (tmp_path / files._ARRIVING).mkdir()
+        (tmp_path / files._ARRIVING / f"{files._OWNER}{files._this_process()}").touch()
+        (tmp_path / files._ARRIVING / "theirs").write_text("theirs")
+
+    def move(arriving, target):
+        marks.append([path.name for path in arriving.glob(f"{files._OWNER}*")])
+        move_all(arriving, target)
+
+    marks, move_all = [], files._move_all
+    monkeypatch.setattr(files, "_move_all", move)
+    with written_together(tmp_path) as temporary:
+        (temporary / "report.json").write_text('"new"')
+        assert in_child(arrive) == 0
+    assert contents(tmp_path) == {"report.json": '"new"', "theirs": "theirs"}
+    assert all(files._is_mine(mark.removeprefix(files._OWNER)) for (mark,) in marks), "no other one moves it as well"
+
+
+def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatch):
+    def fail(first, second):
+        monkeypatch.undo()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_report(tmp_path, "new")
+    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    assert contents(restored(tmp_path)) == {"report.json": '"new"'}
+
+
+def test_a_file_is_read_of_a_folder_whose_writer_was_killed_between_two_renames(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+
+    def write(version):
+        with atomic_folder(tmp_path / "run") as temporary:
+            (temporary / "report.json").write_text(f'"{version}"')
+
+    def abandon():
+        rename = os.rename
+
+        def kill(first, second):
+            rename(first, second)
+            if ".old." in str(second):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.rename = kill
+        write("new")
+
+    write("old")
+    assert in_child(abandon) == signal.SIGKILL
+    assert not (tmp_path / "run").exists()
+    assert read_json(tmp_path / "run" / "report.json") == "old"
 
 
 # Writers

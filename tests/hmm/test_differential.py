@@ -237,7 +237,7 @@ def check_process(process: Process, rows: Rows) -> None:
     assume(rows.smallest > (1e-7 if isinstance(process, GeneralizedHMM) else LOST[torch.float64]))
     if isinstance(process, GeneralizedHMM):
         # What is left where they cancel altogether is rounding here, and zero to the package.
-        assume(not any(((0 < np.abs(one.probs)) & (np.abs(one.probs) < 1e-9)).any() for one in rows.found))
+        assume(not any(((np.abs(one.probs) > 0) & (np.abs(one.probs) < 1e-9)).any() for one in rows.found))
     loose = 1e3 if isinstance(process, GeneralizedHMM) else 1.0
     for tokens in (rows.tokens, torch.from_numpy(rows.tokens)):
         compare(process.log_likelihood(tokens), [one.log_likelihood for one in rows.found], loose=loose)
