@@ -61,6 +61,23 @@ def killed_at(point: int, work) -> bool:
     return ended == signal.SIGKILL
 
 
+def killed_between_two_renames(work) -> None:
+    """Do work in a fork that is killed once it has moved a folder out of the way."""
+
+    def moved_away():
+        rename = os.rename
+
+        def kill(first, second):
+            rename(first, second)
+            if ".old." in str(second):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.rename = kill
+        work()
+
+    assert in_child(moved_away) == signal.SIGKILL
+
+
 @pytest.fixture(params=["exchange", "two renames"])
 def renames(request, monkeypatch):
     """Both ways to replace a folder."""
@@ -236,19 +253,8 @@ def test_a_file_is_read_of_a_folder_whose_writer_was_killed_between_two_renames(
         with atomic_folder(tmp_path / "run") as temporary:
             (temporary / "report.json").write_text(f'"{version}"')
 
-    def abandon():
-        rename = os.rename
-
-        def kill(first, second):
-            rename(first, second)
-            if ".old." in str(second):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        os.rename = kill
-        write("new")
-
     write("old")
-    assert in_child(abandon) == signal.SIGKILL
+    killed_between_two_renames(lambda: write("new"))
     assert not (tmp_path / "run").exists()
     assert read_json(tmp_path / "run" / "report.json") == "old"
 
@@ -285,18 +291,7 @@ def test_a_stream_that_was_moved_out_of_the_way_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_exchange", lambda first, second: False)
     write_tokens([[5, 6]], tmp_path / "a", **STREAM)
 
-    def write():
-        rename = os.rename
-
-        def kill(first, second):
-            rename(first, second)
-            if ".old." in str(second):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        os.rename = kill
-        write_tokens([[7]], tmp_path / "a", overwrite=True, **STREAM)
-
-    assert in_child(write) == signal.SIGKILL
+    killed_between_two_renames(lambda: write_tokens([[7]], tmp_path / "a", overwrite=True, **STREAM))
     assert not (tmp_path / "a").exists()
     with pytest.raises(InputError, match="exists already"):
         check_replaceable(tmp_path / "a", "index.json", overwrite=False)
