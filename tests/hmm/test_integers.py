@@ -30,8 +30,10 @@ from hmm_datasets.hmm.chain_mixture import random_chain_mixture
 from hmm_datasets.hmm.families import RandomAutomata
 from hmm_datasets.hmm.grammar import PCFG, random_hierarchical, random_hierarchy
 from hmm_datasets.hmm.integers import integer, integer_range
+from hmm_datasets.hmm.markov import random_markov_chain
 from hmm_datasets.hmm.process_mixture import ProcessMixture
 from hmm_datasets.hmm.sampling.lengths import RandomLengths
+from hmm_datasets.hmm.tasks import Bijection
 
 MESS3, CHAINS = processes.mess3(), random_chain_mixture(3, 2)
 MIXED = ProcessMixture([MESS3, processes.random(2, 3)])
@@ -57,6 +59,11 @@ REFUSED = {
     "epochs is 1.5": lambda: ShuffledEpochs(range(5), 0, 1.5),
     "num_shards is 2.5": lambda: HMMBuilderConfig(num_shards=2.5),
     "num_threads is 1.5": lambda: MESS3.sample(4, 4, num_threads=1.5),
+    f"length is {2**31};": lambda: random_markov_chain(1, 2).optimal_loss(2**31),
+    f"num_values is {2**31}": lambda: Bijection(2**31),
+    f"seed is {2**64}": lambda: MIXED.components_at(3, seed=2**64),
+    f"first is {2**64}": lambda: MIXED.components_at(3, first=2**64),
+    f"step is {2**64}": lambda: MIXED.components_at(3, step=2**64),
     "num_states is 1.5": lambda: processes.random(1.5, 2),
     "seed is 0.5": lambda: processes.random(2, 2, seed=0.5),
     "num_symbols is 2.5": lambda: processes.left_right(2, 2.5),

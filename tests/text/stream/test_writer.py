@@ -220,6 +220,11 @@ def test_a_resumed_run_reads_only_what_it_lacks(interrupted):
     assert index.num_documents == 6
 
 
+def test_a_run_whose_documents_end_with_eos_resumes_as_one_whose_documents_do_not(interrupted):
+    index = write(interrupted, [[*document, EOS] for document in numbers(6)], shard_tokens=SHARD)
+    assert index.num_documents == 6
+
+
 def test_a_resumed_run_counts_documents_from_the_first(interrupted):
     told = message(write, interrupted, [*numbers(5), [1, 77]], shard_tokens=SHARD)
     assert "document 5: token 77 at position 1 is outside the vocabulary" in told

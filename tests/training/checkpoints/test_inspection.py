@@ -95,6 +95,11 @@ def test_the_step_in_the_state_is_that_of_the_folder(tmp_path):
     assert verify_checkpoint(folder).problems == ("trainer_state.json: missing",)
 
 
+def test_a_file_without_tensors_is_whole(tmp_path):
+    (tmp_path / "none.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert read_safetensors_sizes(tmp_path / "none.safetensors") == {}
+
+
 def test_a_checkpoint_without_weights_is_incomplete(tmp_path):
     folder = write_checkpoint(tmp_path, 10)
     (folder / "model.safetensors").unlink()
