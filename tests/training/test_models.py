@@ -132,6 +132,8 @@ def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
         config = llama_config("d2", vocab_size=64, max_length=256)
         set_attention(config, kind)
         peaks[kind] = forecast.peak_activations(config, micro_batch_size=1, length=length)
+    told = forecast.peak_activations(config, micro_batch_size=1, length=length, low_precision=False)
+    assert peaks["sdpa"] == told, "in full precision, unless it is asked for"
     # The weights of one layer at least, in float32.
     assert peaks["eager"] - peaks["sdpa"] > 4 * length**2 * config.num_attention_heads
 

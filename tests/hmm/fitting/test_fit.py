@@ -248,6 +248,7 @@ def test_held_out_data_choose_among_restarts():
 def test_the_least_of_every_setting_is_accepted():
     ones = dict.fromkeys(("patience", "update_every", "batch_size", "num_restarts", "restart_epochs", "save_every"), 1)
     assert FitSettings(num_states=1, max_epochs=0, seed=0, tolerance=0, pseudocount=0, **ones).restart_epochs == 1
+    assert FitSettings(num_states=1).seed == 0, "a fit that names no seed is always the same"
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,11 @@ def test_replaced_tables_are_those_of_the_last_batches_alone():
 def test_replacing_without_updates_within_an_epoch_is_refused():
     with pytest.raises(InputError, match="update_rule is replace, but there is one update per epoch"):
         FitSettings(num_states=3, update_rule="replace")
+
+
+def test_a_file_named_stop_is_seen_before_the_next_batch(tmp_path):
+    with StopRequests(tmp_path) as requests, Workers("cpu", requests) as workers:
+        assert not workers._asked_to_stop().item()
+        (tmp_path / "stop").touch()
+        requests._looked = float("-inf")  # as if the last look had been a while ago
+        assert workers._asked_to_stop().item()
