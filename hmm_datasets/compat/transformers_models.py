@@ -4,7 +4,10 @@ Checked against 5.23. The attributes are documented for authors of models, who s
 them.
 """
 
+import contextlib
+import copy
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -46,3 +49,33 @@ def is_stateful(kind: type["PreTrainedModel"]) -> bool:
     This can be removed once transformers has a public attribute for it.
     """
     return kind._is_stateful
+
+
+class _Found(Exception):
+    pass
+
+
+def finds_documents(kind: type["PreTrainedModel"], config: "PreTrainedConfig") -> bool:
+    """Whether models of a class make their mask of attention from `position_ids`, so that packed documents are apart.
+
+    Some do not pass them on (OPT, Bloom, Falcon, GPT-OSS), and then attend to the documents before without a word. A
+    model on the meta device is called, up to the place where transformers finds the documents in the positions. This
+    can be removed once transformers says which models can be trained on packed rows.
+    """
+    import torch
+    from transformers import masking_utils
+
+    config = copy.deepcopy(config)
+    set_config_attention(config, "sdpa" if attention_kinds(kind)["sdpa"] else "eager")
+    with torch.device("meta"):
+        model = kind(config)
+        positions = torch.tensor([[0, 1, 0, 1]])
+    with mock.patch.object(masking_utils, "find_packed_sequence_indices", side_effect=_Found):
+        try:
+            with torch.no_grad(), contextlib.suppress(NotImplementedError, RuntimeError):  # of the meta device
+                model(input_ids=torch.zeros_like(positions), position_ids=positions, use_cache=False)
+        except (TypeError, ValueError):  # it has no such argument
+            return False
+        except _Found:
+            return True
+    return False

@@ -59,11 +59,25 @@ class OpenDPOTrainer(DPOTrainer):
 
 
 class OpenGRPOTrainer(GRPOTrainer):
-    """A `GRPOTrainer` that writes what tools return as the chat template does, whatever token ends a turn.
+    """A `GRPOTrainer` that continues within a rollout, and writes what tools return as the chat template does.
+
+    TRL counts micro-batches from the start of the process and generates anew, so a run that continues between two
+    updates of the same rollout would generate at the wrong steps.
 
     TRL cuts the template's text where EOS ends the call. Where another token ends it, what the template writes between
     this token and the tool's turn (a line break, in ChatML) was lost.
     """
+
+    @property
+    def rollout_under_way(self) -> list[dict[str, Any]] | None:
+        """This rank's micro-batches of the rollout that the next update uses too; None if it uses a new one."""
+        args: Any = self.args
+        is_new = self._step % (args.steps_per_generation * self.num_iterations) == 0
+        return None if is_new else self._buffered_inputs
+
+    def continue_rollouts(self, micro_batches: int, under_way: list[dict[str, Any]] | None) -> None:
+        """Continue after a number of micro-batches, with the rollout under way then; None to generate another one."""
+        self._step, self._buffered_inputs = micro_batches, under_way
 
     def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
         call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}

@@ -53,7 +53,8 @@ class PackedWindows(Windows):
       default collator of a `Trainer` with a tokenizer adds a mask of ones;
     - `use_cache=False`, which is the default of `TrainingArguments`; outside a `Trainer` pass it to the model.
 
-    FlashAttention reads `position_ids` only in batches of one row, so with it use one window per micro-batch.
+    FlashAttention reads `position_ids` only in batches of one row. For more rows pass it [`document_bounds`] too, as
+    the trainers of this package do; with another trainer use one window per micro-batch.
 
     Args:
         stream ([`TokenStream`]):
@@ -154,12 +155,15 @@ class PackedWindows(Windows):
 
 
 def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
-    """The number of tokens in a batch that are not padding. Rows have no attention mask; only packed rows have
-    padding.
+    """The number of tokens in a batch that are not padding. Rows have no attention mask; only windows of
+    [`PackedWindows`] have padding.
 
     Args:
-        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; and for packed rows also `labels`
-            and `position_ids`.
+        batch (mapping of `str` to `torch.Tensor` of shape `(B, L)`): `input_ids`; for packed rows also `labels` and
+            `position_ids`; and for those that TRL has joined to one row also `cu_seq_lens_q`, the bounds of documents.
+
+    Returns:
+        `torch.Tensor` or `int`: the number; an `int` if it is the same for every batch of this shape.
 
     ```python
     >>> row = {"input_ids": [[5, 6, 9, 9]], "labels": [[-100, 6, 9, -100]], "position_ids": [[0, 1, 2, 3]]}
@@ -168,11 +172,42 @@ def count_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | int:
 
     ```
     """
-    count = batch["input_ids"].numel()
+    tokens = batch["input_ids"]
     if "position_ids" not in batch:
-        return count
+        return tokens.numel()
+    return tokens.numel() - is_padding(batch).sum()
+
+
+def is_padding(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Which tokens of packed rows are padding, of shape `(B, L)`; the arguments are those of [`count_tokens`]."""
+    if "cu_seq_lens_q" in batch:  # rows of different lengths, joined without padding
+        return torch.zeros_like(batch["input_ids"], dtype=torch.bool)
     last = batch["position_ids"].shape[-1] - 1
-    return count - ((batch["labels"] == IGNORED) & (batch["position_ids"] == last)).sum()
+    return (batch["labels"] == IGNORED) & (batch["position_ids"] == last)
+
+
+def document_bounds(position_ids: Int[torch.Tensor, "B L"]) -> dict[str, torch.Tensor | int]:
+    """The arguments of a model with which FlashAttention keeps the documents of several packed rows apart.
+
+    They have the names of transformers' `FlashAttentionKwargs`. Padding belongs to the document before it.
+
+    Args:
+        position_ids (`torch.Tensor` of shape `(B, L)`): positions, from 0 in every document.
+
+    Returns:
+        `dict`: `cu_seq_lens_q` and `cu_seq_lens_k`, the bounds of documents in all `B L` tokens, int32; `max_length_q`
+            and `max_length_k`, the maximum length of a document.
+
+    ```python
+    >>> document_bounds(torch.tensor([[0, 1, 2, 0], [0, 1, 3, 3]]))["cu_seq_lens_q"]
+    tensor([0, 3, 4, 8], dtype=torch.int32)
+
+    ```
+    """
+    begins = (position_ids == 0).flatten().nonzero().flatten()
+    bounds = torch.nn.functional.pad(begins, (0, 1), value=position_ids.numel()).to(torch.int32)
+    length = position_ids.shape[-1]
+    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": length, "max_length_k": length}
 
 
 @numba.njit(cache=True, nogil=True)

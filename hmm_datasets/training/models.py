@@ -34,7 +34,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import launch_environment
-from ..compat.transformers_models import attention_kinds, attention_of, is_stateful, set_config_attention
+from ..compat.transformers_models import (
+    attention_kinds,
+    attention_of,
+    finds_documents,
+    is_stateful,
+    set_config_attention,
+)
 from ..errors import InputError
 from ..files import read_json
 from ..hub_download import check_downloaded, model_file, split_revision
@@ -110,17 +116,23 @@ class ModelSettings:
         return config
 
 
-def check_packed(config: "PreTrainedConfig") -> None:
+def check_packed(config: "PreTrainedConfig", setting: str = "packed") -> None:
     """Refuse a model that cannot keep packed documents apart.
 
+    Args:
+        config ([`~transformers.PreTrainedConfig`]): configuration of a causal language model.
+        setting (`str`, *optional*, defaults to `"packed"`): name of the setting that packs them, for the error.
+
     Raises:
-        `InputError`: it is recurrent.
+        `InputError`: it is recurrent, or its attention does not heed positions.
     """
+    kind, reason = _model_class(config), None
     if is_recurrent(config):
-        raise InputError(
-            f"packed is set, but {_model_class(config).__name__} carries its state from one document of a row to "
-            "the next; leave packed out"
-        )
+        reason = "carries its state from one document of a row to the next"
+    elif not finds_documents(kind, config):
+        reason = "does not find the documents of a row by their positions, so they would attend to one another"
+    if reason is not None:
+        raise InputError(f"{setting} is set, but {kind.__name__} {reason}; leave {setting} out")
 
 
 _DEPTH = re.compile(r"d([1-9]\d?\d?)")

@@ -1,7 +1,9 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -13,7 +15,7 @@ from ..data.shuffled_epochs import ShuffledEpochs
 from ..errors import InputError
 from .conversations import check_marks
 from .lora import lora_config, save_merged
-from .models import is_recurrent
+from .models import check_packed
 from .plan.plan import Plan
 from .scores import LogitScores
 from .settings import SFTSettings
@@ -78,11 +80,8 @@ class FineTuner(AdapterTrainer, SFTTrainer):
     def __init__(self, model, args: SFTSettings, *, processing_class=None, **kwargs):
         if args.assistant_only_loss and processing_class is not None:
             check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
-        if args.packing and isinstance(model, PreTrainedModel) and is_recurrent(model.config):
-            raise InputError(
-                f"packing is set, but {type(model).__name__} carries its state from one conversation of a row to the "
-                "next; leave packing out"
-            )
+        if args.packing and isinstance(model, PreTrainedModel):
+            check_packed(model.config, "packing")
         super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
 
     def label_scores(self, model, inputs, outputs) -> LogitScores:
@@ -129,9 +128,10 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
 
     Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
-    processes; rollouts are drawn by torch's generators, whose states are saved, so a run that continues on the same
-    number of processes draws those of an undisturbed one. Tokens are those of prompts and completions, counted when
-    they are generated, without what tools return. FLOPs are those of the updates, without the generation.
+    processes; rollouts are drawn by torch's generators, whose states are saved, as is a rollout of which updates are
+    left, so a run that continues on the same number of processes uses those of an undisturbed one. On another number
+    a rollout under way is drawn anew for the updates that are left. Tokens are those of prompts and completions,
+    counted when they are generated, without what tools return. FLOPs are those of the updates, without the generation.
 
     `tools` are functions that the model may call, see [`~hmm_datasets.training.tools.tool`].
 
@@ -169,6 +169,26 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
         """Number of prompts before those of an optimizer step, counted from 0."""
         return self.args.prompts_before(step)
 
+    def save_optimizer(self, folder: str) -> None:
+        """Write the state of the optimizer, and the rollout under way, if there is one."""
+        super().save_optimizer(folder)
+        under_way = self.rollout_under_way
+        if under_way is not None:
+            os.makedirs(folder, exist_ok=True)
+            torch.save(under_way, _rollout_path(folder, self.args.process_index))
+
+    def prepare_training(self, steps, dataloader, checkpoint):
+        """Make the optimizer and the schedule, and continue with the rollout of a checkpoint."""
+        prepared = super().prepare_training(steps, dataloader, checkpoint)
+        if checkpoint is not None and self.start is not None:
+            args, under_way = self.args, None
+            written = [_rollout_path(checkpoint, rank).exists() for rank in range(args.world_size + 1)]
+            if written == [True] * args.world_size + [False]:
+                path = _rollout_path(checkpoint, args.process_index)
+                under_way = torch.load(path, map_location=args.device, weights_only=True)
+            self.continue_rollouts(self.start.step * args.gradient_accumulation_steps, under_way)
+        return prepared
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a micro-batch of completions."""
         if self.model.training:
@@ -179,6 +199,10 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     def floating_point_ops(self, inputs) -> int:
         """FLOPs of the last micro-batch on this rank; `inputs` are its prompts."""
         return self._flops
+
+
+def _rollout_path(checkpoint: str, rank: int) -> Path:
+    return Path(checkpoint) / f"rollout_{rank}.pt"
 
 
 def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:

@@ -138,6 +138,8 @@ def _train_and_save(
         trainer.say(f"{args.output_dir}: {plan}")
         if trainer.is_world_process_zero():
             write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
+    if args.idle_devices:
+        trainer.say(f"{args.output_dir}: trains on one of {args.idle_devices + 1} GPUs; --launch ddp takes them all")
     began = time.time()
     try:
         trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))

@@ -148,6 +148,9 @@ class RunSettings(WatchSettings):
     default_budget = Budget()
     """Budget of a run if none is set."""
 
+    idle_devices = 0
+    """Number of GPUs that this process sees and does not use."""
+
     def __post_init__(self):
         steps = accumulation_steps(
             self.global_batch_size, launch_environment.world_size(), self.per_device_train_batch_size
@@ -185,6 +188,8 @@ class RunSettings(WatchSettings):
                 f"the launcher started {launch_environment.world_size()} processes that do not see each other (world "
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
+        self.idle_devices = max(0, self.n_gpu - 1)
+        self._n_gpu = min(1, self.n_gpu)  # transformers would copy the model to all of them and read a batch for each
         if getattr(self, "sync_ref_model", False):  # a setting of TRL's trainers with a reference
             raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
 
@@ -318,6 +323,17 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
     bf16: bool | None = None
 
     default_budget = Budget(num_train_epochs=3.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.packing and self.pad_to_multiple_of:
+            raise InputError(
+                "pad_to_multiple_of and packing are both set, but packed rows have no padding; leave one of them out"
+            )
+        if self.packing or self.padding_free:
+            self.per_device_eval_batch_size = (
+                1  # TRL joins rows to one; those that ranks repeat could not be told apart
+            )
 
 
 @dataclass

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
+from transformers.utils.generic import is_flash_attention_requested
 
 from ..compat.transformers import TrainingLength
 from ..data.hmm_sequences import EndlessSequences
+from ..data.packing import document_bounds
 from ..data.passed_over import KeptRows, PassedOver
 from ..errors import InputError
 from ..heartbeats import during
@@ -236,6 +238,7 @@ class StepTrainer(ShardedTrainer):
         needs_scores = labels is not None and any(part.needs_scores(model) for part in self.components)
         for component in self.components:
             component.before_forward(inputs)
+        inputs = self._with_bounds(inputs)
         with self.loss_in_chunks(model, labels, return_outputs) as scores:
             has_outputs = return_outputs or (needs_scores and scores is None and self.loss_has_logits)
             loss = super().compute_loss(model, inputs, has_outputs, num_items_in_batch)
@@ -245,6 +248,14 @@ class StepTrainer(ShardedTrainer):
         for component in reversed(self.components):
             loss = component.after_forward(model, labels, scores, loss, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+    def _with_bounds(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs, with the bounds of packed documents if the attention does not find them in `position_ids`."""
+        if "position_ids" not in inputs or "attention_mask" in inputs or "cu_seq_lens_q" in inputs:
+            return inputs
+        if not is_flash_attention_requested(self.model.config.get_text_config()):
+            return inputs
+        return inputs | document_bounds(inputs["position_ids"])
 
     def loss_in_chunks(self, model, labels, return_outputs: bool) -> AbstractContextManager[LabelScores | None]:
         """A context in which the model computes the losses of these labels without all logits, if it can."""
@@ -405,8 +416,6 @@ class Pretrainer(StepTrainer, Trainer):
             return None
         if self.label_smoother is not None or self.compute_loss_func is not None:
             reason = "is given another loss by label_smoothing_factor or compute_loss_func"
-        elif args.n_gpu > 1:
-            reason = "is copied to the GPUs of one process"
         else:
             reason = obstacle(model)
         if reason is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, default_data_collator
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
 import hmm_datasets
 from hmm_datasets.errors import InputError
@@ -19,6 +19,7 @@ from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.models import (
     ModelSettings,
+    check_packed,
     llama_config,
     load_pretrained,
     model_config,
@@ -138,11 +139,35 @@ def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
     assert peaks["eager"] - peaks["sdpa"] > 4 * length**2 * config.num_attention_heads
 
 
-def test_packed_documents_are_refused_to_a_model_that_would_mix_them(tmp_path):
-    (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 16}))
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("mamba", "MambaForCausalLM carries its state from one document"),
+        ("opt", "OPTForCausalLM does not find the documents of a row by their positions"),
+        ("gpt_oss", "GptOssForCausalLM does not find"),
+    ],
+)
+def test_packed_documents_are_refused_to_a_model_that_would_mix_them(kind, told, tmp_path):
+    (tmp_path / "model.json").write_text(json.dumps({"model_type": kind, "hidden_size": 64, "num_attention_heads": 4}))
     data = types.SimpleNamespace(vocab_size=9, row_length=8, special_tokens={}, packed=True)
-    with pytest.raises(InputError, match="packed is set, but MambaForCausalLM carries its state from one document"):
-        ModelSettings(model=str(tmp_path / "mamba.json")).config(data)
+    with pytest.raises(InputError, match=f"packed is set, but {told}"):
+        ModelSettings(model=str(tmp_path / "model.json")).config(data)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "qwen3", "gemma3_text", "mixtral", "phi3"])
+def test_packed_documents_are_given_to_models_that_find_them_by_their_positions(kind, tmp_path):
+    config = CONFIG_MAPPING[kind]()
+    check_packed(config)
+    tiny = config.__class__(
+        **{"vocab_size": 9, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16},
+        **{"num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": None, "initializer_range": 0.5},
+    )
+    model = AutoModelForCausalLM.from_config(tiny).eval()
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6], [4, 2, 7, 4, 5, 6]])
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2]] * 2)
+    first, second = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(first[3:], second[3:])
+    assert not torch.allclose(first[2], second[2])
 
 
 def test_an_attention_that_the_model_lacks_is_refused_in_one_line(tmp_path):

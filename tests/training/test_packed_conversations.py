@@ -1,5 +1,8 @@
 """Conversations packed into rows give the loss, gradient and counts of the same conversations one by one."""
 
+import os
+import signal
+
 import pytest
 import torch
 from tiny_runs import CONVERSATIONS, conversations
@@ -7,6 +10,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.named_templates import NAMES, set_chat_template
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.post_training import FineTuner
 from hmm_datasets.training.run import train_and_save
@@ -73,6 +77,45 @@ def test_packing_changes_neither_losses_nor_gradients_nor_counts(tokenizer, tmp_
     found = measured(trainer, tmp_path)
     assert found["tokens"] == found["planned"] == one_by_one["tokens"]
     assert found == pytest.approx(one_by_one, rel=2e-5)
+
+
+EVERY = [(name, 1) for name in NAMES] + [
+    pytest.param(name, size, marks=() if name == "chatml" else pytest.mark.slow) for name in NAMES for size in (2, 4)
+]
+
+
+@pytest.mark.parametrize(("template", "micro_batch"), EVERY)
+def test_what_is_counted_is_what_was_planned_with_every_template(template, micro_batch, tmp_path):
+    texts = [message["content"] for row in conversations() for message in row["messages"]]
+    tokenizer = train_bpe(texts, 400, show_progress=False)
+    set_chat_template(tokenizer, template)
+    given = {"packing": True, "global_batch_size": 4, "max_length": 128, "max_steps": 4}
+
+    def run():
+        trainer = fine_tuner(tokenizer, tmp_path, 4, micro_batch, Stopped, **given)
+        return trainer.plan, train_and_save(trainer, settings={}, data={})
+
+    Stopped.after = 2
+    plan, stopped = run()
+    assert stopped["steps"] == 2
+    Stopped.after = None
+    _, summary = run()
+    assert summary["resumed_from"] == "checkpoint-2"
+    assert summary["tokens"] == summary["planned_tokens"] == plan.tokens_at(4)
+    counts = [row["tokens"] for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
+    assert counts == [plan.tokens_at(step) for step in range(1, 5)]
+    print(f"{template}, micro-batch {micro_batch}: {counts[-1]} tokens counted, {plan.tokens_at(4)} planned")
+
+
+class Stopped(FineTuner):
+    """Is stopped after a step."""
+
+    after = None
+
+    def training_step(self, *args, **kwargs):
+        if self.after is not None and self.state.global_step == self.after - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(*args, **kwargs)
 
 
 class Leaking(FineTuner):

@@ -1,6 +1,7 @@
 """Training on packed windows: no attention between documents, and padding is never counted."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -8,8 +9,19 @@ import torch
 from tiny_runs import history, settings, tiny_model, trainer
 from torch.nn import functional
 from torch.utils.data import Subset
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    Qwen3Config,
+    modeling_flash_attention_utils,
+    set_seed,
+)
 from transformers.data.data_collator import default_data_collator
+from transformers.integrations import flash_attention
 
+from hmm_datasets.compat.transformers_models import set_config_attention
 from hmm_datasets.data.packing import PackedWindows, count_tokens
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.training.trainer import Pretrainer
@@ -58,6 +70,54 @@ def loss_of_pieces(model, rows) -> torch.Tensor:
     return total / count
 
 
+TINY = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": LENGTH,
+    "initializer_range": 0.2,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+}
+
+
+@pytest.fixture
+def flash_attention_of_torch(monkeypatch):
+    """The kernels of flash attention, computed by torch on a CPU, and which of them were asked for."""
+    asked = set()
+
+    def within(query, key, value):  # (T, heads, features)
+        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
+        grouped = query.shape[1] != key.shape[1]
+        attend = functools.partial(functional.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped)
+        return attend(query, key, value, scale=scale[0])[0].transpose(0, 1)
+
+    scale = [None]
+
+    def settings_of(softmax_scale=None, **_):
+        scale[0] = softmax_scale
+        return {}
+
+    def full(query, key, value):
+        asked.add("whole rows")
+        return torch.stack([within(*row) for row in zip(query, key, value, strict=True)])
+
+    def bounded(query, key, value, cu_seqlens_q, cu_seqlens_k):
+        asked.add("parts of rows")
+        sizes = cu_seqlens_q.diff().tolist()
+        parts = zip(*(part.split(sizes) for part in (query, key, value)), strict=True)
+        return torch.cat([within(*part) for part in parts])
+
+    monkeypatch.setattr(flash_attention, "get_target_dtype", lambda *_: None)  # the real ones take half precision only
+    functions = ((full, bounded, None, None, None), (settings_of, None))
+    monkeypatch.setattr(modeling_flash_attention_utils, "lazy_import_flash_attention", lambda *_: functions)
+    return asked
+
+
 def test_padding_is_distinguished_from_documents_that_have_only_eos(packed, stream):
     epoch = [packed[index] for index in range(packed.num_windows)]
     found = sorted(tuple(piece.tolist()) for row in epoch for piece in pieces(row))
@@ -90,6 +150,33 @@ def test_the_loss_and_gradient_of_packed_rows_are_those_of_separate_documents(pa
     expected.backward()
     for (name, mine), other in zip(run.model.named_parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+ARCHITECTURES = {
+    "llama": LlamaConfig,
+    "gpt2": GPT2Config,
+    "qwen3": Qwen3Config,
+    "gemma3_text": Gemma3TextConfig,
+}
+
+
+@pytest.mark.parametrize("micro_batch", [1, 8])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_flash_attention_keeps_the_documents_of_several_rows_apart(
+    packed, tmp_path, flash_attention_of_torch, kind, micro_batch
+):
+    rows = [packed[index] for index in range(micro_batch)]
+    config = ARCHITECTURES[kind](**TINY)
+    set_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    run = trainer(tmp_path, model=model, rows=rows, global_batch_size=micro_batch, chunked_loss=False,
+                  per_device_train_batch_size=micro_batch)  # fmt: skip
+    batch = default_data_collator(rows)
+    expected = run.compute_loss(model, batch)
+    set_config_attention(model.config, "flash_attention_2")
+    assert run.compute_loss(model, batch).item() == pytest.approx(expected.item(), abs=1e-5)
+    assert flash_attention_of_torch == {"parts of rows"}
+    assert set(batch) == {"input_ids", "labels", "position_ids"}
 
 
 @pytest.mark.parametrize("counted", ["all", "non_padding"])

@@ -8,6 +8,7 @@ import pytest
 from tiny_chat import WORDS, losses, message
 from transformers import AutoModelForCausalLM
 
+from hmm_datasets.digests import DIGESTS_NAME
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.training.post_training import PolicyTuner
@@ -108,29 +109,44 @@ def test_the_reward_rises_and_everything_generated_is_counted(undisturbed):
     assert read_json(folder / "run.json")["lineage"]["stage"] == "reinforcement learning"
 
 
+TWICE = {"num_iterations": 2, "beta": 0.1}
+
+
+@pytest.fixture(scope="module")
+def undisturbed_twice(base, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("twice")
+    return folder, *tune(folder, base, tokenizer, **TWICE)
+
+
 @pytest.mark.parametrize(
-    "given", [{}, {"num_iterations": 2, "beta": 0.1}], ids=["", "two updates per rollout, and KL"]
+    ("given", "steps"),
+    [({}, 4), (TWICE, 4), (TWICE, 3)],
+    ids=["", "two updates per rollout, and KL", "within a rollout"],
 )
 def test_a_stopped_run_continues_with_the_rollouts_of_an_undisturbed_one(
-    given,
-    undisturbed,
-    base,
-    tokenizer,
-    tmp_path,
+    given, steps, undisturbed, undisturbed_twice, base, tokenizer, tmp_path
 ):
-    folder, _, summary = undisturbed
-    if given:
-        folder = tmp_path / "whole"
-        _, summary = tune(folder, base, tokenizer, **given)
-    run = tmp_path / "run"
-    _, stopped = tune(run, base, tokenizer, stop_in=3, **given)
-    assert stopped == {"steps": 4, "interrupted": "SIGTERM"}
-    trainer, resumed = tune(run, base, tokenizer, **given)
-    assert resumed["resumed_from"] == "checkpoint-4"
+    folder, whole, summary = undisturbed_twice if given else undisturbed
+    _, stopped = tune(tmp_path, base, tokenizer, stop_in=steps - 1, **given)
+    assert stopped == {"steps": steps, "interrupted": "SIGTERM"}
+    trainer, resumed = tune(tmp_path, base, tokenizer, **given)
+    assert resumed["resumed_from"] == f"checkpoint-{steps}"
     assert resumed["tokens"] == summary["tokens"]
-    assert set(trainer.seen) == {4, 5}
-    assert rewards(run) == pytest.approx(rewards(folder), abs=1e-6)
-    assert losses(run) == pytest.approx(losses(folder), abs=1e-5)
+    assert trainer.seen == {step: whole.seen[step] for step in range(steps, STEPS)}
+    assert rewards(tmp_path) == pytest.approx(rewards(folder), abs=1e-6)
+    assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
+
+
+def test_a_rollout_under_way_that_is_not_in_the_checkpoint_is_drawn_anew(undisturbed_twice, base, tokenizer, tmp_path):
+    """As on another number of processes, and in checkpoints of earlier versions."""
+    _, whole, _ = undisturbed_twice
+    tune(tmp_path, base, tokenizer, stop_in=2, **TWICE)
+    for name in ("rollout_0.pt", DIGESTS_NAME):
+        (tmp_path / "checkpoint-3" / name).unlink()
+    trainer, resumed = tune(tmp_path, base, tokenizer, **TWICE)
+    assert (resumed["resumed_from"], resumed["steps"]) == ("checkpoint-3", STEPS)
+    assert trainer.seen == {step: whole.seen[step] for step in range(3, STEPS)}
+    assert list(rewards(tmp_path)) == [1, 3, 4, 5]
 
 
 def test_epochs_are_counted_in_prompts(tmp_path):

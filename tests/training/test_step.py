@@ -1,8 +1,13 @@
-"""The order in which an optimizer step calls the methods of the components."""
+"""The order in which an optimizer step calls the methods of the components, and the device that it takes."""
 
-from tiny_runs import random_rows, trainer
+from functools import cached_property
+
+import torch
+from tiny_runs import LENGTH, random_rows, trainer
+from transformers import TrainingArguments
 
 from hmm_datasets.training.components.component import Component
+from hmm_datasets.training.run import train_and_save
 
 
 class Recorded(Component):
@@ -70,6 +75,27 @@ def test_the_calls_of_a_step_of_two_micro_batches(tmp_path):
         + forwards("before_log")
     )
     assert calls == expected
+
+
+def test_a_process_that_sees_several_gpus_takes_one(tmp_path, monkeypatch, capsys):
+    """transformers would copy the model to all eight, and read eight micro-batches for each that the plan has."""
+
+    of_transformers = TrainingArguments.__dict__["_setup_devices"].func
+
+    def devices(args):
+        device = of_transformers(args)
+        args._n_gpu = 8
+        return device
+
+    found = cached_property(devices)
+    found.__set_name__(TrainingArguments, "_setup_devices")
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", found)
+    run = trainer(tmp_path, max_steps=2, global_batch_size=8, per_device_train_batch_size=4)
+    summary = train_and_save(run, settings={}, data={})
+    assert (run.args.n_gpu, run.args.train_batch_size, run.args.eval_batch_size) == (1, 4, 8)
+    assert summary["tokens"] == 2 * 8 * LENGTH
+    assert not isinstance(run.model_wrapped, torch.nn.DataParallel)
+    assert "trains on one of 8 GPUs; --launch ddp takes them all" in capsys.readouterr().out
 
 
 def test_the_list_of_components(tmp_path):

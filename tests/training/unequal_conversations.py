@@ -53,7 +53,7 @@ def main(folder: str, micro_batch: int, **given) -> FineTuner:
         max_steps=3,
         global_batch_size=8,
         per_device_train_batch_size=micro_batch,
-        per_device_eval_batch_size=3 if micro_batch == 2 else 7,
+        per_device_eval_batch_size=2 if micro_batch == 2 else 7,
         logging_steps=1,
         save_strategy="no",
         sample_prompts=["Who?"],

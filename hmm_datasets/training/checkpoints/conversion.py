@@ -107,7 +107,8 @@ def _gather_weights(folder: Path, target: Path, states: OptimizerStates) -> None
 
 
 def _write_checkpoint(folder: Path, target: Path, scratch: Path, to: str) -> None:
-    for name in (STATE_NAME, SCHEDULER_NAME, *(path.name for path in folder.glob("rng_state*.pth"))):
+    of_ranks = [path.name for pattern in ("rng_state*.pth", "rollout_*.pt") for path in folder.glob(pattern)]
+    for name in (STATE_NAME, SCHEDULER_NAME, *of_ranks):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, target / name)
     with optimizer_states(folder, scratch) as states:

@@ -12,6 +12,7 @@ from .inspection import STATE_NAME
 
 _RESUMING = (
     *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    "rollout_*.pt",
     *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
     *("zero_to_fp32.py", "zero_to_torch.py"),
 )

@@ -91,10 +91,7 @@ def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
     rows, length = batch["input_ids"].shape
     if "position_ids" not in batch:
         return rows * length, rows * length**2
-    from ...data.packing import IGNORED, count_tokens
+    from ...data.packing import count_tokens, is_padding
 
-    positions = batch["position_ids"]
-    # The odd numbers up to 2 T - 1 add up to T squared. Padding has the last position of the row and no label.
-    squares = 2 * positions + 1
-    padding = (batch["labels"] == IGNORED) & (positions == length - 1)
-    return int(count_tokens(batch)), int(squares.masked_fill(padding, 0).sum())
+    squares = 2 * batch["position_ids"] + 1  # the odd numbers up to 2 T - 1 add up to T squared
+    return int(count_tokens(batch)), int(squares.masked_fill(is_padding(batch), 0).sum())
