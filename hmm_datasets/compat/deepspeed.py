@@ -1,4 +1,4 @@
-"""DeepSpeed: checkpoints without module weights, and checkpoints loaded by another number of processes.
+"""DeepSpeed: models larger than a device, and checkpoints without module weights or of other numbers of processes.
 
 Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
 """
@@ -45,6 +45,33 @@ def universal_checkpoints(engine) -> Generator[None]:
         yield
     finally:
         engine._config.load_universal_checkpoint = False
+
+
+@contextlib.contextmanager
+def weights_stay_until_sharded(model: torch.nn.Module) -> Generator[None]:
+    """A context in which DeepSpeed moves only the buffers of a model to its device before it shards the weights.
+
+    Under stage 3 DeepSpeed first moves the whole model, which may be larger than the device, and then divides one
+    weight after the other among the ranks. It also divides weights that are not there yet, and moves each alone. With
+    `zero.Init` a model is divided while it is made, but then its initial weights are others. This can be removed once
+    `initialize` has an option for it.
+
+    Args:
+        model (`torch.nn.Module`): the model, whose `to` is replaced inside the context.
+    """
+
+    def move_buffers(device) -> torch.nn.Module:
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
+        return model
+
+    changed: Any = model
+    changed.to = move_buffers
+    try:
+        yield
+    finally:
+        del changed.to
 
 
 @contextlib.contextmanager

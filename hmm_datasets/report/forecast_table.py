@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..quantities import format_duration
+from ..training.plan.devices import USABLE
 from .tables import text_table
 
 _GIB = 1 << 30
@@ -124,7 +125,13 @@ def _memory_table(found: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
     rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
     title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator overhead and CUDA's context not included"
-    return f"{title}\n\n{text_table(['', *columns], rows)}"
+    if "device" not in found:
+        return f"{title}\n\n{text_table(['', *columns], rows)}"
+    device = found["device"]
+    for row, sizes in zip(rows, found["memory"].values(), strict=True):
+        row.append("yes" if sizes["total"] <= USABLE * device["memory"] else "NO")
+    fits = f"fits {USABLE:.0%} of {device['name']}'s {_size(device['memory'])}"
+    return f"{title}\n\n{text_table(['', *columns, fits], rows)}"
 
 
 def _left(rows: Sequence[tuple[str, str, str]]) -> str:

@@ -109,6 +109,7 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
             ),
             largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
             low_precision=low,
+            reduces_once=record["settings"]["gradient_accumulation_steps"] > 1,
         ).total
     return found
 

@@ -10,6 +10,7 @@ reads and writes as much as the size of the checkpoint, and the converted copy i
 checkpoint is not divided and fits any number of processes.
 """
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -17,11 +18,13 @@ from pathlib import Path
 import torch
 from accelerate.utils import save_fsdp_optimizer
 from safetensors.torch import load_file
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ...compat.deepspeed import (
     correct_stage_3,
     only_shards,
     universal_checkpoints,
+    weights_stay_until_sharded,
     without_module_weights,
     write_universal,
 )
@@ -33,6 +36,12 @@ from .inspection import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, 
 
 class ShardedTrainer(OpenTrainer):
     """A mixin for a Trainer; under plain data parallelism it changes nothing."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the accelerator, which knows from the start what DeepSpeed's configuration says."""
+        super().create_accelerator_and_postprocess()
+        if self.is_deepspeed_enabled:  # accelerate does it later, with a warning
+            self.accelerator.gradient_accumulation_steps = self.args.gradient_accumulation_steps
 
     def save_optimizer(self, folder: str) -> None:
         """Write the optimizer state without a second copy of the weights."""
@@ -50,6 +59,10 @@ class ShardedTrainer(OpenTrainer):
 
     def prepare_training(self, steps, dataloader, checkpoint):
         """Under DeepSpeed, wrap the model first and load the checkpoint into the wrapper."""
+        with weights_stay_until_sharded(self.model) if is_deepspeed_zero3_enabled() else contextlib.nullcontext():
+            return self._prepare(steps, dataloader, checkpoint)
+
+    def _prepare(self, steps, dataloader, checkpoint):
         if checkpoint is None:
             prepared = super().prepare_training(steps, dataloader, None)
             if self.args.optimizer_from is not None:

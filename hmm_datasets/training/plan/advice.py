@@ -27,11 +27,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .devices import Device
+from .devices import USABLE, Device
 from .forecast import Memory, memory_per_rank
-
-USABLE = 0.92
-"""Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
 
 DEVICES_PER_MACHINE = 8
 NETWORK = 25e9
@@ -53,6 +50,9 @@ class Job:
         global_batch_size (`int`): rows per step.
         low_precision (`bool`): whether it computes in bfloat16 or float16.
         moments (`float`): floats per parameter that the optimizer keeps.
+        smallest_batch (`int`): the largest number that divides the rows of every step; smaller than
+            `global_batch_size` if the batch grows.
+        reduces_once (`bool`): see [`~hmm_datasets.training.plan.forecast.memory_per_rank`].
         activations (callable): bytes for a micro-batch of so many rows, with or without recomputing, under a strategy
             that shards or ddp.
     """
@@ -62,8 +62,10 @@ class Job:
     flops_per_token: int
     row_length: int
     global_batch_size: int
+    smallest_batch: int
     low_precision: bool
     moments: float
+    reduces_once: bool
     activations: Callable[[int, bool, bool], int]
 
     @property
@@ -126,19 +128,25 @@ def options(job: Job, device: Device, world_size: int, *, mfu: float = 0.4, netw
 
 def reason(job: Job, device: Device, world_size: int) -> str:
     """Why a job has no way to run, and what to do about it."""
-    if job.global_batch_size % world_size != 0:
-        if job.global_batch_size < world_size:
+    rows = job.smallest_batch
+    if rows % world_size != 0:
+        if rows < job.global_batch_size:  # each batch is a multiple of them
             return (
-                f"{job.global_batch_size:,} rows per step are less than one for each rank; use fewer ranks, or split "
+                f"batch_ramp has batches of {rows:,} rows, or of multiples that {world_size} ranks cannot divide; use "
+                "fewer ranks until the ramp has ended, or another batch_ramp"
+            )
+        if rows < world_size:
+            return (
+                f"{rows:,} rows per step are less than one for each rank; use fewer ranks, or split "
                 "layers or rows over them (tensor or context parallelism)"
             )
-        return f"{job.global_batch_size:,} rows per step cannot be divided among {world_size} ranks; change either"
+        return f"{rows:,} rows per step cannot be divided among {world_size} ranks; change either"
     room = USABLE * device.memory
     one_row = job.activations(1, True, True) + 2 * job.bytes_per_number * job.largest_layer
     if one_row > room:
         return "one row and one gathered layer do not fit: split layers or rows (tensor or context parallelism)"
     ranks = world_size
-    while ranks < min(_MAX_RANKS, job.global_batch_size):
+    while ranks < min(_MAX_RANKS, job.smallest_batch):
         ranks *= 2
         if _memory(job, "zero3", ranks, 1, True).total <= room:
             return f"its states do not fit on {world_size}; they do on {ranks} (zero3), or split layers over devices"
@@ -146,8 +154,8 @@ def reason(job: Job, device: Device, world_size: int) -> str:
 
 
 def _batches(job: Job, world_size: int) -> Iterator[tuple[int, bool]]:
-    if job.global_batch_size % world_size == 0:
-        rows = job.global_batch_size // world_size
+    if job.smallest_batch % world_size == 0:
+        rows = job.smallest_batch // world_size
         for micro in (size for size in (2**power for power in range(8)) if rows % size == 0):
             yield from ((micro, False), (micro, True))
 
@@ -189,6 +197,7 @@ def _memory(job: Job, strategy: str, world_size: int, micro: int, recomputes: bo
         largest_layer=job.largest_layer,
         low_precision=job.low_precision,
         moments=job.moments,
+        reduces_once=job.reduces_once and job.global_batch_size > world_size * micro,
     )
 
 

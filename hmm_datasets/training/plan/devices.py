@@ -12,6 +12,9 @@ devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of t
 import re
 from dataclasses import dataclass
 
+USABLE = 0.92
+"""Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
+
 _T, _G = 1e12, 10**9
 
 

@@ -7,13 +7,17 @@ accelerate, DeepSpeed and torch actually keep:
 | | weights | gradients | optimizer |
 |---|---|---|---|
 | ddp | 4 | 4, and 4 in buckets for `W > 1` | 8 |
-| fsdp2 | 4/W | 4/W | 8/W |
-| zero1 | c | c | 12/W |
-| zero2 | c | c/W | 12/W |
+| fsdp2 | 4/W | 4/W, and c with several micro-batches per step | 8/W |
+| zero1 | c | c, and a bucket | 12/W |
+| zero2 | c | c/W, and two buckets | 12/W |
 | zero3 | c/W | c/W | 12/W |
 
-`c` is 2 where DeepSpeed computes in bfloat16 or float16, else 4; its optimizer keeps a float32 copy of the weights.
-Sharded weights are gathered one layer at a time; the gathered layer is counted with activations.
+`c` is 2 in bfloat16 or float16, else 4; DeepSpeed's optimizer keeps a float32 copy of the weights. Sharded weights are
+gathered one layer at a time; the gathered layer is counted with activations. Under FSDP2 accelerate reduces gradients
+once per step, and until then every rank keeps those of the whole model; with `sync_each_batch` (in
+`accelerator_config`, under `gradient_accumulation_kwargs`) they are reduced after every micro-batch. A bucket of
+DeepSpeed has `reduce_bucket_size` numbers of `c` bytes, whatever the size of the model; with `overlap_comm` there are
+two.
 
 Activations are the peak over the forward and backward pass of one micro-batch, including the loss: with all of its
 logits, or with those of a chunk where the loss is computed in chunks.
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
+
+REDUCE_BUCKET = 50_000_000
+"""Numbers in a bucket of gradients under ZeRO 1 and 2: `reduce_bucket_size` of `ds_configs/`."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,8 @@ class Memory:
     """Bytes on a rank.
 
     Attributes:
-        weights (`int`), gradients (`int`), optimizer (`int`): kept from step to step.
+        weights (`int`), gradients (`int`), optimizer (`int`): kept from step to step, or from the first micro-batch of
+            a step to the last.
         activations (`int`): peak, including the layer that is gathered.
     """
 
@@ -153,6 +161,7 @@ def memory_per_rank(
     low_precision: bool = False,
     moments: float = 2,
     trained: int | None = None,
+    reduces_once: bool = False,
 ) -> Memory:
     """Memory per rank under a way of sharding, from the table in this module's docstring.
 
@@ -165,10 +174,12 @@ def memory_per_rank(
         low_precision (`bool`, *optional*): whether it computes in bfloat16 or float16.
         moments (`float`, *optional*, defaults to 2): floats per parameter that the optimizer keeps.
         trained (`int`, *optional*): number of parameters that are trained, as with LoRA; by default all.
+        reduces_once (`bool`, *optional*): whether a step has several micro-batches, and gradients are reduced after
+            the last, unless the strategy does it after each.
 
     ```python
-    >>> memory_per_rank("zero2", parameters=1000, world_size=4, activations=0, low_precision=True)
-    Memory(weights=2000, gradients=500, optimizer=3000, activations=0)
+    >>> memory_per_rank("zero3", parameters=1000, world_size=4, activations=0, low_precision=True)
+    Memory(weights=500, gradients=500, optimizer=3000, activations=0)
 
     ```
     """
@@ -178,13 +189,15 @@ def memory_per_rank(
     if strategy == "ddp":
         return Memory(4 * n, (8 if world_size > 1 else 4) * m, round(4 * moments * m), activations)
     if strategy == "fsdp2":
+        gradients = 4 * trained_shard + (low * m if reduces_once and world_size > 1 else 0)
         optimizer = round(4 * moments * trained_shard)
-        return Memory(4 * shard, 4 * trained_shard, optimizer, activations + 2 * low * largest_layer)
+        return Memory(4 * shard, gradients, optimizer, activations + 2 * low * largest_layer)
     master = round(4 * (1 + moments) * trained_shard)
+    bucket = low * REDUCE_BUCKET
     if strategy == "zero1":
-        return Memory(low * n, low * m, master, activations)
+        return Memory(low * n, low * m + bucket, master, activations)
     if strategy == "zero2":
-        return Memory(low * n, low * trained_shard, master, activations)
+        return Memory(low * n, low * trained_shard + 2 * bucket, master, activations)
     if strategy == "zero3":
         return Memory(low * shard, low * trained_shard, master, activations + 2 * low * largest_layer)
     raise InputError(f"strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")

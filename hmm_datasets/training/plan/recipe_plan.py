@@ -21,6 +21,7 @@ from ..optimizers import check_sharding
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
 from .assumed_data import AssumedData
+from .devices import find_device
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -75,6 +76,12 @@ class Recipe:
             checkpointing=recomputes,
             chunked_loss=self.chunked_loss,
         )
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether gradients are reduced after the last micro-batch of a step, where the strategy leaves the choice."""
+        chosen = self.settings.accelerator_config.gradient_accumulation_kwargs or {}
+        return not chosen.get("sync_each_batch", False)
 
     @property
     def chunked_loss(self) -> bool:
@@ -210,10 +217,12 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
-        mapping from ways of sharding to bytes per rank; `time`, if a rate is assumed.
+        mapping from ways of sharding to bytes per rank; `device`, the name and the bytes of the assumed one; `time`,
+        if a rate is assumed.
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
+    accumulation = plan.schedule.global_batch_size // (micro * world_size)
     memory = {}
     for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
         found = memory_per_rank(
@@ -225,17 +234,21 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
             low_precision=recipe.low_precision,
             moments=recipe.moments,
             trained=recipe.trained,
+            reduces_once=accumulation > 1 and recipe.reduces_once,
         )
         memory[strategy] = {**asdict(found), "total": found.total}
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
-        "gradient_accumulation_steps": plan.schedule.global_batch_size // (micro * world_size),
+        "gradient_accumulation_steps": accumulation,
         "precision": settings.mixed_precision if recipe.low_precision else "fp32",
         "memory": memory,
         "trained_parameters": recipe.trained,
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
+    device = None if settings.assumed_device is None else find_device(settings.assumed_device)
+    if device is not None:
+        result["device"] = {"name": device.name, "memory": device.memory}
     if settings.rate is not None:
         result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
     return result

@@ -27,8 +27,10 @@ def job(
     return Job(
         parameters=parameters,
         global_batch_size=batch,
+        smallest_batch=given.pop("smallest_batch", batch),
         low_precision=True,
         moments=2,
+        reduces_once=True,
         activations=activations,
         **defaults | given,
     )
@@ -46,6 +48,7 @@ def test_all_that_fits_is_offered_and_nothing_else():
                     activations=micro * (G if recomputes else 4 * G),
                     largest_layer=G // 32,
                     low_precision=True,
+                    reduces_once=micro < 8,  # which are all rows of a rank
                 ).total
                 assert ((strategy, micro, recomputes) in found) == (memory <= USABLE * 20 * G)
                 if (strategy, micro, recomputes) in found:
@@ -55,6 +58,16 @@ def test_all_that_fits_is_offered_and_nothing_else():
     host = found["zero2_offload", 1, True]
     assert host.host_memory == 12 * G // 8
     assert host.memory == found["zero2", 1, True].memory - host.host_memory
+
+
+def test_a_growing_batch_needs_work_for_all_ranks_from_its_first_step_on():
+    """The run of tr1 on 32 ranks was recommended, and refused when it was started."""
+    ramp = job(batch=1024, smallest_batch=16)
+    assert options(ramp, SMALL, 16)
+    assert options(ramp, SMALL, 32) == []
+    assert "batch_ramp has batches of 16 rows" in reason(ramp, SMALL, 32)
+    found = advise("recipes/tr1/13b.yaml", devices=["H100"], ranks=[16, 32], models=["13b"], assumed_vocab_size=50_257)
+    assert [("strategy" in row, row["ranks"]) for row in found] == [(True, 16), (False, 32)]
 
 
 def test_a_step_is_estimated_by_computing_and_by_the_bytes_that_a_rank_receives():

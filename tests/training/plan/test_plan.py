@@ -9,17 +9,19 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, default_data_collator
 
+from hmm_datasets.cli import main
 from hmm_datasets.data.packing import count_tokens
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.identity import write_identity
+from hmm_datasets.shipped_files import local_or_shipped
 from hmm_datasets.text.stream import write_tokens
 from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.checkpoints.rows_left_out import Rollback, rows_identity
 from hmm_datasets.training.loss_output import LabelScores, set_loss_output
 from hmm_datasets.training.models import ModelSettings, llama_config
 from hmm_datasets.training.plan.flops import flops_per_token
-from hmm_datasets.training.plan.forecast import assumed_rate, memory_per_rank, peak_activations
+from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, assumed_rate, memory_per_rank, peak_activations
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
@@ -263,12 +265,33 @@ def test_each_strategy_shards_what_its_table_says():
     found = {name: memory_per_rank(name, **sizes) for name in ("ddp", "fsdp2", "zero1", "zero2", "zero3")}
     assert found["ddp"].total == 4_000 + 8_000 + 8_000 + 7
     assert found["fsdp2"].total == 1_000 + 1_000 + 2_000 + 7 + 2 * 4 * 50
-    assert found["zero1"].total == 4_000 + 4_000 + 3_000 + 7
-    assert found["zero2"].total == 4_000 + 1_000 + 3_000 + 7
+    bucket = 4 * 50_000_000
+    assert found["zero1"].total == 4_000 + 4_000 + 3_000 + 7 + bucket
+    assert found["zero2"].total == 4_000 + 1_000 + 3_000 + 7 + 2 * bucket
     assert found["zero3"].total == 1_000 + 1_000 + 3_000 + 7 + 2 * 4 * 50
     assert memory_per_rank("ddp", **sizes | {"world_size": 1}).gradients == 4_000
+    assert memory_per_rank("fsdp2", **sizes, reduces_once=True).gradients == 1_000 + 4_000
+    assert memory_per_rank("fsdp2", **sizes, reduces_once=True, low_precision=True).gradients == 1_000 + 2_000
     with pytest.raises(InputError, match="strategy 'zero9'; expected one of ddp"):
         memory_per_rank("zero9", **sizes)
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero1_offload", "zero2", "zero2_offload"])
+def test_the_buckets_of_the_launch_configurations_are_those_of_the_plan(name):
+    zero = json.loads(local_or_shipped(f"ds_configs/{name}.json").read_text())["zero_optimization"]
+    assert zero["reduce_bucket_size"] == REDUCE_BUCKET
+    assert zero.get("overlap_comm", False) == (zero["stage"] == 2), "two buckets"
+
+
+def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
+    recipe, given = "recipes/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num-processes", "16"]
+    main(["plan", recipe, *given])
+    rows = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.count(".") > 3}
+    assert rows == {"ddp": "NO", "fsdp2": "yes", "zero1": "yes", "zero2": "yes", "zero3": "yes"}
+    once = plan_recipe(recipe, [], num_processes=16, assumed_vocab_size=50_257)["memory"]["fsdp2"]
+    each = ["--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}']
+    always = plan_recipe(recipe, each, num_processes=16, assumed_vocab_size=50_257)["memory"]["fsdp2"]
+    assert once["gradients"] - always["gradients"] == 2 * 13_104_512_000
 
 
 def test_attention_uses_the_chosen_implementation(hmm):

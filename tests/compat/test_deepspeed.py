@@ -1,0 +1,55 @@
+"""Under ZeRO 3 a model that is larger than a device is divided without being there as a whole."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import deepspeed, torch
+from hmm_datasets.compat.deepspeed import weights_stay_until_sharded
+
+class Model(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def to(self, *_):
+        print("moved as a whole")
+        return super().to(*_)
+
+def sharded(model):
+    settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    settings["zero_allow_untested_optimizer"] = True
+    return deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings)[0]
+
+sharded(Model())
+model = Model()
+before = model.weight.detach().clone()
+with weights_stay_until_sharded(model):
+    engine = sharded(model)
+with deepspeed.zero.GatheredParameters([model.weight]):
+    assert torch.equal(model.weight.cpu(), before)
+assert "to" not in vars(model)
+
+apart = Model()
+with weights_stay_until_sharded(apart):
+    assert apart.to("meta") is apart
+print([name for name, tensor in [*apart.named_parameters(), *apart.named_buffers()] if tensor.is_meta])
+"""
+
+
+def test_deepspeed_divides_weights_that_are_not_on_its_device():
+    pytest.importorskip("deepspeed")
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "DS_ACCELERATOR": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("moved as a whole") == 1, "without the context"
+    assert result.stdout.splitlines()[-1] == "['seen']"
