@@ -36,7 +36,7 @@ PARTS = {
         name: ["benchmarks/gpu_training.py", name]
         for name in (
             *("mfu_125m", "mfu_350m", "mfu_500m", "mfu_1.3b"),
-            *("attention", "packing", "fp16", "generation", "nccl"),
+            *("attention", "packing", "fp16", "chunks", "generation", "nccl"),
         )
     },
     "training": ["benchmarks/training.py", "--part", "gpu"],

@@ -1,6 +1,6 @@
-"""Training and generation on a GPU: MFU by size, attention, packing, fp16, generation and scoring, NCCL.
+"""Training and generation on a GPU: MFU by size, attention, packing, fp16, chunks of the loss, generation, NCCL.
 
-    python benchmarks/gpu_training.py mfu_125m mfu_350m mfu_500m mfu_1.3b attention packing fp16 generation nccl
+    python benchmarks/gpu_training.py mfu_125m mfu_350m mfu_500m mfu_1.3b attention packing fp16 chunks generation nccl
 
 Started by `benchmarks/gpu.py`, which keeps what is printed. Model FLOPs are those of `training.plan.flops`, and the
 peak of the chip that of `training.plan.devices`, as a run logs them. Weights are float32 and products bfloat16, the
@@ -29,6 +29,7 @@ from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
+from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.plan.devices import peak_flops
 from hmm_datasets.training.plan.flops import flops_per_token
@@ -267,13 +268,41 @@ def fp16(bench: Bench) -> None:
     print(text_table(["precision", "tokens/s", "loss", "loss scale", "skipped steps"], table))
 
 
+def chunks(bench: Bench) -> None:
+    """Time and memory of the chunked loss and its gradients by the size of a chunk, for a layer of 768 features."""
+    tokens, width = (512, 64) if bench.tiny else (32_768, 768)
+    hidden = torch.randn(tokens, width, device=bench.device, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(bench.vocabulary, width, device=bench.device, requires_grad=True)
+    labels = torch.randint(bench.vocabulary, (tokens,), device=bench.device)
+    default, table = linear_cross_entropy.CHUNK_BYTES, []
+    for size in (default // 4, default, 4 * default, 16 * default):
+        linear_cross_entropy.CHUNK_BYTES = size
+        seconds = []
+        for _ in range(2 if bench.tiny else 6):
+            hidden.grad = weight.grad = None
+            if not bench.tiny:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            began = time.perf_counter()
+            linear_cross_entropy.summed_loss(hidden, weight, None, labels)[0].backward()
+            if not bench.tiny:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+        peak = "" if bench.tiny else f"{torch.cuda.max_memory_allocated() / 2**20:,.0f}"
+        mark = "CHUNK_BYTES" if size == default else ""
+        table.append([f"{size >> 20}", f"{1e3 * statistics.median(seconds[1:]):,.1f}", peak, mark])
+    linear_cross_entropy.CHUNK_BYTES = default
+    print(f"Chunked loss and gradients: {tokens:,} tokens, vocabulary {bench.vocabulary:,}, products in bfloat16\n")
+    print(text_table(["MiB per chunk", "ms", "peak MiB", ""], table))
+
+
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts: dict[str, Callable[[Bench], None]] = {
         f"mfu_{size}": lambda bench, size=size: mfu(bench, size) for size in MFU_GOALS
     }
-    parts |= {"attention": attention, "packing": packing, "fp16": fp16}
+    parts |= {"attention": attention, "packing": packing, "fp16": fp16, "chunks": chunks}
     parts |= {"generation": lambda bench: generation(bench.model, bench.device, tiny=bench.tiny)}
     parts |= {"nccl": lambda bench: nccl(tiny=bench.tiny)}
     parser.add_argument("parts", nargs="+", choices=parts)

@@ -41,6 +41,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def uses_deepspeed() -> bool:
+    """Whether accelerate's launcher started this process for DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+
+
 def host() -> str:
     """The name of this host, as Slurm calls it if this is a job of Slurm."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

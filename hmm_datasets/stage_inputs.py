@@ -150,7 +150,8 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
     if launch is not None:
         config = read_yaml(launch_config(launch[0]))
         size = launch[1] or int(config.get("num_processes") or 1)
-        check_sharding(values["matrix_optimizer"], config.get("distributed_type") == "DEEPSPEED")
+        is_deepspeed = config.get("distributed_type") == "DEEPSPEED"
+        check_sharding(values["matrix_optimizer"], values["max_grad_norm"], is_deepspeed)
     accumulation_steps(values["global_batch_size"], size, values["per_device_train_batch_size"])
 
 

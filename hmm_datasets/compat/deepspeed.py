@@ -1,10 +1,11 @@
-"""DeepSpeed: models larger than a device, and checkpoints without module weights or of other numbers of processes.
+"""DeepSpeed: models larger than a device, Muon under ZeRO, checkpoints without weights or of other numbers of ranks.
 
 Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
 """
 
 import argparse
 import contextlib
+import math
 import os
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -13,7 +14,65 @@ from typing import Any
 import torch
 from torch.utils import serialization
 
+from ..errors import InputError
 from .torch import only_data
+
+
+def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
+    """The shape of a parameter that ZeRO 3 may have sharded, after which its own has one dimension."""
+    return getattr(parameter, "ds_shape", parameter.shape)
+
+
+def zero_muon_with_adamw(
+    groups: list[dict[str, Any]],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    fused: bool,
+    momentum: float = 0.95,
+) -> torch.optim.Optimizer:
+    """DeepSpeed's Muon, which ZeRO runs on whole gradients, and torch's AdamW, with the updates of torch's Muon.
+
+    For a matrix of shape `(A, B)` torch multiplies the update by `0.2 sqrt(max(A, B))` (`match_rms_adamw`), DeepSpeed
+    by `sqrt(max(1, A / B))`. The first is `0.2 sqrt(B)` times the second, so matrices are grouped by `B`, with this
+    factor in the learning rate of a group and its inverse in the weight decay. The Newton-Schulz steps are DeepSpeed's
+    `standard` ones, which torch takes too.
+
+    `deepspeed.initialize` marks the parameters only for an optimizer that its JSON names, and cannot leave out
+    embeddings and the output layer. This can be removed once it takes such groups, and scales as AdamW.
+
+    Args:
+        groups (`list` of `dict`): parameter groups, as [`~hmm_datasets.training.optimizers.parameter_groups`] makes
+            them.
+        lr, betas, eps, fused, momentum: see [`~hmm_datasets.training.optimizers.MuonWithAdamW`].
+    """
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+
+    found = []
+    for group in groups:
+        settings = {name: value for name, value in group.items() if name != "params"}
+        is_muon, by_columns = group["optimizer"] == "muon", {}
+        for parameter in group["params"]:
+            parameter.use_muon = is_muon
+            columns = whole_shape(parameter)[1] if is_muon else 0
+            by_columns.setdefault(columns, []).append(parameter)
+        if not is_muon:
+            found.append(group | {"use_muon": False, "betas": betas, "eps": eps})
+            continue
+        for columns, parameters in sorted(by_columns.items()):
+            factor = 0.2 * math.sqrt(columns)
+            scaled = {"lr": group.get("lr", lr) * factor, "weight_decay": group["weight_decay"] / factor}
+            muon = {"use_muon": True, "momentum": momentum, "ns_method": "standard"}
+            found.append(settings | scaled | muon | {"params": parameters})
+    adamw = {"lr": lr, "betas": betas, "eps": eps, "fused": fused}
+    return MuonWithAuxAdam(found, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs=adamw)
+
+
+def reduce_whole_gradients(settings: dict[str, Any]) -> None:
+    """Let stage 3 reduce whole gradients, as it needs for Muon, in the settings that it is given."""
+    if settings["zero_optimization"]["stage"] == 3:
+        settings["zero_optimization"]["reduce_scatter"] = False
 
 
 @contextlib.contextmanager
@@ -131,7 +190,7 @@ def write_universal(folder: Path, universal: Path) -> None:
     This can be removed once DeepSpeed has a function for the conversion.
 
     Raises:
-        `InputError`: a shard has more than data.
+        `InputError`: a shard has more than data, or its optimizer is Muon.
     """
     from deepspeed.checkpoint import ds_to_universal
 
@@ -154,6 +213,13 @@ def write_universal(folder: Path, universal: Path) -> None:
         serialization.config.load.mmap = True  # so that a shard is read only as far as it is used
         try:
             ds_to_universal.main(settings)
+        except KeyError as error:
+            if error.args != ("exp_avg",):
+                raise
+            raise InputError(
+                f"{folder}: has the state of Muon, which DeepSpeed cannot convert; resume on as many processes as "
+                "wrote it, with the same stage of ZeRO, or convert the weights alone (--to hf)"
+            ) from None
         finally:
             serialization.config.load.mmap = mapped
 

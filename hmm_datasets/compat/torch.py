@@ -5,6 +5,7 @@ Checked against 2.13.
 """
 
 import functools
+import logging
 import os
 import pickle
 import types
@@ -17,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import launch_environment
 from ..errors import InputError
+
+_logger = logging.getLogger(__name__)
 
 _CLASSES_OF_SHARDS = {
     "torch.distributed.checkpoint.metadata": {
@@ -157,9 +161,19 @@ def _adds_wide(device: torch.device, dtype: torch.dtype) -> bool:
     total, ones = (torch.ones(16, 16, device=device, dtype=kind) for kind in (torch.float32, dtype))
     try:
         torch.addmm(total, ones, ones, out_dtype=torch.float32, out=total)
-    except (RuntimeError, TypeError):
-        return False
-    return bool((total == 17).all())
+        adds, reason = bool((total == 17).all()), "its sum is wrong"
+    except (RuntimeError, TypeError) as error:
+        adds, reason = False, str(error).splitlines()[0]
+    if adds:
+        _logger.info("products of %s are added in float32 by torch.addmm(out_dtype=)", dtype)
+    elif launch_environment.rank() == 0:
+        _logger.warning(
+            "torch.addmm(out_dtype=) does not add products of %s in float32 here (%s): the gradient of the output "
+            "layer is computed in float32, which is slower",
+            dtype,
+            reason,
+        )
+    return adds
 
 
 class KeepsTypes(nn.Module):

@@ -29,7 +29,8 @@ CHUNKED_VOCABULARY = 4096
 0.8 of the time of all logits at 4,096 tokens, and the same at 1,000."""
 
 CHUNK_BYTES = 64 * 2**20
-"""At a vocabulary of 50,257 these are 333 rows. On a CPU 128 to 1,024 rows take the same time within 5 %."""
+"""At a vocabulary of 50,257 these are 333 rows. On a CPU 128 to 1,024 rows take the same time within 5 %. The part
+`chunks` of `benchmarks/gpu.py` compares sizes on a GPU."""
 
 
 class TokenScores(NamedTuple):

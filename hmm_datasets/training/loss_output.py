@@ -23,6 +23,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from ..compat.accelerate import has_hook
 from ..compat.torch import fake_tensors
+from ..compat.transformers_models import set_config_attention
 from ..data.windows import IGNORED
 from .linear_cross_entropy import TokenScores, scored_labels, summed_loss
 from .models import default_dtype
@@ -154,9 +155,7 @@ def obstacle(model: PreTrainedModel, *, with_loss: bool = True) -> str | None:
         return "has a loss function of its own"
     if "forward" in vars(model) or has_hook(layer):
         return "has had its forward pass replaced"
-    if not _passes_on(type(model), model.config):
-        return "does more with its logits than to take the loss of them"
-    return None
+    return _found_in_trial(type(model), model.config)
 
 
 def without_adapter(model: Any) -> PreTrainedModel:
@@ -198,22 +197,24 @@ def next_labels(labels: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
-_passing: dict[tuple[type, str], bool] = {}
+_trials: dict[tuple[type, str], str | None] = {}
 
 
-def _passes_on(kind: type[PreTrainedModel], config: Any) -> bool:
-    """Whether models of a kind give what the output layer returns to the loss function and do nothing else with it.
+def _found_in_trial(kind: type[PreTrainedModel], config: Any) -> str | None:
+    """Whether models of a kind do anything with what the output layer returns but to pass it to the loss function.
 
-    A new model of one layer is tried, because some models keep tensors of a forward pass, which have no data here.
+    A new model of one layer is tried, because some models keep tensors of a forward pass, which have no data here. Its
+    attention is the plain one, whatever the model's own, so the answer is the same for all implementations.
     """
     key = kind, config.to_json_string()
-    if key not in _passing:
-        _passing[key] = _tried(kind, copy.deepcopy(config))
-    return _passing[key]
+    if key not in _trials:
+        _trials[key] = _trial(kind, copy.deepcopy(config))
+    return _trials[key]
 
 
-def _tried(kind: type[PreTrainedModel], config: Any) -> bool:
-    given = []
+def _trial(kind: type[PreTrainedModel], config: Any) -> str | None:
+    returned: list[Tensor] = []
+    given: list[Tensor] = []
 
     def remember(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         given.append(logits)
@@ -221,13 +222,22 @@ def _tried(kind: type[PreTrainedModel], config: Any) -> bool:
 
     config.get_text_config().num_hidden_layers = 1
     config.use_cache = False
-    # Whatever a model refuses here, its logits are computed as ever. Experts are grouped in bfloat16 alone.
-    with contextlib.suppress(Exception), fake_tensors(), default_dtype(torch.bfloat16), torch.no_grad():
-        model: Any = kind(config)
-        layer = set_loss_output(model)
-        model.loss_function = remember
-        tokens = torch.zeros(1, 2, dtype=torch.int64)
-        with layer.asked(LabelScores(tokens, all_count=True)) as labels:
-            model(input_ids=tokens, labels=tokens)
-        return len(given) == 1 and given[0] is labels.total
-    return False
+    set_config_attention(config, "eager")  # the kernels of others read memory, which is not there
+    failure = ""
+    try:
+        # Experts are grouped in bfloat16 alone.
+        with fake_tensors(), default_dtype(torch.bfloat16), torch.no_grad():
+            model: Any = kind(config)
+            layer = set_loss_output(model)
+            layer.register_forward_hook(lambda module, inputs, output: returned.append(output))
+            model.loss_function = remember
+            tokens = torch.zeros(1, 2, dtype=torch.int64)
+            with layer.asked(LabelScores(tokens, all_count=True)):
+                model(input_ids=tokens, labels=tokens)
+    except Exception as error:  # whatever a model refuses here, its logits are computed as ever
+        failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    if not returned:
+        return f"could not be tried without data ({failure or 'its output layer was not called'})"
+    if failure or len(given) != 1 or given[0] is not returned[0]:
+        return "does more with its logits than to take the loss of them"
+    return None

@@ -5,6 +5,10 @@ Muon updates a hidden matrix along its momentum with all singular values made ne
 decay (Liu et al., "Muon is scalable for LLM training", 2025, equation 4). It keeps one number per weight where AdamW
 keeps two. Embeddings, output layer, norms and biases are left to AdamW. Weight decay applies to all parameters but
 norms and biases, as in the Trainer; so it applies to embeddings too.
+
+Muon is torch's, or DeepSpeed's under ZeRO with the same updates. But DeepSpeed makes the singular values equal before
+the norm of the gradient is taken: `grad_norm` is then that of Muon's updates, and clipping would shrink every one of
+them, so clipping is refused.
 """
 
 import contextlib
@@ -18,6 +22,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .. import launch_environment
+from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..errors import InputError
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
@@ -47,10 +53,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
     ):
         by_name = {name: [group for group in groups if group["optimizer"] == name] for name in MATRIX_OPTIMIZERS}
         # Each part writes its settings into its groups; the groups themselves are shared with this optimizer.
-        self._parts = {
-            "muon": torch.optim.Muon(by_name["muon"], lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
-            "adamw": torch.optim.AdamW(by_name["adamw"], lr=lr, betas=betas, eps=eps, fused=fused),
+        # Either list may be empty, as in LoRA, whose weights are all matrices; torch's optimizers refuse that.
+        makers = {
+            "muon": lambda own: torch.optim.Muon(own, lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
+            "adamw": lambda own: torch.optim.AdamW(own, lr=lr, betas=betas, eps=eps, fused=fused),
         }
+        self._parts = {name: makers[name](own) for name, own in by_name.items() if own}
         super().__init__(groups, {"lr": lr})
 
     @torch.no_grad()
@@ -73,9 +81,8 @@ def matrix_names(model: PreTrainedModel) -> set[str]:
     output = model.get_output_embeddings()
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     embeddings |= set() if output is None else {id(output.weight)}
-    return {
-        name for name, parameter in model.named_parameters() if parameter.ndim == 2 and id(parameter) not in embeddings
-    }
+    named = model.named_parameters()
+    return {name for name, found in named if len(whole_shape(found)) == 2 and id(found) not in embeddings}
 
 
 def parameter_groups(
@@ -142,11 +149,11 @@ def named_optimizer(
         is_deepspeed (`bool`): whether DeepSpeed shards the optimizer.
 
     Raises:
-        `InputError`: Muon under DeepSpeed, or an expression that matches no parameter.
+        `InputError`: Muon with clipping under DeepSpeed, or an expression that matches no parameter.
     """
     if args.matrix_optimizer == "adamw" and not args.learning_rate_factors:
         return None
-    check_sharding(args.matrix_optimizer, is_deepspeed)
+    check_sharding(args.matrix_optimizer, args.max_grad_norm, is_deepspeed)
     groups = parameter_groups(
         model,
         learning_rate=args.learning_rate,
@@ -155,7 +162,7 @@ def named_optimizer(
         factors=args.learning_rate_factors,
         matrices=matrix_names(model) if args.matrix_optimizer == "muon" else (),
     )
-    return _optimizer(args, groups)
+    return _optimizer(args, groups, is_deepspeed)
 
 
 def scaled_learning_rate(args) -> float:
@@ -183,16 +190,16 @@ def resolved_schedule(args, num_training_steps: int) -> Iterator[None]:
         args.lr_scheduler_kwargs = given
 
 
-def _optimizer(args, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.optim.Optimizer:
     settings = {
         "lr": args.learning_rate,
         "betas": (args.adam_beta1, args.adam_beta2),
         "eps": args.adam_epsilon,
         "fused": args.optim == "adamw_torch_fused",
     }
-    return (
-        MuonWithAdamW(groups, **settings) if args.matrix_optimizer == "muon" else torch.optim.AdamW(groups, **settings)
-    )
+    if args.matrix_optimizer == "adamw":
+        return torch.optim.AdamW(groups, **settings)
+    return zero_muon_with_adamw(groups, **settings) if is_deepspeed else MuonWithAdamW(groups, **settings)
 
 
 def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
@@ -208,11 +215,13 @@ def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
     return settings
 
 
-def check_sharding(matrix_optimizer: str, is_deepspeed: bool) -> None:
-    """Raise [`InputError`] for Muon under DeepSpeed."""
-    if matrix_optimizer == "muon" and is_deepspeed:
+def check_sharding(matrix_optimizer: str, max_grad_norm: float | None, is_deepspeed: bool) -> None:
+    """Raise [`InputError`] for Muon with clipped gradients under DeepSpeed."""
+    if matrix_optimizer == "muon" and is_deepspeed and max_grad_norm:
         raise InputError(
-            "matrix_optimizer muon needs whole matrices, which DeepSpeed's ZeRO flattens; use DDP or FSDP2"
+            f"matrix_optimizer is muon and max_grad_norm {max_grad_norm:g}, but under ZeRO DeepSpeed clips Muon's "
+            "updates instead of the gradients; add --matrix_optimizer adamw, or --max_grad_norm 0 for Muon without "
+            "clipping"
         )
 
 
@@ -239,6 +248,7 @@ def check_optimizer(args) -> None:
         raise InputError(
             f"optim is {args.optim}; matrix_optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}"
         )
+    check_sharding(args.matrix_optimizer, args.max_grad_norm, launch_environment.uses_deepspeed())
 
 
 def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:

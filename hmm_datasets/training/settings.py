@@ -1,6 +1,5 @@
 """Settings of the trainers: dataclasses that are checked when they are created."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -423,7 +422,7 @@ def _fit_to_machine(settings: TrainingArguments) -> None:
         return
     settings.dataloader_pin_memory = False
     settings.bf16 = bool(settings.bf16)  # TRL turns it on by default, but it does not speed up a CPU
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+    if launch_environment.uses_deepspeed():
         settings.ddp_backend = "gloo"  # accelerate does not use DeepSpeed if use_cpu is set
     else:
         settings.use_cpu = True

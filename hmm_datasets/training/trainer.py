@@ -15,6 +15,7 @@ from tqdm import tqdm
 from transformers import Trainer, TrainerCallback
 from transformers.utils.generic import is_flash_attention_requested
 
+from ..compat.deepspeed import reduce_whole_gradients
 from ..compat.transformers import TrainingLength
 from ..data.hmm_sequences import EndlessSequences
 from ..data.packing import document_bounds
@@ -191,6 +192,8 @@ class StepTrainer(ShardedTrainer):
                 trained = self.model if model is None else model
                 decayed = set(self.get_decay_parameter_names(trained))
                 self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
+                if self.is_deepspeed_enabled and self.args.matrix_optimizer == "muon":
+                    reduce_whole_gradients(self.accelerator.state.deepspeed_plugin.deepspeed_config)
             return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):

@@ -83,6 +83,9 @@ SIGNATURES = {
     "deepspeed: DeepSpeedEngine.load_universal_checkpoint": "self",
     "deepspeed: DeepSpeedEngine.zero_optimization_partition_weights": "self",
     "deepspeed: checkpoint.ds_to_universal.main": "args",
+    "deepspeed: runtime.zero.muon.muon_optimizer.MuonWithAuxAdam.__init__": (
+        "self param_groups adam_optimizer adam_optimizer_kwargs adam_w_mode fallback_to_inline"
+    ),
     # compat/datasets.py.
     "datasets: iterable_dataset._BaseExamplesIterable.shard_data_sources": "self num_shards index contiguous",
     "datasets: iterable_dataset._BaseExamplesIterable.shuffle_data_sources": "self generator",
@@ -255,7 +258,7 @@ def test_deepspeed_converts_to_the_universal_form_by_these_arguments():
     }
 
 
-@pytest.mark.parametrize("name", ["ds_numel", "ds_tensor"])
+@pytest.mark.parametrize("name", ["ds_numel", "ds_shape", "ds_tensor"])
 def test_deepspeed_leaves_this_on_a_parted_parameter(name):
     module = pytest.importorskip("deepspeed.runtime.zero.partition_parameters")
     assert f"param.{name} = " in inspect.getsource(module)

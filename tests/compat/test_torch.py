@@ -1,7 +1,9 @@
+import logging
+
 import pytest
 import torch
 
-from hmm_datasets.compat.torch import add_product
+from hmm_datasets.compat.torch import _adds_wide, add_product
 
 ON_GPU = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -19,3 +21,20 @@ def test_products_of_any_type_are_added_in_float32(dtype, device):
     add_product(total, left.to(device), right.to(device))
     # Rounding to half precision would be wrong by up to 0.25 at 1,000.
     torch.testing.assert_close(total.cpu().double(), expected, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_how_products_are_added_is_logged_once(monkeypatch, caplog, adds):
+    def addmm(total, left, right, *, out_dtype, out):
+        if not adds:
+            raise RuntimeError("no such kernel\nat some line")
+        return total.addmm_(left.float(), right.float())
+
+    monkeypatch.setattr(torch, "addmm", addmm)
+    _adds_wide.cache_clear()
+    with caplog.at_level(logging.INFO, "hmm_datasets"):
+        assert [_adds_wide(torch.device("cpu"), torch.bfloat16) for _ in range(3)] == [adds] * 3
+    _adds_wide.cache_clear()
+    (record,) = caplog.records
+    assert record.levelname == ("INFO" if adds else "WARNING")
+    assert ("here (no such kernel): the" in record.getMessage()) != adds

@@ -271,6 +271,31 @@ def test_a_compiled_model_is_compiled_once_and_has_the_same_losses(tmp_path):
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3"])
+def test_the_loss_is_in_chunks_under_every_attention_and_no_kernel_runs_without_data(tmp_path, capsys, attention):
+    """The kernel of flex attention would end this process, and packages for flash attention cannot be tried here."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=5000, **sizes))  # sizes of this test alone: nothing is remembered
+    model.config._attn_implementation = attention
+    assert type(trainer(tmp_path, model=model).model.lm_head) is LossOutput
+    assert model.config._attn_implementation == attention
+    assert "chunked_loss" not in capsys.readouterr().out
+
+
+class NeedsData(LlamaForCausalLM):
+    """Looks at the tokens, of which fake tensors have none."""
+
+    def forward(self, input_ids=None, **kwargs):
+        assert int(input_ids.max()) >= 0
+        return super().forward(input_ids, **kwargs)
+
+
+def test_a_model_that_cannot_be_tried_without_data_is_not_said_to_change_its_logits():
+    model = NeedsData(large_vocabulary().config)
+    model.loss_type = "ForCausalLM"
+    assert obstacle(model).startswith("could not be tried without data (DataDependentOutputException: ")
+
+
 # Where the loss comes from all logits
 
 

@@ -5,13 +5,15 @@ import math
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny_runs import history, losses, random_rows, settings, tiny_model, trainer
 from torch.utils.data import Subset
 from transformers import TrainerCallback
 
+from hmm_datasets.compat.deepspeed import zero_muon_with_adamw
 from hmm_datasets.errors import InputError
 from hmm_datasets.training.command_line import parse_settings
-from hmm_datasets.training.optimizers import MuonWithAdamW, matrix_names, parameter_groups
+from hmm_datasets.training.optimizers import MuonWithAdamW, check_optimizer, matrix_names, parameter_groups
 from hmm_datasets.training.settings import PretrainSettings
 
 MATRICES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -86,6 +88,64 @@ def test_muons_updates_have_the_size_of_adamws():
         ]
         MuonWithAdamW(groups, lr=0.01).step()
         assert weight.detach().square().mean().sqrt().item() == pytest.approx(0.2 * 0.01, rel=0.25)
+
+
+def test_muon_trains_a_model_all_of_whose_weights_are_matrices(tmp_path):
+    """As with LoRA: nothing is left for AdamW."""
+    model = get_peft_model(tiny_model(), LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
+    run = trainer(tmp_path, model=model, matrix_optimizer="muon", learning_rate=0.01)
+    found = losses(run)
+    assert [group["optimizer"] for group in run.optimizer.param_groups] == ["muon"]
+    assert found[-1] != found[0]
+
+
+def test_a_model_without_a_matrix_for_muon_is_trained_by_adamw(tmp_path):
+    model = tiny_model()
+    for name, weight in model.named_parameters():
+        weight.requires_grad = name not in matrix_names(model)
+    runs = [trainer(tmp_path, model=copy.deepcopy(model), matrix_optimizer=kind) for kind in ("muon", "adamw")]
+    curves = [losses(run) for run in runs]
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (32, 256), (256, 32)])
+def test_zero_runs_deepspeeds_muon_with_the_updates_of_torchs(shape):
+    """Without ZeRO its optimizer takes whole matrices, so both can be stepped side by side."""
+    pytest.importorskip("deepspeed")
+    optimizers, weights = [], []
+    for kind in (MuonWithAdamW, zero_muon_with_adamw):
+        generator = torch.Generator().manual_seed(0)
+        pair = [torch.nn.Parameter(torch.randn(size, generator=generator)) for size in (shape, (7,))]
+        names = ("muon", "adamw")
+        groups = [
+            {"params": [one], "optimizer": name, "lr": 0.01, "weight_decay": 0.1}
+            for one, name in zip(pair, names, strict=True)
+        ]
+        optimizers.append(kind(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8, fused=True))
+        weights.append(pair)
+    for step in range(5):
+        for pair in weights:
+            generator = torch.Generator().manual_seed(step)
+            for one in pair:
+                one.grad = torch.randn(one.shape, generator=generator)
+        for optimizer in optimizers:
+            optimizer.step()
+    before = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    moved = (weights[0][0] - before).norm()
+    assert (weights[0][0] - weights[1][0]).norm() < 0.03 * moved, "Newton-Schulz steps are in bfloat16"
+    assert torch.equal(weights[0][1], weights[1][1])
+
+
+def test_muon_under_zero_is_refused_where_gradients_are_clipped(tmp_path, monkeypatch):
+    """By what every settings class calls when it is made, before data are opened."""
+    args = settings(tmp_path, matrix_optimizer="muon")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert error(check_optimizer, args) == (
+        "matrix_optimizer is muon and max_grad_norm 1, but under ZeRO DeepSpeed clips Muon's updates instead of the "
+        "gradients; add --matrix_optimizer adamw, or --max_grad_norm 0 for Muon without clipping"
+    )
+    args.max_grad_norm = 0.0
+    check_optimizer(args)
 
 
 class Stop(TrainerCallback):

@@ -95,6 +95,8 @@ def optimizer_states(folder: Path, scratch: Path) -> Iterator[OptimizerStates]:
     elif shards is not None:
         try:
             write_universal(shards.folder, scratch / "universal")
+        except InputError:
+            raise
         except (KeyError, ValueError, RuntimeError, AssertionError, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{shards.folder}: DeepSpeed cannot convert it ({reason}); take another one") from error

@@ -70,7 +70,9 @@ _DEVICES = (
     # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
     # divided by its cores.
     (r"TPU v3", Device("TPU v3 core", 0.0, 61.5 * _T, 16 << 30, 166 * _G)),
-    (r"MI250X", _device("MI250X", 383.0, 128, 200)),
+    # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
+    # 128 GB.
+    (r"MI250X", _device("MI250X die", 191.5, 64, 200)),
 )
 
 

@@ -1,38 +1,83 @@
 """FLOPs per token of a decoder, for the forward and the backward pass.
 
-The count is `6 N + 12 L D T` per token, for `L` layers of width `D` and rows of `T` tokens. The first term is 2 FLOPs
-for each weight in the forward pass and 4 in the backward pass. `N` counts the weights without the input embedding,
-which is looked up; a tied embedding is also the output layer and counts. The second term is attention: the products of
-queries with keys and of attention weights with values over all `T` positions of the row, without a discount for the
-causal mask. See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al.,
+The count is `6 N + 12 L A T` per token, for rows of `T` tokens and `L` layers with attention, whose heads have `A`
+features together: their number times `head_dim`, which in many models is the width, but not in Qwen3 or Gemma 3. The
+first term is 2 FLOPs for each weight in the forward pass and 4 in the backward pass. `N` counts the weights that
+multiply a token: not the input and position embeddings, which are looked up, but a tied embedding, which is also the
+output layer; and of the experts in a layer as many as a token is sent to. The second term is attention: the products
+of queries with keys and of attention weights with values over all `T` positions of the row, without a discount for the
+causal mask or for sliding windows. Where queries and values differ in size (multi-head latent attention), `A` is the
+mean of the two. See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al.,
 "PaLM", 2022, appendix B, which defines MFU by the same count.
 
 Recomputed activations and padding do not count, since MFU is about the model's FLOPs and not the hardware's. If the
-rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L D T^2` over its sequences, with `T` the
+rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L A T^2` over its sequences, with `T` the
 tokens of each. Packed documents that `position_ids` keep apart are separate sequences, so a plan computed from the row
 length is an upper bound for them.
 
 Weights that are not trained, as beside a LoRA adapter, cost 4 FLOPs instead of 6: the backward pass needs no gradient
 of them. (It still passes through all layers, so attention costs what it does otherwise.)
 
-A model without attention, such as Mamba, has only the first term. Its scan costs about 9 FLOPs per state and token,
-which is small compared with the matrices and left out. In a hybrid every layer is counted as if it had attention.
+A model without attention, such as Mamba, has only the first term, and so have the layers of a hybrid without it. A
+scan costs about 9 FLOPs per state and token, which is small compared with the matrices and left out.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..models import count_parameters, parameter_size
+from ...compat.deepspeed import whole_shape
+from ..models import parameter_size
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
+_ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+"""Names under which configurations have the number of experts that a token is sent to."""
+
+
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid")
+"""Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
+
+
 def matrix_parameters(model: "PreTrainedModel") -> int:
-    """Number of weights that multiply every token: all but the input embedding, unless it is also the output layer."""
+    """Number of weights that multiply a token: `N` of the module's docstring."""
+    return sum(size for size, _ in _multiplying(model))
+
+
+def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:
+    """For every parameter but embeddings how many of its weights multiply a token, and whether they are trained."""
+    from torch.nn import Embedding
+
     output = model.get_output_embeddings()
-    return count_parameters(model)["body"] + (0 if output is None else parameter_size(output.weight))
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
+    looked_up -= {id(output.weight) if output is not None else None}
+    named = [(name, found) for name, found in model.named_parameters() if id(found) not in looked_up]
+    # Experts are one tensor for all, or modules with a number each.
+    numbered = {int(found[1]) for name, _ in named if (found := re.search(r"\bexperts\.(\d+)\.", name))}
+    config = model.config.get_text_config()
+    active = next((getattr(config, name) for name in _ACTIVE_EXPERTS if getattr(config, name, None)), None)
+    for name, found in named:
+        size = parameter_size(found)
+        if active is not None and re.search(r"\bexperts\.", name):
+            experts = len(numbered) or whole_shape(found)[0]
+            size = size * min(active, experts) // experts
+        yield size, found.requires_grad
+
+
+def _attention_features(model: "PreTrainedModel") -> float:
+    """`L A` of the module's docstring, summed over the layers with attention."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        return 0
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    queries, values = (getattr(config, name, None) or size for name in ("qk_head_dim", "v_head_dim"))
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    layers = config.num_hidden_layers if kinds is None else sum(kind in _ATTENTION for kind in kinds)
+    return layers * heads * (queries + values) / 2
 
 
 def flops_per_token(model: "PreTrainedModel", length: int) -> int:
@@ -53,21 +98,8 @@ def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
     Args:
         model ([`~transformers.PreTrainedModel`]): as for [`flops_per_token`].
     """
-    config = model.config.get_text_config()
-    has_attention = getattr(config, "num_attention_heads", None) is not None
-    per_pair = 12 * config.num_hidden_layers * config.hidden_size if has_attention else 0
-    return 6 * matrix_parameters(model) - 2 * _frozen(model), per_pair
-
-
-def _frozen(model: "PreTrainedModel") -> int:
-    """Number of weights among the [`matrix_parameters`] that are not trained."""
-    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    looked_up = {id(embedding.weight)} - {id(output.weight) if output is not None else None}
-    return sum(
-        parameter_size(weight)
-        for weight in model.parameters()
-        if not weight.requires_grad and id(weight) not in looked_up
-    )
+    per_token = sum((6 if is_trained else 4) * size for size, is_trained in _multiplying(model))
+    return per_token, round(12 * _attention_features(model))
 
 
 def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:

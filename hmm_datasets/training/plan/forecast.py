@@ -280,7 +280,7 @@ def _tracked_peak(
     import torch
 
     from ...compat.torch import fake_tensors, tracked_memory
-    from ...compat.transformers_models import attention_of
+    from ...compat.transformers_models import attention_of, set_config_attention
     from ..loss_output import LabelScores, set_loss_output
     from ..models import default_dtype, new_model, set_attention
 
@@ -288,7 +288,9 @@ def _tracked_peak(
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
     if attention_of(config) != "eager":
-        set_attention(config, "sdpa")  # fused like flash and flex attention, and available everywhere
+        # Fused like flash and flex attention, whose kernels cannot run on fake tensors. Not every model has it.
+        set_config_attention(config, "eager")
+        set_attention(config, "sdpa")
     with fake_tensors():
         with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)

@@ -150,7 +150,8 @@ def read_recipe(
     content = read_yaml(Path(path))
     with _launched_in(str(launch.get("mixed_precision", "no"))):
         *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
-    check_sharding(settings.matrix_optimizer, launch.get("distributed_type") == "DEEPSPEED")
+    is_deepspeed = launch.get("distributed_type") == "DEEPSPEED"
+    check_sharding(settings.matrix_optimizer, settings.max_grad_norm, is_deepspeed)
     if assumed_vocab_size is not None:
         if not isinstance(settings, PretrainSettings):
             raise InputError(

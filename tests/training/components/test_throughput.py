@@ -37,6 +37,7 @@ from hmm_datasets.training.trainer import Pretrainer
         ("Tesla T4", "fp16", 65),
         ("Tesla P100-PCIE-16GB", "fp16", 18.7),
         ("Tesla V100-SXM2-32GB", "fp16", 125),
+        ("AMD Instinct MI250X", "bf16", 191.5),  # one of the two devices of a card
     ],
 )
 def test_a_known_device_has_the_peak_of_its_data_sheet(name, precision, teraflops):

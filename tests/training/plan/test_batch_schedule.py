@@ -12,6 +12,7 @@ from torch.utils.data import Subset
 from transformers import TrainerCallback
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.training.checkpoints.conversion import convert
 from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.flops import flops_per_token
@@ -240,6 +241,7 @@ def alone(folder, **given):
 
 RAMPED = {"batch_ramp": ["2:2", "4:1"]}
 FACTORS = {"learning_rate_factors": '{"embed_tokens": 0.5}'}
+ZERO_MUON = {"matrix_optimizer": "muon", "max_grad_norm": 0}
 
 
 @pytest.mark.launch
@@ -249,6 +251,9 @@ FACTORS = {"learning_rate_factors": '{"embed_tokens": 0.5}'}
         ("cpu2", {**RAMPED, **FACTORS}, 2e-5),
         # Ranks sum parts of bf16 products, so the curve equals that of one process only up to bf16's rounding.
         pytest.param("fsdp2", {**RAMPED, **FACTORS, "matrix_optimizer": "muon"}, 1e-3, marks=pytest.mark.slow),
+        pytest.param("zero1", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3, marks=pytest.mark.slow),
+        pytest.param("zero2", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3, marks=pytest.mark.slow),
+        ("zero3", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3),
         pytest.param("zero3", {**RAMPED, **FACTORS}, 2e-5, marks=pytest.mark.slow),
         pytest.param("zero1", {**RAMPED, **FACTORS}, 2e-5, marks=pytest.mark.slow),
     ],
@@ -273,16 +278,14 @@ def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path
 
 @pytest.mark.launch
 @pytest.mark.slow
-def test_muon_under_fsdp2_resumes_from_its_checkpoint(launch, tmp_path):
-    given = {**RAMPED, "matrix_optimizer": "muon", "save_strategy": "steps", "save_steps": 3}
-    whole, _ = launched(launch, "fsdp2", tmp_path / "whole", **given)
-    launched(launch, "fsdp2", tmp_path / "parts", **given | {"max_steps": 3})
-    parts, _ = launched(launch, "fsdp2", tmp_path / "parts", **given)
+@pytest.mark.parametrize("config", ["fsdp2", "zero2", "zero3"])
+def test_sharded_muon_resumes_from_its_checkpoint(launch, tmp_path, config):
+    given = {**RAMPED, **ZERO_MUON, "save_strategy": "steps", "save_steps": 3}
+    whole, _ = launched(launch, config, tmp_path / "whole", **given)
+    launched(launch, config, tmp_path / "parts", **given | {"max_steps": 3})
+    parts, _ = launched(launch, config, tmp_path / "parts", **given)
     assert parts == whole
-
-
-@pytest.mark.launch
-@pytest.mark.slow
-def test_muon_under_deepspeed_is_refused_in_one_line(launch, tmp_path):
-    with pytest.raises(AssertionError, match="error: matrix_optimizer muon needs whole matrices, which DeepSpeed's"):
-        launched(launch, "zero2", tmp_path, matrix_optimizer="muon")
+    if config != "fsdp2":
+        with pytest.raises(InputError, match="has the state of Muon, which DeepSpeed cannot convert; resume on as ma"):
+            convert(tmp_path / "parts" / "checkpoint-6", tmp_path / "other", "plain")
+        convert(tmp_path / "parts" / "checkpoint-6", tmp_path / "model", "hf")

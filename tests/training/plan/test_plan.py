@@ -20,6 +20,7 @@ from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.checkpoints.rows_left_out import Rollback, rows_identity
 from hmm_datasets.training.loss_output import LabelScores, set_loss_output
 from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, assumed_rate, memory_per_rank, peak_activations
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
@@ -258,6 +259,20 @@ def test_the_memory_of_a_plan_follows_the_setting_of_the_loss(tmp_path):
     chunks = activations("--chunked_loss", "true")
     assert activations() == chunks
     assert activations("--chunked_loss", "false") - chunks > 1.5 * 16 * 256 * 50_000 * 4
+
+
+def test_flex_attention_is_planned_without_its_kernel_also_for_models_that_have_no_sdpa(tmp_path, monkeypatch):
+    """It would end this process, as it has no data to run on."""
+    path = tmp_path / "a.yaml"
+    path.write_text(f"hmm: later\nlength: 2048\nmodel: d1\noutput_dir: {tmp_path}\nattention: flex_attention\n")
+
+    def planned() -> int:
+        return plan_recipe(path, assumed_vocab_size=50_000)["memory"]["ddp"]["activations"]
+
+    fused = planned()
+    monkeypatch.setattr(LlamaForCausalLM, "_supports_sdpa", False)
+    monkeypatch.setattr(forecast, "_peaks", {})
+    assert planned() > fused
 
 
 def test_each_strategy_shards_what_its_table_says():
