@@ -99,6 +99,7 @@ class Heartbeat:
         seconds (`dict[str, float]`): seconds per step in each phase, averaged over the latest steps.
         tokens_per_second (`float`, *optional*): tokens of its own micro-batches, over the latest steps.
         job (`str`, *optional*): the job of the batch system, such as `slurm 1234 pretrain`.
+        compiling (`float`): seconds of this step in which it has compiled, by `torch.compile`.
         message (`str`, *optional*): why it ended.
         error (`str`, *optional*): name of the class of the error with which it ended.
         age (`float`): seconds from the last write, by the time of the file, to the reading; 0 when written.
@@ -127,6 +128,7 @@ class Heartbeat:
     message: str | None = None
     error: str | None = None
     start: int = 0
+    compiling: float = 0.0
     age: float = 0.0
     clock_ahead: float = 0.0
 
@@ -182,6 +184,7 @@ class Heart:
         self._steps: deque[tuple[float, dict[str, float], int]] = deque(maxlen=_STEPS)
         self._step_began = self._began
         self._is_warm = False
+        self._compiled, self._compiles_since = 0.0, None
         self._fatal = _fatal_error_file(fatal_error_path(self._run, launch_environment.host(), os.getpid()))
         self._changing = threading.Lock()
         self._writing = threading.Lock()
@@ -204,6 +207,7 @@ class Heart:
                     self._steps.append((now - self._step_began, self._of_step, self._tokens))
                 self._is_warm = self._step is not None  # the first step also compiles and fills caches
                 self._step, self._step_began, self._of_step, self._tokens, self._visits = step, now, {}, 0, 0
+                self._compiled = 0.0
             self._phase, self._since, self._visits = phase, now, self._visits + 1
 
     def count(self, tokens: int) -> None:
@@ -213,6 +217,14 @@ class Heart:
     def name_device(self, device: str) -> None:
         """Name the device of this process."""
         self._device = device
+
+    def compile(self, begins: bool) -> None:
+        """A compilation begins or ends, within a phase."""
+        now = time.monotonic()
+        with self._changing:
+            if self._compiles_since is not None:
+                self._compiled += now - self._compiles_since
+            self._compiles_since = now if begins else None
 
     @property
     def phase(self) -> str:
@@ -287,7 +299,7 @@ class Heart:
     def _now(self) -> Heartbeat:
         with self._changing:
             steps, phase, since, step = list(self._steps), self._phase, self._since, self._step
-            visits = self._visits
+            visits, compiled, compiles_since = self._visits, self._compiled, self._compiles_since
             longest = self._longest.get(phase, 0.0)
         now = time.monotonic()
         total = sum(seconds for seconds, _, _ in steps)
@@ -316,6 +328,7 @@ class Heart:
             message=message,
             error=self._error,
             start=self._start,
+            compiling=round(compiled + (0.0 if compiles_since is None else now - compiles_since), 3),
         )
 
 
@@ -516,6 +529,12 @@ def count(tokens: int) -> None:
     """Count the tokens of a micro-batch of this process."""
     if _heart is not None:
         _heart.count(tokens)
+
+
+def compiling(begins: bool) -> None:
+    """A compilation begins, or ends."""
+    if _heart is not None:
+        _heart.compile(begins)
 
 
 def name_device(device: str) -> None:

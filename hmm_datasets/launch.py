@@ -97,8 +97,12 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], environment: di
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from accelerate import PartialState
 
+        from .compat.torch import wait_for_rank_zero
+
         # All ranks together, because a rank that leaves early can make others abort that are still connected to
-        # it.
+        # it. Rank 0 may still have pushed to the Hub, or let a model answer.
+        with heartbeats.during("working"):
+            wait_for_rank_zero()
         state = PartialState()
         state.wait_for_everyone()
         state.destroy_process_group()

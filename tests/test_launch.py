@@ -89,6 +89,40 @@ def test_an_error_of_one_rank_is_printed_once_and_last(launch, tmp_path):
     assert lines[-2] == expected
 
 
+ALONE = """
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from hmm_datasets.launch import run
+
+@dataclass
+class Settings:
+    pass
+
+def main(settings):
+    import torch
+    from accelerate import PartialState
+    state = PartialState(cpu=True, timeout=timedelta(seconds=2))
+    torch.distributed.all_reduce(torch.ones(1))
+    if state.process_index == 0:
+        time.sleep(5)
+        print("answered")
+
+if __name__ == "__main__":
+    run(main, Settings)
+"""
+
+
+@pytest.mark.launch
+def test_rank_0_may_work_alone_for_longer_than_a_barrier_waits(launch, tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
+    result = launch("accelerate.commands.accelerate_cli", "launch", "--config_file", config, script)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "answered" in result.stdout
+
+
 def ending_of(error, monkeypatch, capsys, **environment):
     """What a rank says that ends by an error, and whether it waited first."""
     waited = []

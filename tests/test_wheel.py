@@ -125,7 +125,7 @@ for node in 0 1; do
     SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" > "$(echo "$out" | sed "s/%x-%j-%N/pretrain-7-n$node/")" 2>&1 &
 done
 code=0; for job in $(jobs -p); do wait $job || code=$?; done; exit $code""",
-    "scontrol": """case "$2" in hostnames) printf "n0\\nn1\\n";; *) echo "   NodeAddr=127.0.0.1 NodeHostName=n0";; esac""",
+    "scontrol": 'if [ "$2" = hostnames ]; then printf "n0\\nn1\\n"; else echo "  NodeAddr=127.0.0.1 Port=6818"; fi',
     "squeue": "echo 10:00",
 }
 

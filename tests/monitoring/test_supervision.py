@@ -33,6 +33,16 @@ number = int(os.environ["HMM_DATASETS_SUPERVISED"])
 action = Path(sys.argv[1]).read_text().splitlines()[number - 1]
 if action == "usage":
     sys.exit(2)
+if action == "compile":
+    import torch
+    from hmm_datasets.compat.torch import on_compilations
+
+    def backend(graph, inputs):
+        time.sleep(3)
+        return graph
+
+    slow = torch.compile(lambda x: x + 1, backend=backend)
+    on_compilations(heartbeats.compiling)
 with one_line_errors(), heartbeats.beating(run, every=0.1):
     (run / "run.json").write_text("{}")
     if action == "settings":
@@ -48,6 +58,8 @@ with one_line_errors(), heartbeats.beating(run, every=0.1):
         raise RankError("step 7: the loss is nan")
     if action == "full disk":
         raise disk_full(run / "model.safetensors", "1.0 GiB")
+    if action == "compile":
+        slow(torch.ones(2))
     if action == "abort":
         os.abort()
     if action == "hang":
@@ -130,6 +142,12 @@ def test_a_hang_is_ended_with_its_stacks_kept(supervised, tmp_path):
     (stacks,) = (tmp_path / "run").glob("stacks-*.txt")
     assert "time.sleep(600)" in stacks.read_text()
     assert stacks.name in events[0]["message"]
+
+
+@pytest.mark.launch
+def test_a_step_that_compiles_for_longer_than_a_step_may_take_does_not_hang(supervised):
+    code, events = supervised("compile", limits=Limits(step=0.3))
+    assert (code, kinds(events)) == (0, ["finished"])
 
 
 @pytest.mark.launch
