@@ -52,20 +52,20 @@ class Runs:
         if tiny:
             config.num_hidden_layers = 1
         config.save_pretrained(folder / "model")
-        self.table: list[list[object]] = []
+        self.table: list[list[str]] = []
         self.failed: list[str] = []
         self.first: list[float] = []
         random = np.random.default_rng(0)
         words = WordLevel({f"w{number}": number for number in range(vocabulary)}, unk_token="w1")
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="w0", unk_token="w1")
         tokenizer.save_pretrained(folder / "tokenizer")
-        named = {"vocab_size": vocabulary, "eos_id": 0, "corpus": "numbers"}
-        named["tokenizer_hash"] = tokenizer_hash(tokenizer)
+        made = tokenizer_hash(tokenizer)
         for split, count in (("train", 400 if tiny else 8_000), ("test", 40 if tiny else 200)):
             sizes = random.geometric(1 / (20 if tiny else 400), count)
             # Small ids are frequent, so that there is something to learn.
             rows = (np.minimum(random.geometric(0.02, size), vocabulary - 1) for size in sizes)
-            write_tokens(rows, folder / "tokens" / split, **named)
+            target = folder / "tokens" / split
+            write_tokens(rows, target, vocab_size=vocabulary, eos_id=0, tokenizer_hash=made, corpus="numbers")
 
     def output(self, name: str) -> Path:
         """The folder of a run."""
