@@ -44,7 +44,8 @@ docs: $(VENV)/docs
 notebooks: $(VENV)/tools
 	OMP_NUM_THREADS=2 $(BIN)/python docs/notebooks/execute.py
 
-# Not run on a GPU yet. A part is ended after nine minutes; what each prints is kept beside that of the others.
+# Not run on a GPU yet; CONTRIBUTING.md lists what it will prove. A part is ended after nine minutes; what each prints
+# is kept beside that of the others.
 ifeq ($(HAS_GPU),0)
 gpu:
 	@echo "make gpu: nvidia-smi lists no GPU on this machine, so nothing was installed or run" >&2; exit 1

@@ -1,15 +1,17 @@
-"""What needs a GPU, part by part: the tests marked `gpu`, and the benchmarks of `gpu_hmm` and `gpu_training`.
+"""What needs a GPU, part by part: the tests marked `gpu`, and `gpu_recipes`, `gpu_training` and `gpu_hmm`.
 
     make gpu [PART="sampler em mfu_125m"]
     python benchmarks/gpu.py [PART ...] [--limit 540] [--tiny]
 
-Each part is a process of its own. What it prints goes line by line to `benchmarks/results/gpu-DEVICE.txt`, with the
-chip, driver, versions and command, in place of what an earlier run of that part left there. So a part that fails, or
-is cut off, loses only what it had not printed. Nothing is downloaded, unless `HF_HUB_OFFLINE=0` is set, with which
-`kernels` fetches FlashAttention. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs,
-and its results go to a temporary folder.
+The parts run in the order of how uncertain their outcome is, the most uncertain first, since the time on a GPU may be
+short. Each says first what it will prove, and is a process of its own. What it prints goes line by line to
+`benchmarks/results/gpu-DEVICE.txt`, with the chip, driver, versions and command, in place of what an earlier run of
+that part left there. So a part that fails, or is cut off, loses only what it had not printed; it is named at the end,
+and the others run. Nothing is downloaded, unless `HF_HUB_OFFLINE=0` is set, with which `kernels` fetches
+FlashAttention. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs, and its results
+go to a temporary folder.
 
-This has not been run on a GPU yet. Every part has been run with `--tiny` on two CPU cores.
+This has not been run on a GPU yet. Every part but `training` has been run with `--tiny` on two CPU cores.
 """
 
 import argparse
@@ -30,18 +32,46 @@ from machine import CORES
 FOLDER = Path(__file__).resolve().parent
 PACKAGES = ("torch", "triton", "transformers", "accelerate", "datasets", "kernels", "flash-attn", "numba", "numpy")
 PARTS = {
-    "tests": ["-m", "pytest", "-q", "-rs", "-m", "gpu", "tests"],
-    **{name: ["benchmarks/gpu_hmm.py", name] for name in ("sampler", "em", "inference")},
-    **{
-        name: ["benchmarks/gpu_training.py", name]
-        for name in (
-            *("mfu_125m", "mfu_350m", "mfu_500m", "mfu_1.3b"),
-            *("attention", "packing", "fp16", "chunks", "generation", "nccl"),
-        )
-    },
-    "training": ["benchmarks/training.py", "--part", "gpu"],
+    "tests": (
+        "every test marked gpu passes: half precision, resuming, packed rows, kernels of HMMs, preflight",
+        ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu"],
+    ),
+    "kernels": (
+        "`pretrain` has the same losses in float32 and bf16, eager and compiled, under sdpa, flex and flash attention",
+        ["benchmarks/gpu_recipes.py", "kernels"],
+    ),
+    "sharding": (
+        "`pretrain` has the same losses on one GPU and on all by DDP, ZeRO 1, 2, 3 and FSDP2, in bf16",
+        ["benchmarks/gpu_recipes.py", "sharding"],
+    ),
+    "nccl": ("NCCL sums over all GPUs, and how fast", ["benchmarks/gpu_training.py", "nccl"]),
+    "packing": (
+        "packed rows train by every attention, compiled too, and how fast",
+        ["benchmarks/gpu_training.py", "packing"],
+    ),
+    "attention": (
+        "every attention runs at 4,096 tokens, and how fast",
+        ["benchmarks/gpu_training.py", "attention"],
+    ),
+    "fp16": ("float16 with a scaled loss learns as float32 does", ["benchmarks/gpu_training.py", "fp16"]),
+    "sampler": ("the Triton sampler draws the bits of the CPU, and how fast", ["benchmarks/gpu_hmm.py", "sampler"]),
+    "em": ("an epoch of Baum-Welch fits its time", ["benchmarks/gpu_hmm.py", "em"]),
+    "mfu_125m": ("MFU of 125m beside torch alone; goal 45%", ["benchmarks/gpu_training.py", "mfu_125m"]),
+    "mfu_500m": ("MFU of 500m beside torch alone; goal 52%", ["benchmarks/gpu_training.py", "mfu_500m"]),
+    "training": (
+        "MFU of 500m in the recipe's trainer, and that small models on short rows do not wait for their data",
+        ["benchmarks/training.py", "--part", "gpu"],
+    ),
+    "chunks": ("how large the chunks of the loss are best", ["benchmarks/gpu_training.py", "chunks"]),
+    "inference": ("filter, smoother and Viterbi of HMMs, and how fast", ["benchmarks/gpu_hmm.py", "inference"]),
+    "generation": (
+        "models generate and score in bfloat16, and how fast",
+        ["benchmarks/gpu_training.py", "generation"],
+    ),
+    "mfu_350m": ("MFU of 350m beside torch alone; goal 50%", ["benchmarks/gpu_training.py", "mfu_350m"]),
+    "mfu_1.3b": ("MFU of 1.3b beside torch alone; goal 52%", ["benchmarks/gpu_training.py", "mfu_1.3b"]),
 }
-"""By name what Python is given, in the order in which they run."""
+"""By name what a part proves, and what Python is given, in the order in which they run."""
 
 TITLE = "What benchmarks/gpu.py printed: a section for each part that has been run, the last time that it was."
 
@@ -88,12 +118,15 @@ def _run_all(settings: argparse.Namespace, results: Path, device: list[str]) -> 
     heading = [*device, f"{CORES} cores, Python {sys.version.split()[0]}", versions]
     failed = []
     for name in settings.parts or PARTS:
-        command = [sys.executable, *PARTS[name]]
-        if settings.tiny and PARTS[name][0].startswith("benchmarks/gpu_"):
+        proves, arguments = PARTS[name]
+        command = [sys.executable, *arguments]
+        if name == "tests":
+            command += _files_with_gpu_tests()
+        if settings.tiny and arguments[0].startswith("benchmarks/gpu_"):
             command.append("--tiny")
         began = time.monotonic()
-        print(f"\n## {name}", flush=True)
-        lines = [f"$ python {' '.join(command[1:])}", *heading, ""]
+        print(f"\n## {name}: to prove: {proves}", flush=True)
+        lines = [f"to prove: {proves}", f"$ python {' '.join(command[1:])}", *heading, ""]
         status = run_part(command, settings.limit, lines, lambda lines, name=name: save(results, name, lines))
         print(f"## {name}: {lines[-1]}", flush=True)
         failed += [name] if status else []
@@ -101,6 +134,13 @@ def _run_all(settings: argparse.Namespace, results: Path, device: list[str]) -> 
             print(f"## {name}: ended at the limit of {settings.limit:g} s; --limit sets another", file=sys.stderr)
     print(f"\n{results}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
+
+
+def _files_with_gpu_tests() -> list[str]:
+    """The files of tests that mention the mark; collecting all others takes a minute."""
+    tests = FOLDER.parent / "tests"
+    found = (path for path in sorted(tests.rglob("test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8"))
+    return [str(path.relative_to(FOLDER.parent)) for path in found]
 
 
 def run_part(command: list[str], limit: float, lines: list[str], kept: Callable[[list[str]], None]) -> int:

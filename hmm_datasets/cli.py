@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with one_line_errors():
-            if argv and argv[0] in RECIPE_COMMANDS:
+            if argv and (argv[0] in RECIPE_COMMANDS or argv[0].endswith(".py")):
                 return start(argv[0], argv[1:])
             argv, supervised = supervise_command.split(argv)
             parser = build_parser()

@@ -11,6 +11,8 @@ time does not alter them. The file is removed when the process ends without an e
 """
 
 import contextlib
+import faulthandler
+import io
 import json
 import math
 import os
@@ -20,9 +22,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import IO, Any, get_args, get_origin
 
 from . import launch_environment
 from .errors import InputError, LostPeer
@@ -58,9 +60,14 @@ Programs that do not train are `working`. Epochs of the fit of an HMM and batche
 LOST_LAUNCHER = "LostLauncher"
 """Error of a process that ends because the launcher that started it has ended."""
 
+ABORTED = "Aborted"
+"""Error of one of several processes that was ended by SIGABRT: the watchdog of NCCL does so when a peer was lost."""
+
 STOPPED, FAILED = "stopped", "failed"
 """Phases of a process that has ended: on request, or with an error."""
 
+_ABORTED_MESSAGE = "aborted (SIGABRT), as by the watchdog of NCCL after a peer was lost; the cause is in its log"
+_FATAL = ".fatal.txt"
 _WIDTH = 4096  # bytes of a file
 _STEPS = 20  # latest steps over which the seconds of phases are averaged
 _WATCHMEN = ("heartbeats", "exclusive-lock", "watch-launcher", "tqdm_monitor")
@@ -92,6 +99,7 @@ class Heartbeat:
         seconds (`dict[str, float]`): seconds per step in each phase, averaged over the latest steps.
         tokens_per_second (`float`, *optional*): tokens of its own micro-batches, over the latest steps.
         job (`str`, *optional*): the job of the batch system, such as `slurm 1234 pretrain`.
+        compiling (`float`): seconds of this step in which it has compiled, by `torch.compile`.
         message (`str`, *optional*): why it ended.
         error (`str`, *optional*): name of the class of the error with which it ended.
         age (`float`): seconds from the last write, by the time of the file, to the reading; 0 when written.
@@ -120,6 +128,7 @@ class Heartbeat:
     message: str | None = None
     error: str | None = None
     start: int = 0
+    compiling: float = 0.0
     age: float = 0.0
     clock_ahead: float = 0.0
 
@@ -140,8 +149,8 @@ class Heartbeat:
 
     @property
     def follows(self) -> bool:
-        """Whether it ended because another process had ended."""
-        return self.error in (LostPeer.__name__, LOST_LAUNCHER)
+        """Whether it ended because another process had ended, or perhaps did, if it was aborted."""
+        return self.error in (LostPeer.__name__, LOST_LAUNCHER, ABORTED)
 
     @property
     def place(self) -> str:
@@ -175,6 +184,8 @@ class Heart:
         self._steps: deque[tuple[float, dict[str, float], int]] = deque(maxlen=_STEPS)
         self._step_began = self._began
         self._is_warm = False
+        self._compiled, self._compiles_since = 0.0, None
+        self._fatal = _fatal_error_file(fatal_error_path(self._run, launch_environment.host(), os.getpid()))
         self._changing = threading.Lock()
         self._writing = threading.Lock()
         self._ended = threading.Event()
@@ -196,6 +207,7 @@ class Heart:
                     self._steps.append((now - self._step_began, self._of_step, self._tokens))
                 self._is_warm = self._step is not None  # the first step also compiles and fills caches
                 self._step, self._step_began, self._of_step, self._tokens, self._visits = step, now, {}, 0, 0
+                self._compiled = 0.0
             self._phase, self._since, self._visits = phase, now, self._visits + 1
 
     def count(self, tokens: int) -> None:
@@ -205,6 +217,14 @@ class Heart:
     def name_device(self, device: str) -> None:
         """Name the device of this process."""
         self._device = device
+
+    def compile(self, begins: bool) -> None:
+        """A compilation begins or ends, within a phase."""
+        now = time.monotonic()
+        with self._changing:
+            if self._compiles_since is not None:
+                self._compiled += now - self._compiles_since
+            self._compiles_since = now if begins else None
 
     @property
     def phase(self) -> str:
@@ -217,7 +237,9 @@ class Heart:
             now = self._path.stat().st_mtime
             for path in self._path.parent.iterdir():
                 # A file that seems to be of the future was written when the clock was wrong.
-                if path != self._path and abs(now - path.stat().st_mtime) > _OLD:
+                # Those of fatal errors are as old as the process that has one open.
+                is_open = path == self._path or path.name.endswith(_FATAL)
+                if not is_open and abs(now - path.stat().st_mtime) > _OLD:
                     path.unlink()
 
     def end(self, phase: str | None = None, message: str | None = None, error: str | None = None) -> None:
@@ -232,6 +254,11 @@ class Heart:
             return
         self._ended.set()
         self._message, self._error = message, error
+        if self._fatal is not None:
+            with contextlib.suppress(OSError, io.UnsupportedOperation):
+                faulthandler.enable()  # on stderr again
+                self._fatal.close()
+                os.unlink(self._fatal.name)
         if phase is not None:
             self.enter(phase)
             self._beat()
@@ -272,7 +299,7 @@ class Heart:
     def _now(self) -> Heartbeat:
         with self._changing:
             steps, phase, since, step = list(self._steps), self._phase, self._since, self._step
-            visits = self._visits
+            visits, compiled, compiles_since = self._visits, self._compiled, self._compiles_since
             longest = self._longest.get(phase, 0.0)
         now = time.monotonic()
         total = sum(seconds for seconds, _, _ in steps)
@@ -301,6 +328,7 @@ class Heart:
             message=message,
             error=self._error,
             start=self._start,
+            compiling=round(compiled + (0.0 if compiles_since is None else now - compiles_since), 3),
         )
 
 
@@ -359,6 +387,23 @@ def stacks_path(folder: str | os.PathLike, host: str, process: int) -> Path:
     return Path(folder) / FOLDER_NAME / f"{host}-{process}.stacks.txt"
 
 
+def fatal_error_path(folder: str | os.PathLike, host: str, process: int) -> Path:
+    """The file with the stacks of a supervised process that a signal such as SIGABRT or SIGSEGV has ended."""
+    return Path(folder) / FOLDER_NAME / f"{host}-{process}{_FATAL}"
+
+
+def _fatal_error_file(path: Path) -> IO[str] | None:
+    """The file into which `faulthandler` writes, of a process with a supervisor, which shows it; else None."""
+    if launch_environment.SUPERVISED not in os.environ:
+        return None
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w", encoding="utf-8")
+        faulthandler.enable(file)
+        return file
+    return None
+
+
 def _stacks_of_threads() -> str:
     """The Python stacks of the threads of this process, the main thread first, without those that only keep watch."""
     frames = sys._current_frames()
@@ -382,10 +427,20 @@ def _read(path: Path) -> Heartbeat | None:
         beat = Heartbeat(**{name: value for name, value in content.items() if name in kinds} | read)
         if not all(_is_a(getattr(beat, name), kind) for name, kind in kinds.items() if name not in read):
             return None
-        is_possible = beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)
-        return beat if is_possible else None
+        if not (beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)):
+            return None
+        is_aborted = beat.world_size > 1 and not beat.has_ended and _is_aborted(path.with_suffix(_FATAL))
+        return replace(beat, phase=FAILED, error=ABORTED, message=_ABORTED_MESSAGE) if is_aborted else beat
     except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
         return None  # it is being written or removed, or is not one of these files
+
+
+def _is_aborted(path: Path) -> bool:
+    """Whether the file with the stacks of a fatal error says that a process was ended by SIGABRT."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").startswith("Fatal Python error: Aborted")
+    except OSError:
+        return False
 
 
 def _is_a(value: object, kind: Any) -> bool:
@@ -474,6 +529,12 @@ def count(tokens: int) -> None:
     """Count the tokens of a micro-batch of this process."""
     if _heart is not None:
         _heart.count(tokens)
+
+
+def compiling(begins: bool) -> None:
+    """A compilation begins, or ends."""
+    if _heart is not None:
+        _heart.compile(begins)
 
 
 def name_device(device: str) -> None:

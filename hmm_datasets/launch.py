@@ -97,8 +97,12 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], environment: di
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from accelerate import PartialState
 
+        from .compat.torch import wait_for_rank_zero
+
         # All ranks together, because a rank that leaves early can make others abort that are still connected to
-        # it.
+        # it. Rank 0 may still have pushed to the Hub, or let a model answer.
+        with heartbeats.during("working"):
+            wait_for_rank_zero()
         state = PartialState()
         state.wait_for_everyone()
         state.destroy_process_group()
@@ -113,25 +117,54 @@ def _goes_back(main: Callable[..., None], chosen: Sequence[Any]) -> bool:
     return False
 
 
-# Messages of gloo, which has no class for these errors.
-_LOST_PEER = re.compile(r"(Connection (closed|reset) by peer|Timed out waiting|Broken pipe)")
+# What a rank is told by gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
+# come. NCCL's text is several lines, and the peer is often named in the last one.
+_LOST_PEER = re.compile(
+    r"[Cc]onnection (closed|reset) by (remote )?peer|Broken pipe|Timed out waiting|Failed to recv, got 0 bytes"
+    r"|Connection was likely closed|Application timeout caused pair closure|timed out in monitoredBarrier"
+    r"|remote process exited or there was a network error|ncclRemoteError|NCCL error.*unhandled system error"
+    r"|Got completion from peer|[Ww]atchdog caught collective operation timeout|NCCL communicator was aborted"
+    r"|NCCL operations have failed or timed out"
+)
+# What a rank did wrong itself, or its device, disk or connection to the Hub, even if a peer is named after it.
+_OWN_FAULT = re.compile(
+    r"out of memory|CUDA error|Cuda failure|CUDA_ERROR|ncclUnhandledCudaError|\bECC\b|device-side assert"
+    r"|cu(BLAS|DNN) error|CUBLAS_STATUS|CUDNN_STATUS|illegal memory access|shared memory segment"
+    r"|No space left on device|ibv_\w+ failed|Traceback \(most recent call last\)|CAS service|reqwest",
+    re.IGNORECASE,
+)
 
 
 @contextlib.contextmanager
 def _one_line_of_lost_peers() -> Iterator[None]:
-    """Report in one line that another process has ended. The reason, if known, is in the log of that process."""
+    """Report in one line that another process has ended. The reason, if known, is in the log of that process.
+
+    A fault of this rank is raised even if the loss of another was noticed after it, as while the rank left a barrier.
+    """
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
-        if launch_environment.world_size() == 1 or not _LOST_PEER.search(reason):
+        reason = "" if launch_environment.world_size() == 1 else _reason_of_lost_peer(str(error))
+        if not reason:
             raise
-        # Without the place in the source of gloo, and its advice.
-        reason = re.sub(r"^\[\S+:\d+\] ", "", reason).partition(". This is typically")[0]
+        own = error.__cause__ or error.__context__
+        while own is not None:
+            if isinstance(own, InputError) or _OWN_FAULT.search(f"{type(own).__name__}: {own}"):
+                raise own from None
+            own = own.__cause__ or own.__context__
         raise LostPeer(
             f"lost another process ({reason}); look for the error of the one that ended first, here or on another "
             "host; the same command resumes from the newest checkpoint"
         ) from None
+
+
+def _reason_of_lost_peer(text: str) -> str:
+    """The first line that means that another process was lost; empty if there is none, or a fault of this process."""
+    found = next(filter(_LOST_PEER.search, text.splitlines()), "").strip()
+    if not found or _OWN_FAULT.search(text):
+        return ""
+    # Without the place in the source of gloo, and its advice.
+    return re.sub(r"^\[\S+:\d+\] ", "", found).partition(". This is typically")[0][:300]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 Without `--launch` a recipe runs in this process, as with `python recipes/NAME.py`. With it, this process becomes
 accelerate's launcher, as with `accelerate launch`: it takes the flags of accelerate, and passes all others to the
-recipe. The exit code is that of the rank that failed first.
+recipe. The exit code is that of the rank that failed first. The path of a script in place of the name of a recipe,
+yours or a shipped one such as `recipes/pretrain.py`, is started in the same way; batch files do so.
 """
 
 import contextlib
@@ -158,13 +159,13 @@ def start(name: str, arguments: Sequence[str]) -> int:
     """Run a recipe in this process or launch it, and return the exit code.
 
     Args:
-        name (`str`): one of `RECIPE_COMMANDS`.
+        name (`str`): one of `RECIPE_COMMANDS`, or the path of a script.
         arguments (sequence of `str`): the command line after the name.
 
     Raises:
-        `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
+        `InputError`: there is no such script or launch configuration, or a flag cannot be combined with it.
     """
-    command = RECIPE_COMMANDS[name]
+    command = _recipe(name)
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
     if command.launches and not {"-h", "--help"}.isdisjoint(arguments):
@@ -194,9 +195,20 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
     return (launch, given.num_processes), recipe
 
 
+def _recipe(name: str) -> RecipeCommand:
+    """The recipe of a name or of a script."""
+    if name in RECIPE_COMMANDS:
+        return RECIPE_COMMANDS[name]
+    path = local_or_shipped(name, "recipes").resolve()
+    if not path.is_file():
+        raise InputError(f"{name}: no such script; `hmm-datasets configs` lists the shipped ones")
+    known = (one for one in RECIPE_COMMANDS.values() if (shipped("recipes") / one.script).resolve() == path)
+    return next(known, RecipeCommand(str(path), "script of the user"))
+
+
 def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     """The launch configuration if one is named, and the other arguments; the first has a flag too."""
-    command = RECIPE_COMMANDS[name]
+    command = _recipe(name)
     launch = None
     if not command.launches_stages:
         launch, arguments = _take_launch(arguments)

@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=float,
         default=1800.0,
         metavar="SECONDS",
-        help="a phase before the first step that takes longer hangs, default 1800",
+        help="a phase before the first step that takes longer hangs, or the compiling of a step, default 1800",
     )
     command.add_argument(
         "--patience", type=float, default=60.0, metavar="SECONDS", help="that a hang must last to be ended, default 60"

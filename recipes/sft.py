@@ -15,10 +15,12 @@ from hmm_datasets.training.sources import ConversationSettings
 
 def main(chat: ConversationSettings, settings) -> None:
     """Load the model and conversations, fine-tune, save, answer."""
+    import gc
     from pathlib import Path
 
     from transformers import AutoModelForCausalLM, set_seed
 
+    from hmm_datasets import heartbeats
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
     from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
@@ -48,25 +50,30 @@ def main(chat: ConversationSettings, settings) -> None:
     data |= {name: value for name in ("test_fraction", "chat_template") if (value := getattr(chat, name)) is not None}
     add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
-    if "interrupted" not in summary and trainer.is_world_process_zero():
+    is_asked = "interrupted" not in summary and trainer.is_world_process_zero()
+    end_of_answers = model.generation_config.eos_token_id
+    del trainer, model  # the device needs the room
+    gc.collect()
+    if is_asked:
+        heartbeats.enter("working")  # for as long as it takes; the other ranks wait
         answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
         print(f"prompt: {chat.prompt}\nanswer: {answer}")
         write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})
         if chat.num_questions > 0:
-            _count_answers(chat, settings.output_dir, test, model.generation_config.eos_token_id)
+            _count_answers(chat, settings.output_dir, test, end_of_answers)
 
 
 def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     """The answer of the saved model, by greedy decoding."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.models import load_pretrained, on_device
 
     tokenizer = load_pretrained(AutoTokenizer, folder)
-    model = load_pretrained(AutoModelForCausalLM, folder).eval()
+    model = on_device(load_pretrained(AutoModelForCausalLM, folder).eval())
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
+    ).to(model.device)
     output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
     return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
@@ -76,7 +83,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from hmm_datasets.evaluation.answers import answer, compare_answers, questions_of
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.models import load_pretrained, on_device
 
     questions = questions_of(test or [], chat.num_questions)
     if not questions:
@@ -85,7 +92,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     tokenizer = load_pretrained(AutoTokenizer, folder)
     answers = [
         answer(
-            load_pretrained(AutoModelForCausalLM, name),
+            on_device(load_pretrained(AutoModelForCausalLM, name)),
             tokenizer,
             questions,
             stop=stop,

@@ -18,7 +18,14 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, launch_configs, launch_of, split_flags
+from hmm_datasets.recipe_commands import (
+    RECIPE_COMMANDS,
+    _read_launch,
+    launch_config,
+    launch_configs,
+    launch_of,
+    split_flags,
+)
 from hmm_datasets.shipped_files import copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,6 +135,35 @@ def test_help_of_a_recipe_names_the_launchers_flags_and_its_own(capsys):
     said = capsys.readouterr().out
     for expected in ("--launch CONFIG", "multi_node_zero2", "--num_processes", "--num_states", "--vocabulary_size"):
         assert expected in said
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "zero3", "fsdp2", "multi_node", "multi_node_zero2"])
+def test_every_configuration_starts_on_several_machines_through_torchs_rendezvous(name):
+    """pdsh and a host file, the default of accelerate for DeepSpeed, are on few clusters."""
+    from accelerate.commands.launch import _validate_launch_command
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    flags = ["--num_machines", "2", "--num_processes", "8", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
+    given, _ = _read_launch(name, [*flags, "--main_process_port", "29511"], [])
+    given, *_ = _validate_launch_command(given)
+    assert given.use_deepspeed == ("zero" in name)
+    if given.use_deepspeed:
+        assert given.deepspeed_multinode_launcher == "standard"
+    prepare_multi_gpu_env(given)
+    assert (given.nnodes, given.node_rank, given.nproc_per_node) == ("2", 1, "4")
+    assert (given.rdzv_backend, given.rdzv_endpoint) == ("static", "10.0.0.1:29511")
+
+
+def test_a_script_is_started_like_a_recipe(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("import sys; print(sys.argv)")
+    assert main(["own.py", "--flag", "1"]) == 0
+    assert capsys.readouterr().out == f"['{tmp_path / 'own.py'}', '--flag', '1']\n"
+    assert failing(capsys, "nowhere.py").startswith("error: nowhere.py: no such script; `hmm-datasets configs` lists")
+    assert failing(capsys, "recipes/answers.py", "--launch", "cpu2").startswith(
+        "error: --launch cpu2: recipes/answers.py runs"
+    )
+    assert failing(capsys, "recipes/pretrain.py", "--hm", "x") == "error: unknown flag --hm; did you mean --hmm?"
 
 
 def test_settings_are_read_from_here_or_else_as_shipped(tmp_path, monkeypatch, capsys):

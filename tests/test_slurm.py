@@ -227,22 +227,24 @@ def test_a_job_goes_on_without_the_node_that_failed_twice_and_one_that_depends_o
 @pytest.mark.slow
 def test_many_nodes_train_as_one(slurm, recipe):
     output = slurm.folder / "many"
-    job = slurm.submit(
-        "many_nodes", "--", *recipe, "--output_dir", output, "--max_steps", 4, CONFIG="multi_node_zero2"
-    )
+    job = slurm.submit("many_nodes", "--", *recipe, "--output_dir", output, "--max_steps", 4, CONFIG="zero3")
+    until(lambda: slurm.states(job) == ["RUNNING"], 30, slurm)
+    shown = slurm.run("scontrol", "show", "job", job)
+    assert "NumNodes=2 NumCPUs=4 " in shown, "all cores of both nodes"
+    assert "OverSubscribe=NO" in shown
     assert slurm.wait(job) == ["COMPLETED"], slurm.said()
     assert summary(output)["world_size"] == 2
     assert summary(output)["tokens"] == 4 * 4 * 17
-    for node in ("n0", "n1"):
-        log = slurm.folder / f"pretrain-{job}-{node}.out"
-        assert "supervise: finished: finished" in log.read_text(encoding="utf-8")
+    # In the name of a log some versions of Slurm have the node, and others the machine that plays both.
+    logs = [path.read_text(encoding="utf-8") for path in slurm.folder.glob(f"pretrain-{job}-*.out")]
+    assert "".join(logs).count("supervise: finished: finished") == 2
 
 
 @pytest.mark.launch
 @pytest.mark.slow
 def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm, recipe):
     output = slurm.folder / "chain"
-    job = slurm.submit("chain", "--", *recipe, "--max_steps", 400, CONFIG="cpu1", OUTPUT_DIR=str(output))
+    job = slurm.submit("chain", "--", *recipe, "--max_steps", 400, CONFIG="ddp", OUTPUT_DIR=str(output))
     deadline = time.monotonic() + 120
     while not (output / "history.jsonl").exists():
         assert time.monotonic() < deadline, slurm.said()
@@ -252,7 +254,9 @@ def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm,
     states = slurm.wait(job)
     assert states.count("COMPLETED") == 2, (states, slurm.said())
     assert set(states) == {"COMPLETED", "CANCELLED"}
-    assert "saving and stopping (SIGUSR1)" in (slurm.folder / "chain-1.out").read_text(encoding="utf-8")
+    (log,) = slurm.folder.glob(f"pretrain-chain-{job}-1-*.out")
+    assert "saving and stopping (SIGUSR1)" in log.read_text(encoding="utf-8")
+    assert [event["kind"] for event in read_events(output)].count("start") == 2, "supervised"
     (stopped, *_) = sorted(int(path.name.split("-")[1]) for path in output.glob("checkpoint-*"))
     assert 0 < stopped < 400
     assert summary(output)["resumed_from"] == f"checkpoint-{stopped}"

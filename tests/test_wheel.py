@@ -46,14 +46,21 @@ class Installed:
         borrowed = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
         (self.packages / "borrowed.pth").write_text("\n".join(borrowed))
 
-    def run(self, cwd: Path, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
-        """`hmm-datasets ARGUMENTS` in a folder; fails where that fails."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a shell in which the environment is active."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         programs = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment |= {"PATH": programs, "OMP_NUM_THREADS": "1", "HF_HOME": str(self._home), "HF_HUB_OFFLINE": "1"}
+        return environment | {
+            **{"PATH": programs, "OMP_NUM_THREADS": "1"},
+            **{"HF_HOME": str(self._home), "HF_HUB_OFFLINE": "1"},
+        }
+
+    def run(self, cwd: Path, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+        """`hmm-datasets ARGUMENTS` in a folder; fails where that fails."""
         command = [str(self.folder / "bin" / "hmm-datasets"), *map(str, arguments)]
         result = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+            command, cwd=cwd, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
         )
         assert result.returncode == 0, f"{result.stdout[-3000:]}\n{result.stderr[-5000:]}"
         return result
@@ -109,6 +116,40 @@ def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
         [python, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert all(Path(line).is_relative_to(installed.packages) for line in result.stdout.split())
+
+
+# Slurm's programs as far as a batch file uses them, on two nodes that are both this machine.
+STUBS = {
+    "srun": """out=; while [ "$1" != bash ]; do case "$1" in --output=*) out="${1#--output=}";; esac; shift; done
+for node in 0 1; do
+    SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" > "$(echo "$out" | sed "s/%x-%j-%N/pretrain-7-n$node/")" 2>&1 &
+done
+code=0; for job in $(jobs -p); do wait $job || code=$?; done; exit $code""",
+    "scontrol": 'if [ "$2" = hostnames ]; then printf "n0\\nn1\\n"; else echo "  NodeAddr=127.0.0.1 Port=6818"; fi',
+    "squeue": "echo 10:00",
+}
+
+
+def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
+    """Without a checkout; FSDP2 has no configuration of its own for several machines."""
+    processes.mess3().save_pretrained(folder / "hmm")
+    installed.run(folder, "configs", "copy", "slurm/many_nodes.sbatch")
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    for name, text in STUBS.items():
+        (bin_folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (bin_folder / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "1"}
+    environment = installed.environment | job | {"CONFIG": "fsdp2", "GLOO_SOCKET_IFNAME": "lo"}
+    environment["PATH"] = f"{bin_folder}{os.pathsep}{environment['PATH']}"
+    command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "hmm", "--output_dir", "run", *map(str, TINY)]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    logs = "".join(path.read_text() for path in folder.glob("pretrain-7-n?.out"))
+    assert result.returncode == 0, result.stderr[-2000:] + logs[-5000:]
+    assert "run: finished; the job is not put back" in result.stdout
+    assert logs.count("supervise: finished: finished") == 2
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["world_size"] == 2
 
 
 @pytest.mark.slow

@@ -5,9 +5,11 @@ Checked against 2.13.
 """
 
 import functools
+import itertools
 import logging
 import os
 import pickle
+import time
 import types
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -16,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from .. import launch_environment
@@ -96,6 +99,37 @@ def fake_tensors() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode()
+
+
+_waits = itertools.count()
+
+
+def wait_for_rank_zero() -> None:
+    """Wait until rank 0 has come here as well, however long it works alone; all ranks have to call it.
+
+    A barrier ends with an error after the timeout of its process group. Here the store of the ranks is asked again and
+    again, and the wait ends if the store is gone, that is when rank 0 or its launcher has ended. Nothing happens
+    without a process group. `torch.distributed` has no public access to its store.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    store, name = dist.distributed_c10d._get_default_store(), f"hmm_datasets/rank 0 came to wait {next(_waits)}"
+    if dist.get_rank() == 0:
+        store.set(name, "1")
+    while not store.check([name]):
+        time.sleep(0.2)
+
+
+def on_compilations(call: Callable[[bool], None]) -> None:
+    """Call a function with True when `torch.compile` begins to compile in this process, and with False when it ends.
+
+    Compilations inside others do not count. They include backward passes, which are compiled when they first run.
+    `torch.compiler` has no such hook; this can be removed once it exports the callbacks of `torch._dynamo.callback`.
+    """
+    from torch._dynamo.callback import callback_handler
+
+    callback_handler.register_start_callback(lambda arguments: call(True))
+    callback_handler.register_end_callback(lambda arguments: call(False))
 
 
 @contextmanager

@@ -35,11 +35,14 @@ _OWN_WORK = ("data", "forward")  # phases in which a rank does not wait for othe
 class Limits:
     """When a phase has taken too long; in any case not before ten times the longest visit to it so far.
 
+    The seconds in which a rank compiles, up to `start`, count neither for it nor for those that wait for it.
+
     Args:
         silent (`float`, *optional*, defaults to 30.0): seconds without a heartbeat after which a process on another
             machine counts as silent.
         step (`float`, *optional*, defaults to 300.0): seconds in one phase of a step.
-        start (`float`, *optional*, defaults to 1800.0): seconds of imports, or of the rendezvous of the ranks.
+        start (`float`, *optional*, defaults to 1800.0): seconds of imports, of the rendezvous of the ranks, or of
+            compiling in a step.
         setup (`float`, *optional*, defaults to 7200.0): seconds to open data and model.
         pause (`float`, *optional*, defaults to 1800.0): seconds of saving, or of an evaluation.
     """
@@ -84,7 +87,8 @@ class Rank:
         step = "" if beat.step is None else f" of step {beat.step:,}"
         where = f"in phase {beat.phase}{step}"
         if self.condition == "beating":
-            return f"{where} for {format_duration(beat.phase_seconds)}"
+            compiling = f" (compiling: {format_duration(beat.compiling)})" if beat.compiling >= 1 else ""
+            return f"{where} for {format_duration(beat.phase_seconds)}{compiling}"
         if self.condition == "suspended":
             ago = format_duration(beat.age)
             return (
@@ -197,7 +201,8 @@ def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
         return found(HANGING, f"{_sentence(failed[:1])}; other ranks have not ended yet", failed[:1])
     if lost or followed:
         return found(HANGING, _sentence(lost, everyone=ranks) if lost else _followed(followed), lost or followed[:1])
-    overdue = [rank for rank in ranks if rank.beat.phase_seconds > limits.of(rank.beat)]
+    compiling = min(max(beat.compiling for beat in beats), limits.start)
+    overdue = [rank for rank in ranks if rank.beat.phase_seconds > limits.of(rank.beat) + compiling]
     if missing and overdue:
         names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         return found(HANGING, f"rank {names} has never reported; the others wait for it: {overdue[0].words}")

@@ -34,11 +34,19 @@ from .. import launch_environment
 from ..credentials import masked_arguments
 from ..errors import DiskFull, InputError
 from ..events import append_event, read_events
-from ..heartbeats import FAILED, LOST_LAUNCHER, STOPPED, Heartbeat, heartbeat_path, read_heartbeats
+from ..heartbeats import (
+    FAILED,
+    LOST_LAUNCHER,
+    STOPPED,
+    Heartbeat,
+    fatal_error_path,
+    heartbeat_path,
+    read_heartbeats,
+)
 from ..quantities import format_duration
 from ..stop_requests import parse_time
 from ..training.checkpoints.inspection import list_steps
-from .diagnosis import HANGING, Diagnosis, Limits, Observer
+from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank
 from .stacks import read_stacks
 from .supervisors import Presence
 
@@ -220,7 +228,8 @@ class Supervisor:
         """Start the command once, and wait for its end; a hang is ended."""
         for beat in read_heartbeats(self.folder):
             if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was told
-                heartbeat_path(self.folder, beat.host, beat.process).unlink(missing_ok=True)
+                for path_of in (heartbeat_path, fatal_error_path):
+                    path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
             self._child = subprocess.Popen(command, env=os.environ | {launch_environment.SUPERVISED: str(start)})
         except OSError as error:
@@ -246,6 +255,8 @@ class Supervisor:
                 break
         self._child = None
         settled = self._settled()
+        for rank in settled.ranks if settled is not None else ():
+            _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
         self._presence.end()
         return code, hang or judge(code, settled)
 
@@ -367,6 +378,14 @@ class Supervisor:
                 kind, message, fields = self._untold[0]
                 append_event(self.folder, kind, message, **fields)
                 del self._untold[0]
+
+
+def _show_fatal_error(path: Path, rank: Rank) -> None:
+    """Print the stacks of a process on this machine that a signal such as SIGSEGV has ended."""
+    if rank.beat.is_here:
+        with contextlib.suppress(OSError):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            print(f"{rank.beat.place}: {text}" if text else "", end="", flush=True)
 
 
 def kept_work(folder: str | Path) -> int:

@@ -356,6 +356,18 @@ def parameter_size(parameter: "torch.nn.Parameter") -> int:
     return getattr(parameter, "ds_numel", parameter.numel())
 
 
+def on_device(model: Any) -> Any:
+    """Move a model to the GPU of this process, if there is one with room for it and half as much again."""
+    import torch
+
+    if torch.cuda.is_available():
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+        torch.cuda.empty_cache()
+        if torch.cuda.mem_get_info()[0] > 1.5 * size:
+            return model.to("cuda")
+    return model
+
+
 def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """`auto_class.from_pretrained(name_or_path)`, with an error of one line if there is nothing to load.
 

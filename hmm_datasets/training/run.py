@@ -18,6 +18,7 @@ from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
 from .. import heartbeats
+from ..compat.torch import wait_for_rank_zero
 from ..digests import check_digests, write_digests
 from ..errors import InputError, RolledBack
 from ..events import append_event
@@ -167,8 +168,10 @@ def _train_and_save(
             print(consumption_table(plan.to_dict(), summary))
         if not write_run_card(args.output_dir):
             print(f"{args.output_dir}/README.md: written or edited by hand, so it is left as it is")
-    if args.push_to_hub:
-        _push(trainer)
+    with heartbeats.during("working"):  # for as long as it takes
+        if args.push_to_hub:
+            _push(trainer)
+        wait_for_rank_zero()
     trainer.accelerator.wait_for_everyone()
     if plan is not None and summary["tokens"] != summary["planned_tokens"]:
         raise InputError(

@@ -87,6 +87,17 @@ def test_a_phase_may_take_ten_times_as_long_as_it_once_did():
     assert diagnosis(r0={"phase": "evaluating", "phase_seconds": 910.0}).state == HANGING
 
 
+def test_ranks_may_wait_for_one_that_compiles_and_it_may_not_compile_for_ever():
+    compiles = {"phase": "forward", "visits": 2, "phase_seconds": 500.0, "compiling": 450.0}
+    waits = {"phase_seconds": 490.0}
+    assert diagnosis(r0=waits, r1=waits, r2=compiles, r3=waits).state == RUNNING
+    found = diagnosis(r0=waits, r1=waits, r2=compiles | {"compiling": 420.0}, r3=waits)
+    assert (found.state, blamed(found)) == (HANGING, [2])
+    assert "in phase forward of step 50 for 8.3 min (compiling: 7.0 min)" in found.reason
+    ever = compiles | {"phase_seconds": 700.0, "compiling": 699.0}
+    assert diagnosis(r2=ever).state == HANGING, "the limit of compiling is that of the start, 600 s"
+
+
 def test_work_of_unknown_length_hangs_only_once_a_step_of_it_is_known():
     works = {"phase": "working", "phase_seconds": 9000.0, "longest": 0.0}
     assert diagnosis(r0=works).state == RUNNING

@@ -15,7 +15,7 @@ from hmm_datasets.events import append_event, read_events
 from hmm_datasets.heartbeats import FOLDER_NAME
 from hmm_datasets.monitoring.diagnosis import Limits
 from hmm_datasets.monitoring.run_state import RunObserver
-from hmm_datasets.monitoring.supervision import SupervisionSettings, Supervisor, _without_hosts
+from hmm_datasets.monitoring.supervision import SupervisionSettings, Supervisor, _without_hosts, hosts_to_blame
 from hmm_datasets.monitoring.supervisors import Presence
 
 QUICK = {"first_delay": 0.05, "max_delay": 0.4, "patience": 0.5}
@@ -33,6 +33,16 @@ number = int(os.environ["HMM_DATASETS_SUPERVISED"])
 action = Path(sys.argv[1]).read_text().splitlines()[number - 1]
 if action == "usage":
     sys.exit(2)
+if action == "compile":
+    import torch
+    from hmm_datasets.compat.torch import on_compilations
+
+    def backend(graph, inputs):
+        time.sleep(3)
+        return graph
+
+    slow = torch.compile(lambda x: x + 1, backend=backend)
+    on_compilations(heartbeats.compiling)
 with one_line_errors(), heartbeats.beating(run, every=0.1):
     (run / "run.json").write_text("{}")
     if action == "settings":
@@ -48,6 +58,10 @@ with one_line_errors(), heartbeats.beating(run, every=0.1):
         raise RankError("step 7: the loss is nan")
     if action == "full disk":
         raise disk_full(run / "model.safetensors", "1.0 GiB")
+    if action == "compile":
+        slow(torch.ones(2))
+    if action == "abort":
+        os.abort()
     if action == "hang":
         time.sleep(600)
     if action == "wait":
@@ -131,6 +145,12 @@ def test_a_hang_is_ended_with_its_stacks_kept(supervised, tmp_path):
 
 
 @pytest.mark.launch
+def test_a_step_that_compiles_for_longer_than_a_step_may_take_does_not_hang(supervised):
+    code, events = supervised("compile", limits=Limits(step=0.3))
+    assert (code, kinds(events)) == (0, ["finished"])
+
+
+@pytest.mark.launch
 def test_a_signal_to_the_supervisor_stops_the_run_and_one_to_the_run_does_not(tmp_path, child_environment):
     run = tmp_path / "run"
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -168,6 +188,39 @@ def test_a_signal_to_the_supervisor_stops_the_run_and_one_to_the_run_does_not(tm
     assert "stopped with a checkpoint (SIGTERM)" in events[1]["message"]
     assert second != first
     assert RunObserver(run).look().state == "stopped"
+
+
+# Two ranks under a launcher: one is killed, the other is aborted, as by the watchdog of NCCL.
+RANKS = """
+import os, subprocess, sys
+run, *actions = sys.argv[1:]
+code = 0
+for rank, action in enumerate(actions):
+    plan = run + str(rank)
+    open(plan, "w").write(action)
+    place = {"RANK": str(rank), "WORLD_SIZE": "2"}
+    result = subprocess.run([sys.executable, os.path.dirname(run) + "/program.py", plan, run], env=os.environ | place)
+    code = code or result.returncode
+sys.exit(1 if code else 0)
+"""
+
+
+@pytest.mark.launch
+def test_a_rank_that_the_watchdog_of_nccl_aborts_is_not_blamed(tmp_path, monkeypatch, child_environment, capfd):
+    monkeypatch.setenv("PYTHONPATH", child_environment["PYTHONPATH"])
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "ranks.py").write_text(RANKS)
+    settings = SupervisionSettings(**QUICK, max_failures=1)
+    for run, actions in ((tmp_path / "one", ("abort", "die")), (tmp_path / "both", ("abort", "abort"))):
+        command = [sys.executable, str(tmp_path / "ranks.py"), str(run), *actions]
+        assert Supervisor(command, run, settings).run() == 1
+    events = {name: read_events(tmp_path / name)[1] for name in ("one", "both")}
+    assert (events["one"]["kind"], events["one"]["rank"]) == ("killed", 1)
+    assert "rank 1 on" in events["one"]["message"]
+    assert events["both"]["kind"] == "lost"
+    assert "aborted (SIGABRT)" in events["both"]["message"]
+    assert hosts_to_blame(tmp_path / "both", 1) == []
+    assert "Fatal Python error: Aborted" in capfd.readouterr().out, "the supervisor shows the stack"
 
 
 def never() -> bool:

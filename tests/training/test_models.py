@@ -24,6 +24,7 @@ from hmm_datasets.training.models import (
     load_pretrained,
     model_config,
     new_model,
+    on_device,
     set_attention,
 )
 from hmm_datasets.training.plan import forecast
@@ -205,3 +206,14 @@ def test_whatever_is_loaded_by_name_is_told_not_to_run_its_code():
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and re.match(r"Auto\w+\.from_pretrained$", ast.unparse(call.func)):
                 assert "trust_remote_code=False" in ast.unparse(call), f"{path}:{call.lineno}"
+
+
+@pytest.mark.parametrize(("free", "moves"), [(6_001, True), (6_000, False)])
+def test_a_model_is_moved_to_a_gpu_that_has_room_for_it(free, moves, monkeypatch):
+    model, moved = torch.nn.Linear(10, 100, bias=False), []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free, 80_000))
+    monkeypatch.setattr(model, "to", lambda device: moved.append(device) or model)
+    assert on_device(model) is model
+    assert moved == (["cuda"] if moves else [])

@@ -51,12 +51,14 @@ def sample_tokens(
     num_sequences, length = out.shape
     if out.numel() == 0:
         return
-    _draw_sequences[(triton.cdiv(num_sequences, _LANES),)](
-        *(*start, *symbol, *(transition or symbol)),
-        *(num_symbols, seed, first, step, out, num_sequences, length),
-        on_edges=transition is None,
-        lanes=_LANES,
-    )
+    # Triton launches on the current device, which need not be that of its tensors.
+    with torch.cuda.device_of(out):
+        _draw_sequences[(triton.cdiv(num_sequences, _LANES),)](
+            *(*start, *symbol, *(transition or symbol)),
+            *(num_symbols, seed, first, step, out, num_sequences, length),
+            on_edges=transition is None,
+            lanes=_LANES,
+        )
 
 
 @triton.jit

@@ -1,15 +1,29 @@
 """Says in the heartbeat of this process which part of which step it is in."""
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ... import heartbeats
+from ...compat.torch import on_compilations
 from .component import Component
+
+if TYPE_CHECKING:
+    from ..trainer import StepTrainer
+
+
+@functools.cache
+def _heed_compilations() -> None:
+    on_compilations(heartbeats.compiling)
 
 
 class Phases(Component):
     """Enters the phases of a step. It is the first component, so that its phases include the work of the others."""
+
+    def __init__(self, trainer: "StepTrainer"):
+        super().__init__(trainer)
+        _heed_compilations()
 
     def before_batches(self) -> None:
         """The step begins, and waits for its rows."""

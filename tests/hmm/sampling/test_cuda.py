@@ -88,6 +88,42 @@ def test_a_tensor_that_cannot_hold_the_draw_is_refused():
         HMMS["states"].sample(5, 7, out=torch.empty(5, 7, dtype=torch.uint8, device="meta"))
 
 
+def test_the_kernel_is_launched_on_the_device_of_its_output(monkeypatch):
+    """Triton takes the current device, as torch does for no operation on tensors."""
+    cuda = pytest.importorskip("hmm_datasets.hmm.sampling.cuda", reason="needs Triton")
+    current, launched = [0], []
+
+    class Stub:
+        def __getitem__(self, grid):
+            return lambda *arguments, **constants: launched.append(current[-1])
+
+    class Output(torch.Tensor):
+        is_cuda = property(lambda self: True)
+
+        def get_device(self):
+            return 3
+
+    def exchange(index):
+        if index >= 0:
+            current.append(index)
+        return current[-2] if index >= 0 else -1
+
+    monkeypatch.setattr(cuda, "_draw_sequences", Stub())
+    monkeypatch.setattr("torch.cuda._exchange_device", exchange)
+    monkeypatch.setattr("torch.cuda._maybe_exchange_device", exchange)
+    table = (torch.zeros(1, 2), torch.zeros(1, 2), 1)
+    cuda.sample_tokens(table, table, None, 2, 0, 0, 1, torch.zeros(2, 3).as_subclass(Output))
+    assert (launched, current[-1]) == ([3], 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_gpu_that_is_not_the_current_one_draws_the_same():
+    expected = HMMS["states"].sample(70, 11, seed=1)
+    out = torch.empty(expected.shape, dtype=torch.uint8, device="cuda:1")
+    assert np.array_equal(HMMS["states"].sample(70, 11, seed=1, out=out).cpu().numpy(), expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", HMMS)
