@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 REHEARSED = {
     "gpu_hmm.py": ("sampler", "em", "inference"),
-    "gpu_training.py": ("packing", "attention", "fp16", "generation", "nccl", "mfu_125m"),
+    "gpu_training.py": ("packing", "attention", "fp16", "chunks", "generation", "nccl", "mfu_125m"),
     "gpu_recipes.py": ("kernels", "sharding"),
 }
 """Parts by script. Those of one script share a process, or, of `gpu_recipes.py`, the run with which others compare."""
