@@ -42,6 +42,7 @@ from .hub_pushes import HubPushes
 from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
 from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
 from .plan.plan import Plan
+from .precision import keep_loss_in_float32
 from .scores import LogitScores, Scores
 from .vocabulary import pad_output, vocabulary_multiple
 
@@ -72,6 +73,7 @@ class StepTrainer(ShardedTrainer):
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
         super().__init__(*args, **kwargs)
+        keep_loss_in_float32(self.accelerator)
         self.plan = self._plan() if plan is None else plan
         self.schedule = self.args.batch_schedule
         self.start: Start | None = None

@@ -1,11 +1,13 @@
 """bf16, torch.compile and other configurations than the presets train like the plain model."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, tiny_model, trainer
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import AutoModelForCausalLM, GPT2Config, T5Config
 
 from hmm_datasets.errors import InputError
@@ -15,6 +17,14 @@ from hmm_datasets.training.models import (
     llama_config,
     model_config,
 )
+from hmm_datasets.training.precision import keep_loss_in_float32
+
+
+def test_fsdp2_is_not_asked_to_round_the_loss():
+    low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, output_dtype=torch.bfloat16)
+    plugin = SimpleNamespace(mixed_precision_policy=low)
+    keep_loss_in_float32(SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    assert plugin.mixed_precision_policy == MixedPrecisionPolicy(low.param_dtype, low.reduce_dtype, None)
 
 
 def test_bf16_follows_the_curve_of_float32_and_keeps_float32_weights(tmp_path):
