@@ -21,10 +21,11 @@ from ..errors import InputError
 from ..heartbeats import during
 from ..hub.run_cards import write_run_card
 from .callbacks.run_totals import RunTotals
+from .checkpoints.curve import curve_identity
 from .checkpoints.model_files import loadable
 from .checkpoints.resuming import RestoredRandomState, Start, check_start
 from .checkpoints.rows_left_out import Rollback, rollbacks_of, rows_identity, rows_passed_over
-from .checkpoints.saving import Checkpoints, curve_identity, writer_of
+from .checkpoints.saving import Checkpoints, writer_of
 from .checkpoints.sharded import ShardedTrainer
 from .components.checked_streams import CheckedStreams
 from .components.component import Component
@@ -67,8 +68,6 @@ class StepTrainer(ShardedTrainer):
     """Whether computing the loss also gives the logits; if not, `label_scores` does without."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
-    curve_settings: tuple[str, ...] = ()
-    """Settings that determine the loss curve, in addition to those of every trainer."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
@@ -163,7 +162,7 @@ class StepTrainer(ShardedTrainer):
         # The Trainer skips rows that are shuffled, or read several times, batch by batch, which is right only if the
         # batch size is unchanged.
         fixed = () if is_read_once else ("settings.global_batch_size",)
-        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
+        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed, type(args))
         args.ignore_data_skip = is_read_once
 
     def _has_rows_for_all_steps(self) -> bool:
