@@ -78,3 +78,34 @@ def test_a_checkpoint_that_names_few_settings_is_continued_and_those_are_compare
     assert train(tmp_path, 2, label_smoothing_factor=0.1) == "checkpoint-1"
     with pytest.raises(InputError, match=r"settings.label_smoothing_factor was 0.1 and is 0.0"):
         train(tmp_path, 3)
+
+
+def test_the_precision_of_the_launcher_is_in_every_record_and_is_compared(tmp_path, monkeypatch):
+    on_cpu = {"use_cpu": True}
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    train(tmp_path, 1, **on_cpu)
+    assert read_json(tmp_path / "run.json")["settings"]["bf16"] is True
+    assert read_json(tmp_path / "checkpoint-1" / "identity.json")["settings"]["bf16"] is True
+    assert "| Precision | bf16 |" in (tmp_path / "README.md").read_text()
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    with pytest.raises(InputError, match=r"settings\.bf16 was True and is False; choose another .* settings\.bf16$"):
+        train(tmp_path, 2, **on_cpu)
+    assert train(tmp_path, 2, **on_cpu, bf16=True) == "checkpoint-1"
+    assert train(tmp_path, 3, **on_cpu, accept_changes=["settings.bf16"]) == "checkpoint-2"
+    assert read_json(tmp_path / "checkpoint-3" / "identity.json")["settings"]["bf16"] is False
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_whose_precision_was_not_recorded_is_continued_in_any(tmp_path, monkeypatch, own):
+    """Versions that listed settings wrote `bf16: false` also where the launcher was asked for bf16."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    train(tmp_path, 1, use_cpu=True)
+    as_if_listed(tmp_path / "checkpoint-1", bf16=own)
+    assert train(tmp_path, 2, use_cpu=True) == "checkpoint-1"
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    as_if_listed(tmp_path / "checkpoint-2", bf16=own)
+    if own:
+        with pytest.raises(InputError, match=r"settings\.bf16 was True and is False"):
+            train(tmp_path, 3, use_cpu=True)
+    else:
+        assert train(tmp_path, 3, use_cpu=True) == "checkpoint-2"
