@@ -41,7 +41,13 @@ from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
 from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
-from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
+from .optimizers import (
+    apply_changes,
+    group_options,
+    named_optimizer,
+    resolved_learning_rate,
+    resolved_schedule,
+)
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32
 from .scores import LogitScores, Scores
@@ -161,7 +167,7 @@ class StepTrainer(ShardedTrainer):
             return
         # The Trainer skips rows that are shuffled, or read several times, batch by batch, which is right only if the
         # batch size is unchanged.
-        fixed = () if is_read_once else ("settings.global_batch_size",)
+        fixed = ("settings.matrix_optimizer", *(() if is_read_once else ("settings.global_batch_size",)))
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed, type(args))
         args.ignore_data_skip = is_read_once
 
@@ -195,7 +201,25 @@ class StepTrainer(ShardedTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
         with resolved_schedule(self.args, num_training_steps):
-            return super().create_scheduler(num_training_steps, optimizer)
+            schedule = super().create_scheduler(num_training_steps, optimizer)
+        self._options = group_options(self.optimizer)
+        return schedule
+
+    def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
+        """Load the optimizer and its schedule, and then let accepted changes of their settings take effect."""
+        accepted = self.args.accept_changes
+        try:
+            prepared = super().prepare_training(steps, dataloader, checkpoint)
+        except ValueError as error:
+            if checkpoint is None or "settings.learning_rate_factors" not in accepted:
+                raise
+            raise InputError(
+                f"{checkpoint}: learning_rate_factors name other parameters than those of its optimizer "
+                f"({str(error).splitlines()[0]}); change only the factors, or choose another output_dir"
+            ) from None
+        if checkpoint is not None:
+            apply_changes(accepted, self._options, self.optimizer, self.lr_scheduler)
+        return prepared
 
     # A step.
 
