@@ -78,7 +78,6 @@ class StepTrainer(ShardedTrainer):
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
         super().__init__(*args, **kwargs)
-        keep_loss_in_float32(self.accelerator)
         self.plan = self._plan() if plan is None else plan
         self.schedule = self.args.batch_schedule
         self.start: Start | None = None
@@ -107,6 +106,11 @@ class StepTrainer(ShardedTrainer):
         self.add_callback(_Steps(self))
 
     # Before the first step.
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Create the accelerator, before any model is wrapped, a reference too."""
+        super().create_accelerator_and_postprocess()
+        keep_loss_in_float32(self.accelerator)
 
     def _plan(self) -> Plan | None:
         """The plan to use if none was given."""

@@ -185,9 +185,9 @@ def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
 
 
 def _precision(launch: Mapping[str, Any]) -> str:
-    """What a launch configuration says of the precision; one for GPUs trains in bfloat16 unless told otherwise."""
-    is_for_gpus = bool(launch) and not launch.get("use_cpu", False)
-    return str(launch.get("mixed_precision", "bf16" if is_for_gpus else "no"))
+    """What a launch configuration says of the precision; without a GPU here, those of one for GPUs have bfloat16."""
+    is_for_other_gpus = bool(launch) and not launch.get("use_cpu", False) and not torch.accelerator.is_available()
+    return str(launch.get("mixed_precision", "bf16" if is_for_other_gpus else "no"))
 
 
 def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict[str, Any]:
