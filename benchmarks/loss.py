@@ -324,7 +324,8 @@ def _measured_step(settings: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         args: Any = PretrainSettings(
             folder, max_steps=2, global_batch_size=settings.step_rows, per_device_train_batch_size=settings.step_rows,
-            logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, **STEPS[settings.way],
+            logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+            bf16=False, **STEPS[settings.way],
         )  # fmt: skip
         second = Second()
         trainer = Pretrainer(

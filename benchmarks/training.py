@@ -138,7 +138,7 @@ def _train(
         str(folder),
         global_batch_size=batch,
         per_device_train_batch_size=batch,
-        **{"save_steps": 10**9, "report_to": "none"} | changes,
+        **{"save_steps": 10**9, "report_to": "none", "bf16": False} | changes,
     )
     model = model or _model(settings, rows.vocab_size)
     trainer = Pretrainer(model=model, args=args, train_dataset=rows, data_collator=default_data_collator)

@@ -153,6 +153,7 @@ _OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
 # Flags of the launcher that most clearly show that --launch was forgotten.
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
 _ONLY_LAUNCHED |= {"--mixed_precision"}
+_TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
 
 
 def start(name: str, arguments: Sequence[str]) -> int:
@@ -216,7 +217,19 @@ def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
         arguments = [command.first, *arguments]
     if launch is not None and not command.launches:
         raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
+    if launch and name in _TRAINING:
+        arguments += _said_no(arguments)
     return launch or None, arguments
+
+
+def _said_no(arguments: list[str]) -> list[str]:
+    """The recipe's flag for float32, if the launcher's was given; processes cannot tell "no" from nothing said."""
+    flags = [_underscored(argument) for argument in arguments]
+    if "--mixed_precision" not in flags or not {"--bf16", "--fp16"}.isdisjoint(flags):
+        return []
+    index = flags.index("--mixed_precision")
+    value = arguments[index].partition("=")[2] or next(iter(arguments[index + 1 :]), None)
+    return ["--bf16", "false"] if value == "no" else []
 
 
 def launch_module(module: str, arguments: Sequence[str]) -> int:

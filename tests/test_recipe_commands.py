@@ -76,6 +76,16 @@ def test_the_launcher_takes_its_own_flags_and_the_recipe_all_others():
     assert recipe == given[2:4] + given[6:]
 
 
+def test_no_precision_given_to_the_launcher_is_float32_for_the_recipe():
+    given = ["--launch", "ddp", "--max_steps", "3"]
+    for said in (["--mixed_precision", "no"], ["--mixed-precision=no"]):
+        _, recipe = launch_of("pretrain", [*given, *said])
+        assert recipe == ["--max_steps", "3", "--bf16", "false"]
+    for said in ([], ["--mixed_precision", "bf16"]):
+        assert launch_of("pretrain", [*given, *said])[1] == ["--max_steps", "3"]
+    assert launch_of("evaluate", ["--launch", "ddp", "--mixed_precision", "no"])[1] == []
+
+
 def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
     from accelerate.commands.launch import launch_command_parser
 

@@ -215,6 +215,49 @@ def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
     return settings
 
 
+_RATE_SETTINGS = {"learning_rate", "learning_rate_factors", "scale_learning_rate"}
+_OPTIONS = {"weight_decay": "weight_decay", "adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
+_RATES = ("lr", "initial_lr")
+
+
+def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The options of each parameter group: learning rates, weight decay, betas and others."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def apply_changes(
+    accepted: Collection[str], options: list[dict[str, Any]], optimizer: torch.optim.Optimizer, schedule: Any
+) -> None:
+    """Give an optimizer and a schedule whose states were loaded what the settings say where a change was accepted.
+
+    A loaded optimizer has the options of the run that it is from, and its schedule the peak learning rates. The shape
+    of a schedule is that of the settings, and changes without being named here; so does its length, if a run is
+    extended. The next step is taken at the learning rate of that schedule.
+
+    Args:
+        accepted (collection of `str`): names such as `settings.learning_rate`.
+        options (`list` of `dict`): options of the groups as the settings say, before the state was loaded, see
+            [`group_options`]; `initial_lr` is the peak learning rate.
+        optimizer, schedule: loaded, and changed in place.
+    """
+    names = {name.removeprefix("settings.") for name in accepted if name.startswith("settings.")}
+    changed = {option for name, option in _OPTIONS.items() if name in names}
+    if names & {"optim", "optim_args"}:
+        changed |= set().union(*options) - {*_RATES}
+    if names & _RATE_SETTINGS:
+        changed |= {*_RATES}
+    for group, own in zip(optimizer.param_groups, options, strict=True):
+        group.update({option: own[option] for option in changed if option in own})
+    if not hasattr(schedule, "lr_lambdas"):
+        return
+    peaks = [own["initial_lr"] for own in options] if names & _RATE_SETTINGS else schedule.base_lrs
+    shares = [share(schedule.last_epoch) for share in schedule.lr_lambdas]
+    rates = [peak * share for peak, share in zip(peaks, shares, strict=True)]
+    schedule.load_state_dict(schedule.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
 def check_sharding(matrix_optimizer: str, max_grad_norm: float | None, is_deepspeed: bool) -> None:
     """Raise [`InputError`] for Muon with clipped gradients under DeepSpeed."""
     if matrix_optimizer == "muon" and is_deepspeed and max_grad_norm:

@@ -33,8 +33,6 @@ class AdapterTrainer(StepTrainer):
         `InputError`: an adapter under FSDP2.
     """
 
-    curve_settings: tuple[str, ...] = ("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
-
     def __init__(self, *args, peft_config=None, **kwargs):
         if peft_config is None:
             peft_config = lora_config(kwargs["args"])
@@ -72,10 +70,6 @@ class FineTuner(AdapterTrainer, SFTTrainer):
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
     stage = "fine-tuning"
-    curve_settings = (
-        *AdapterTrainer.curve_settings,
-        *("max_length", "packing", "packing_strategy", "assistant_only_loss", "neftune_noise_alpha"),
-    )
 
     def __init__(self, model, args: SFTSettings, *, processing_class=None, **kwargs):
         if args.assistant_only_loss and processing_class is not None:
@@ -114,11 +108,6 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
     """
 
     stage = "preference optimization"
-    curve_settings = (
-        *AdapterTrainer.curve_settings,
-        *("beta", "loss_type", "loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef"),
-        *("ld_alpha", "discopop_tau", "use_weighting", "max_length", "truncation_mode", "disable_dropout"),
-    )
 
     def _plan(self) -> Plan | None:
         return plan_prepared(self, PreferenceData)
@@ -141,13 +130,6 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     """
 
     stage = "reinforcement learning"
-    curve_settings = (
-        *AdapterTrainer.curve_settings,
-        *("beta", "loss_type", "scale_rewards", "reward_weights", "multi_objective_aggregation", "epsilon"),
-        *("epsilon_high", "delta", "importance_sampling_level", "mask_truncated_completions", "num_generations"),
-        *("num_iterations", "generation_batch_size", "max_completion_length", "temperature", "top_p", "top_k"),
-        *("min_p", "repetition_penalty", "entropy_coef", "top_entropy_quantile"),
-    )
 
     def __init__(self, *args, processing_class=None, tools: Sequence[Tool] = (), **kwargs):
         self._flops = 0

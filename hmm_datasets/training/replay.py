@@ -30,9 +30,9 @@ from ..errors import InputError
 from ..events import read_events
 from ..files import read_json, read_log
 from ..identity import IDENTITY_NAME
+from .checkpoints.curve import replayed
 from .checkpoints.resuming import Start, possible_starts
 from .checkpoints.rows_left_out import Rollback, rollbacks_of, rows_passed_over
-from .checkpoints.saving import CURVE_SETTINGS
 from .components.component import Component
 from .components.held_out_loss import row_losses
 from .models import ModelSettings, load_pretrained, new_model
@@ -45,15 +45,6 @@ from .trainer import Pretrainer
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
-
-# What else of the settings bears on the loss of a step, besides what determines the curve of a run.
-_SETTINGS = (
-    *CURVE_SETTINGS,
-    *("per_device_train_batch_size", "average_tokens_across_devices", "label_smoothing_factor", "chunked_loss"),
-    *("pad_vocabulary_to", "activation_checkpointing", "activation_checkpointing_kwargs", "tf32", "full_determinism"),
-    *("train_sampling_strategy", "scale_learning_rate"),
-    *("logging_steps", "eval_steps", "save_steps"),  # without effect here, but transformers warns if they differ
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +205,9 @@ def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Se
     """A trainer with the recorded settings, data and model, which begins as the recipe does."""
     recorded = record["settings"]
     known = {one.name for one in dataclasses.fields(PretrainSettings)}
-    chosen = {name: recorded[name] for name in _SETTINGS if name in recorded and name in known}
+    # The last are without effect here, but transformers warns if they differ.
+    also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
+    chosen = {name: value for name, value in (replayed(recorded) | also).items() if name in known}
     if chosen.get("scale_learning_rate") is not None:  # by the number of processes that there were
         chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record["world_size"] ** 0.5}
     settings = PretrainSettings(

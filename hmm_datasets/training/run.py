@@ -46,6 +46,7 @@ from .checkpoints.saving import UNFINISHED_NAME
 from .lineage import lineage, weights_of
 from .models import count_parameters
 from .plan.plan import Plan
+from .precision import describe_precision
 from .record import History, write_record
 from .sharding import shard_sizes
 from .trainer import StepTrainer
@@ -135,6 +136,7 @@ def _train_and_save(
     if args.should_save and plan is not None:
         _save_named_process(Path(args.output_dir), settings, plan)
     interruptions = _add_callbacks(trainer)
+    trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin)}")
     if plan is not None:
         trainer.say(f"{args.output_dir}: {plan}")
         if trainer.is_world_process_zero():

@@ -24,6 +24,7 @@ from .plan.batch_schedule import BatchSchedule
 from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
+from .precision import find_precision, launched_in
 from .sources import TrainingData
 from .trackers import check_trackers
 from .watching import WatchSettings
@@ -139,6 +140,11 @@ class RunSettings(WatchSettings):
         default=0.0, metadata={"help": "Sampling temperature of continuations; 0 for greedy decoding."}
     )
 
+    bf16: bool | None = field(
+        default=None,
+        metadata={"help": "Compute in bfloat16; by default on GPUs that have it. false for float32."},
+    )
+    fp16: bool | None = field(default=None, metadata={"help": "Compute in float16, for GPUs without bfloat16."})
     train_sampling_strategy: str = "sequential"
     include_num_input_tokens_seen: str = "non_padding"
     logging_steps: float = 10
@@ -181,7 +187,12 @@ class RunSettings(WatchSettings):
         _fit_to_machine(self)
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # these models use every parameter in every step
-        super().__post_init__()
+        precision, self.precision_origin = find_precision(self)
+        # Given as the launcher's, since transformers refuses bf16 for DeepSpeed without a GPU.
+        self.bf16 = self.fp16 = False
+        with launched_in(precision):
+            super().__post_init__()
+        self.bf16, self.fp16 = precision == "bf16", precision == "fp16"
         if launch_environment.world_size() != self.world_size:
             raise InputError(
                 f"the launcher started {launch_environment.world_size()} processes that do not see each other (world "
@@ -319,7 +330,6 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
     """TRL's `SFTConfig` with this project's defaults: the loss is on the assistant's words alone."""
 
     assistant_only_loss: bool = True
-    bf16: bool | None = None
 
     default_budget = Budget(num_train_epochs=3.0)
 
@@ -340,7 +350,6 @@ class DPOSettings(OptimizerSettings, LoRASettings, RunSettings, DPOConfig):
     """TRL's `DPOConfig` with this project's defaults: the reference is computed once, before training, and cached."""
 
     precompute_ref_log_probs: bool = True
-    bf16: bool | None = None
 
     default_budget = Budget(num_train_epochs=1.0)
 
@@ -363,7 +372,6 @@ class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
     log_completions: bool = True
     num_completions_to_print: int | None = 0
     include_num_input_tokens_seen: str = "no"  # TRL counts prompts and completions when they are generated
-    bf16: bool | None = None
 
     default_budget = Budget(num_train_epochs=1.0)
 
@@ -421,7 +429,6 @@ def _fit_to_machine(settings: TrainingArguments) -> None:
     if torch.accelerator.is_available():
         return
     settings.dataloader_pin_memory = False
-    settings.bf16 = bool(settings.bf16)  # TRL turns it on by default, but it does not speed up a CPU
     if launch_environment.uses_deepspeed():
         settings.ddp_backend = "gloo"  # accelerate does not use DeepSpeed if use_cpu is set
     else:

@@ -117,6 +117,7 @@ def trained_model(
         disable_tqdm=True,
         on_spike="ignore",
         seed=run.seed,
+        bf16=False,  # too small to gain from it
     )
     rows = HMMSequences(source, run.length, seed=run.seed, only_scored=run.only_scored)
     trainer = Pretrainer(

@@ -24,10 +24,11 @@ from ..errors import InputError
 from ..heartbeats import during
 from ..hub.run_cards import write_run_card
 from .callbacks.run_totals import RunTotals
+from .checkpoints.curve import curve_identity
 from .checkpoints.model_files import loadable
 from .checkpoints.resuming import RestoredRandomState, Start, check_start
 from .checkpoints.rows_left_out import Rollback, rollbacks_of, rows_identity, rows_passed_over
-from .checkpoints.saving import Checkpoints, curve_identity, writer_of
+from .checkpoints.saving import Checkpoints, writer_of
 from .checkpoints.sharded import ShardedTrainer
 from .components.checked_streams import CheckedStreams
 from .components.component import Component
@@ -43,8 +44,15 @@ from .components.token_counts import count_on_all_ranks
 from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
 from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
-from .optimizers import named_optimizer, resolved_learning_rate, resolved_schedule
+from .optimizers import (
+    apply_changes,
+    group_options,
+    named_optimizer,
+    resolved_learning_rate,
+    resolved_schedule,
+)
 from .plan.plan import Plan
+from .precision import keep_loss_in_float32
 from .scores import LogitScores, Scores
 from .vocabulary import pad_output, vocabulary_multiple
 
@@ -69,8 +77,6 @@ class StepTrainer(ShardedTrainer):
     """Whether computing the loss also gives the logits; if not, `label_scores` does without."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
-    curve_settings: tuple[str, ...] = ()
-    """Settings that determine the loss curve, in addition to those of every trainer."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
@@ -103,6 +109,11 @@ class StepTrainer(ShardedTrainer):
         self.add_callback(_Steps(self))
 
     # Before the first step.
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Create the accelerator, before any model is wrapped, a reference too."""
+        super().create_accelerator_and_postprocess()
+        keep_loss_in_float32(self.accelerator)
 
     def _plan(self) -> Plan | None:
         """The plan to use if none was given."""
@@ -163,8 +174,8 @@ class StepTrainer(ShardedTrainer):
             return
         # The Trainer skips rows that are shuffled, or read several times, batch by batch, which is right only if the
         # batch size is unchanged.
-        fixed = () if is_read_once else ("settings.global_batch_size",)
-        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed)
+        fixed = ("settings.matrix_optimizer", *(() if is_read_once else ("settings.global_batch_size",)))
+        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed, type(args))
         args.ignore_data_skip = is_read_once
 
     def _has_rows_for_all_steps(self) -> bool:
@@ -199,7 +210,25 @@ class StepTrainer(ShardedTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
         with resolved_schedule(self.args, num_training_steps):
-            return super().create_scheduler(num_training_steps, optimizer)
+            schedule = super().create_scheduler(num_training_steps, optimizer)
+        self._options = group_options(self.optimizer)
+        return schedule
+
+    def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
+        """Load the optimizer and its schedule, and then let accepted changes of their settings take effect."""
+        accepted = self.args.accept_changes
+        try:
+            prepared = super().prepare_training(steps, dataloader, checkpoint)
+        except ValueError as error:
+            if checkpoint is None or "settings.learning_rate_factors" not in accepted:
+                raise
+            raise InputError(
+                f"{checkpoint}: learning_rate_factors name other parameters than those of its optimizer "
+                f"({str(error).splitlines()[0]}); change only the factors, or choose another output_dir"
+            ) from None
+        if checkpoint is not None:
+            apply_changes(accepted, self._options, self.optimizer, self.lr_scheduler)
+        return prepared
 
     # A step.
 

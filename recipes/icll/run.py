@@ -47,7 +47,9 @@ class ICLLSettings:
     global_batch_size: int = field(default=32, metadata={"help": "Sequences per optimizer step."})
     micro_batch_size: int = field(default=16, metadata={"help": "Sequences per process in one forward pass."})
     learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    precision: str = field(default="fp32", metadata={"help": "fp32, or bf16 for mixed precision."})
+    precision: str | None = field(
+        default=None, metadata={"help": "fp32, or bf16 for mixed precision; by default bf16 on GPUs that have it."}
+    )
     num_sequences: int = field(default=256, metadata={"help": "Held-out sequences that models are measured on."})
     plan: bool = field(default=False, metadata={"help": "Print the plans, and end."})
     devices: list[str] = field(
@@ -63,7 +65,7 @@ class ICLLSettings:
         for kind in self.kinds:
             if kind not in KINDS:
                 raise InputError(f"kinds has {kind!r}; expected some of {', '.join(KINDS)}")
-        if self.precision not in ("fp32", "bf16"):
+        if self.precision not in (None, "fp32", "bf16"):
             raise InputError(f"precision is {self.precision!r}; expected fp32 or bf16")
 
 
@@ -139,7 +141,7 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
         name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
     }
     shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
-    shared |= {"bf16": True} if settings.precision == "bf16" else {}
+    shared |= {} if settings.precision is None else {"bf16": settings.precision == "bf16"}
     shared |= {} if not settings.devices else {"assumed_device": settings.devices[0]}
     shared |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
     sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]

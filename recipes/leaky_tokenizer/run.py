@@ -21,6 +21,7 @@ from hmm_datasets.launch import run
 
 TOKENIZERS = {"clean": "train", "leaky": "train test"}
 """Name of each tokenizer and the splits that it is trained on."""
+PRECISIONS = {"fp32": {"bf16": False}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
 
 
 @dataclass
@@ -45,7 +46,10 @@ class LeakySettings:
         default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate after the warm-up."}
     )
     warmup_steps: float = field(default=0.05, metadata={"help": "Steps of warm-up; below 1, a share of the run."})
-    precision: str = field(default="fp32", metadata={"help": "fp32, or bf16 or fp16 for mixed precision."})
+    precision: str | None = field(
+        default=None,
+        metadata={"help": "fp32, or bf16 or fp16 for mixed precision; by default bf16 on GPUs that have it."},
+    )
     seeds: list[int] = field(
         default_factory=lambda: [0], metadata={"help": "Seeds; one model per tokenizer, size and seed."}
     )
@@ -59,7 +63,7 @@ class LeakySettings:
     price_per_hour: float | None = field(default=None, metadata={"help": "Price per device and hour in plans."})
 
     def __post_init__(self):
-        if self.precision not in ("fp32", "bf16", "fp16"):
+        if self.precision not in (None, *PRECISIONS):
             raise InputError(f"precision is {self.precision!r}; expected fp32, bf16 or fp16")
 
 
@@ -112,7 +116,7 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
     shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
     shared |= {"lr_scheduler_type": settings.schedule, "warmup_steps": settings.warmup_steps}
     shared |= {"save_steps": 500, "save_total_limit": 1}
-    shared |= {} if settings.precision == "fp32" else {settings.precision: True}
+    shared |= {} if settings.precision is None else PRECISIONS[settings.precision]
     return {
         "recipe": "pretrain",
         "output_dir": f"{settings.output_dir}/models",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from hmm_datasets.launch import run
 
+_PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true"}
+
 
 @dataclass
 class WordplaySettings:
@@ -86,7 +88,7 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
         result.append((
             f"The same model on the same rows under {name}, {settings.strategy_steps} steps",
             f"hmm-datasets pretrain --launch {shlex.quote(name)} --num_processes {settings.num_processes} "
-            f"--mixed_precision {settings.precision} {train} --max_steps {settings.strategy_steps} "
+            f"{_PRECISIONS[settings.precision]} {train} --max_steps {settings.strategy_steps} "
             f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
         ))  # fmt: skip
     names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)

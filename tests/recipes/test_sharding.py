@@ -101,6 +101,40 @@ def test_two_processes_shard_save_and_resume_to_the_model_of_one(
     assert held_out_loss(output, hmm_folder) == pytest.approx(second["evaluation"]["loss"], abs=1e-5)
 
 
+def first_loss(program, succeeded, hmm_folder, output, *launch):
+    """What a run of one step on 64 rows says, and its first loss, its held-out losses and its record."""
+    own = [flag for flag in launch if flag.startswith("--bf16") or flag in ("true", "false")]
+    flags = [flag for flag in launch[1:] if flag not in own]
+    settings = ("--hmm", hmm_folder, "--output_dir", output, "--max_steps", 1, "--length", 32, "--model", "1m")
+    batch = ("--global_batch_size", 64, "--per_device_train_batch_size", 16, "--num_test_sequences", 8)
+    said = succeeded(program.launch(launch[0], *flags, "recipes/pretrain.py", *settings, *batch, *own)).stdout
+    found = json.loads((output / "summary.json").read_text())["evaluation"]
+    return said, losses(output)[1], found, json.loads((output / "run.json").read_text())["settings"]
+
+
+def test_losses_in_bf16_are_those_of_float32_under_every_strategy(program, succeeded, hmm_folder, tmp_path):
+    """The precision is said to the launcher or to the recipe; `-s` prints the table."""
+    launched, own = ("--mixed_precision", "bf16"), ("--bf16", "true")
+    ways = {"ddp": launched, "zero1": own, "zero2": launched, "zero3": own, "fsdp2": launched}
+    given = (program, succeeded, hmm_folder)
+    said, expected, _, _ = first_loss(*given, tmp_path / "float32", "cpu1")
+    assert "trains in float32, the default on a CPU" in said
+    found = {}
+    for name, how in ways.items():
+        two = ("--num_processes", "2", *how)
+        said, found[name], evaluation, settings = first_loss(*given, tmp_path / name, name, *two)
+        assert f"trains in bfloat16, set by {'mixed_precision of the launcher' if how is launched else 'bf16'}" in said
+        assert settings["bf16"] is True
+        # The loss that the model returns is that of its logits, which are summed in float64.
+        assert evaluation["loss"] == pytest.approx(evaluation["cross_entropy"], abs=1e-5)
+    print(f"\nLoss of one step of 64 rows of 33 tokens, two CPU processes\n{'float32':8}{expected:.7f}")
+    for name, loss in found.items():
+        print(f"{name:8}{loss:.7f}  {loss - expected:+.1e}")
+    assert max(found.values()) - min(found.values()) < 1e-4
+    assert list(found.values()) == pytest.approx([expected] * len(ways), abs=1e-3)
+    assert expected not in found.values()
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -16,10 +16,10 @@ def test_its_stages_train_the_same_model_under_each_strategy():
     assert [command.split()[1] for command in commands[:5]] == ["tokenize", "pretrain", "evaluate", *["pretrain"] * 2]
     assert "--vocabulary characters --corpus 'a b.txt'" in commands[0]
     assert all("--scale_learning_rate sqrt" in command for command in (commands[1], *commands[3:5]))
-    first, second = (
-        command.partition("--mixed_precision")[2].rpartition(" --output_dir")[0] for command in commands[3:5]
-    )
-    assert first == second
+    first, second = (command.partition("--bf16 false")[2].rpartition(" --output_dir")[0] for command in commands[3:5])
+    assert first == second != ""
+    settings.precision = "bf16"  # as in full.yaml; the launcher's flag for it once ended ZeRO
+    assert "--launch zero3 --num_processes 2 --bf16 true" in program["stages"](settings)[4][1]
     assert "--launch zero3 --num_processes 2" in commands[4]
 
 

@@ -11,6 +11,8 @@ from transformers.data.data_collator import default_data_collator
 
 from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.text.stream import TokenStream, write_tokens
+from hmm_datasets.training.precision import has_bfloat16
+from hmm_datasets.training.settings import PretrainSettings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -45,6 +47,12 @@ def test_a_run_in_half_precision_learns_and_keeps_float32_weights(tmp_path, prec
     else:  # the first steps may be skipped, until the scale fits
         assert all(row["loss_scale"] >= 1 for row in history(run))
         assert history(run)[-1]["skipped_steps"] < 10
+
+
+def test_bfloat16_is_the_default_of_a_gpu_that_has_it(tmp_path):
+    found = PretrainSettings(str(tmp_path), max_steps=1, report_to="none")
+    assert (found.bf16, found.mixed_precision) == ((True, "bf16") if has_bfloat16() else (False, "no"))
+    assert found.precision_origin == f"the default on {torch.cuda.get_device_name()}"
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}, {"fp16": True}], ids=["float32", "bf16", "fp16"])

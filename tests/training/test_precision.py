@@ -1,20 +1,127 @@
 """bf16, torch.compile and other configurations than the presets train like the plain model."""
 
 import json
+from json import dumps
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, tiny_model, trainer
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import AutoModelForCausalLM, GPT2Config, T5Config
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, read_yaml
+from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.models import (
     PRESETS,
     count_parameters,
     llama_config,
     model_config,
 )
+from hmm_datasets.training.precision import find_precision, keep_loss_in_float32
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+
+GPU = "NVIDIA X9000"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Pretend that there is a GPU, with bfloat16 or without."""
+
+    def pretend(has_bfloat16: bool) -> None:
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: GPU)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+
+    return pretend
+
+
+def asked(bf16=None, fp16=None, use_cpu=False):
+    return SimpleNamespace(bf16=bf16, fp16=fp16, use_cpu=use_cpu)
+
+
+@pytest.mark.parametrize(
+    ("has_bfloat16", "settings", "launcher", "json", "expected"),
+    [
+        (True, asked(), None, "auto", ("bf16", f"the default on {GPU}")),
+        (True, asked(), "no", "auto", ("bf16", f"the default on {GPU}")),
+        (False, asked(), "no", "auto", ("no", f"the default on {GPU}")),
+        (None, asked(), "no", "auto", ("no", "the default on a CPU")),
+        (True, asked(use_cpu=True), None, "auto", ("no", "the default on a CPU")),
+        (None, asked(), "bf16", "auto", ("bf16", "set by mixed_precision of the launcher")),
+        (True, asked(), "fp16", "auto", ("fp16", "set by mixed_precision of the launcher")),
+        (True, asked(bf16=False), "bf16", "auto", ("no", "set by bf16")),
+        (None, asked(bf16=True), "no", "auto", ("bf16", "set by bf16")),
+        (True, asked(fp16=True), "bf16", "auto", ("fp16", "set by fp16")),
+        (None, asked(), "no", True, ("bf16", "set by {json}")),
+        (True, asked(), "no", False, ("no", "set by {json}")),
+    ],
+)
+def test_a_precision_is_that_of_the_settings_the_launcher_the_json_or_the_device(
+    has_bfloat16, settings, launcher, json, expected, gpu, monkeypatch, tmp_path
+):
+    if has_bfloat16 is not None:
+        gpu(has_bfloat16)
+    elif torch.accelerator.is_available():
+        pytest.skip("there is a GPU")
+    path = tmp_path / "ds.json"
+    path.write_text(dumps({"bf16": {"enabled": json}, "fp16": {"enabled": "auto"}}))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    if launcher is not None:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    assert find_precision(settings) == (expected[0], expected[1].format(json=path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "launcher", "json", "message"),
+    [
+        (asked(bf16=True, fp16=True), "no", "auto", "bf16 and fp16 are both true; set one of them"),
+        (asked(), "fp8", "auto", "mixed_precision of the launcher is 'fp8'; expected no, fp16 or bf16"),
+        (asked(bf16=True), "no", "auto", f"bf16 is set by bf16, but {GPU} has no bfloat16; set fp16 true, or bf16 fa"),
+        (asked(bf16=False), "no", True, 'bf16 is true, but float32 is set by bf16; write "enabled": "auto" for bf16'),
+    ],
+)
+def test_precisions_that_contradict_each_other_or_the_device_are_refused(
+    settings, launcher, json, message, gpu, monkeypatch, tmp_path
+):
+    gpu(has_bfloat16=False)
+    path = tmp_path / "ds.json"
+    path.write_text(dumps({"bf16": {"enabled": json}}))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    with pytest.raises(InputError, match=message):
+        find_precision(settings)
+
+
+def test_shipped_configurations_leave_the_precision_of_gpus_to_the_default():
+    for path in shipped("accelerate_configs").glob("*.yaml"):
+        config = read_yaml(path)
+        assert "mixed_precision" not in config or config.get("use_cpu") or path.stem == "tpu", path
+    for path in shipped("ds_configs").glob("*.json"):
+        config = read_json(path)
+        assert (config["bf16"]["enabled"], config["fp16"]["enabled"]) == ("auto", "auto"), path
+
+
+@pytest.mark.parametrize("kind", [PretrainSettings, SFTSettings])
+def test_settings_name_the_precision_that_the_launcher_was_asked_for(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    given = {"max_steps": 1, "report_to": "none", "use_cpu": True}
+    found, refused = kind(str(tmp_path), **given), kind(str(tmp_path), bf16=False, **given)
+    assert (found.bf16, found.fp16, found.mixed_precision) == (True, False, "bf16")
+    assert (refused.bf16, refused.fp16, refused.mixed_precision) == (False, False, "no")
+
+
+def test_fsdp2_is_not_asked_to_round_the_loss():
+    low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, output_dtype=torch.bfloat16)
+    plugin = SimpleNamespace(mixed_precision_policy=low)
+    keep_loss_in_float32(SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin)))
+    assert plugin.mixed_precision_policy == MixedPrecisionPolicy(low.param_dtype, low.reduce_dtype, None)
 
 
 def test_bf16_follows_the_curve_of_float32_and_keeps_float32_weights(tmp_path):

@@ -124,6 +124,14 @@ def test_the_step_before_a_rollback_has_the_loss_of_the_spike(run, capsys):
     assert told[-1] == f"the run logged {spike['loss']:.8g}: the same"
 
 
+def test_a_step_is_replayed_in_the_precision_that_the_launcher_was_asked_for(run, tmp_path, monkeypatch):
+    hmm = DataSettings(hmm=str(run.parent / "hmm"), length=LENGTH)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    pretrain(tmp_path / "run", hmm, max_steps=3, use_cpu=True)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    assert replay(tmp_path / "run", 3).loss == logged(tmp_path / "run")[3]
+
+
 def test_a_checkpoint_of_a_sharded_run_gives_the_step_right_after_it(run, tmp_path):
     """Its weights are read and its optimizer is not, whatever wrote it."""
     copy = tmp_path / "run"

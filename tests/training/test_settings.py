@@ -149,7 +149,7 @@ def test_a_wrong_key_or_type_is_named_with_the_file(config, text, message):
         ("max_steps: 3\nlogging_steps: .inf", "logging_steps is inf; expected a finite number"),
         ("max_steps: 3\nlearning_rate: .nan", "learning_rate is nan; expected a finite number"),
         ("max_steps: 3\nweight_decay: 'inf'", "weight_decay is 'inf' (str); expected float"),
-        ("max_steps: 3\nbf16: 7", "bf16 is 7 (int); expected bool"),
+        ("max_steps: 3\nbf16: 7", "bf16 is 7 (int); expected bool | None"),
         ("max_steps: 3\ntrain_tokens: 1.5", "train_tokens is 1.5 (float); expected int | None"),
     ],
 )

@@ -48,6 +48,7 @@ def settings(folder, **given) -> PretrainSettings:
         "per_device_train_batch_size": 4,
         "logging_steps": 1,
         "report_to": "none",
+        "bf16": False,  # also on a GPU, where it is the default
         "save_strategy": "no",
     }
     return PretrainSettings(str(folder), **defaults | given)

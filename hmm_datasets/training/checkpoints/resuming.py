@@ -13,8 +13,9 @@ from ...data.passed_over import PassedOver
 from ...digests import DIGESTS_NAME, check_digests
 from ...errors import InputError
 from ...files import read_json
-from ...identity import IDENTITY_NAME, Identity, check_identity
+from ...identity import IDENTITY_NAME, Identity, as_saved, check_identity
 from ..components.component import Component
+from .curve import comparable
 from .frameworks import reads, short_name
 from .inspection import STATE_NAME, has_optimizer, list_steps, verify_checkpoint
 from .rows_left_out import ROWS_SECTION, left_out_the_same
@@ -96,6 +97,7 @@ def check_start(
     writer: dict[str, Any],
     accepted: Collection[str],
     fixed: Collection[str] = (),
+    kind: type | None = None,
 ) -> None:
     """Refuse to continue from a checkpoint of another run; a checkpoint without an identity is accepted.
 
@@ -107,6 +109,7 @@ def check_start(
         identity (mapping): identity of the run that would continue.
         writer (`dict`): `framework` and number of `processes` of that run.
         accepted, fixed: see [`~hmm_datasets.identity.check_identity`].
+        kind (`type`, *optional*): class of the settings, for the defaults of those that the checkpoint does not name.
 
     Raises:
         `InputError`: the checkpoint is from another run or another framework, or has weights only.
@@ -125,7 +128,8 @@ def check_start(
         return
     before = read_json(path)
     compared = {name: section for name, section in identity.items() if name != ROWS_SECTION}  # see `possible_starts`
-    check_identity(path, before, compared, accepted, fixed)
+    saved = before if kind is None else comparable(before, as_saved(compared), kind)
+    check_identity(path, saved, compared, accepted, fixed)
     wrote = before.get("written_by", writer)
     if not reads(writer["framework"], wrote["framework"]):
         to, run = short_name(writer["framework"]), folder.absolute().parent

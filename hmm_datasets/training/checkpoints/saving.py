@@ -28,28 +28,6 @@ if TYPE_CHECKING:
 
 UNFINISHED_NAME = ".unfinished"
 
-CURVE_SETTINGS = (
-    *("global_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
-    *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
-    *("seed", "data_seed", "bf16", "fp16"),
-    *("matrix_optimizer", "learning_rate_factors", "scale_learning_rate", "decay_steps", "z_loss", "batch_ramp"),
-)
-
-
-def curve_identity(trainer: "StepTrainer", data: dict[str, Any]) -> dict[str, Any]:
-    """What determines the loss curve of a run: data, model, and the settings of the optimizer.
-
-    The budget is not part of it: a run may be extended, which stretches its learning rate schedule. World size,
-    micro-batch, workers and the frequency of logging and saving are not part of it either, since they change the curve
-    only by rounding.
-    """
-    settings = trainer.args.to_dict()
-    # These change with the version of transformers and with the way of loading, and do not affect training.
-    ignored = ("_name_or_path", "transformers_version", "use_cache", "dtype")
-    model = {name: value for name, value in trainer.model.config.to_diff_dict().items() if name not in ignored}
-    names = (*CURVE_SETTINGS, *trainer.curve_settings)
-    return {"data": data, "model": model, "settings": {name: settings.get(name) for name in names}}
-
 
 def writer_of(trainer: "StepTrainer") -> dict[str, Any]:
     """The framework that shards the model, and the number of processes; both are written into each checkpoint."""

@@ -1,9 +1,8 @@
 """`hmm-datasets plan`: what a recipe will consume, computed from its settings file and flags."""
 
-import contextlib
 import datetime
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..conversations import conversation_data, preference_data
 from ..lora import with_adapter
 from ..models import ModelSettings, limit_length, load_pretrained, new_model
 from ..optimizers import check_sharding
+from ..precision import launched_in
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
 from .assumed_data import AssumedData
@@ -29,8 +29,6 @@ from .forecast import (
     peak_activations,
 )
 from .plan import Plan
-
-_PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def read_recipe(
     if world_size < 1:
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
     content = read_yaml(Path(path))
-    with _launched_in(str(launch.get("mixed_precision", "no"))):
+    with launched_in(_precision(launch)):
         *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
     is_deepspeed = launch.get("distributed_type") == "DEEPSPEED"
     check_sharding(settings.matrix_optimizer, settings.max_grad_norm, is_deepspeed)
@@ -194,18 +192,10 @@ def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
     return DataSettings, ModelSettings, PretrainSettings
 
 
-@contextlib.contextmanager
-def _launched_in(precision: str) -> Iterator[None]:
-    """Set the variable by which the launcher tells the recipe its precision, while the settings are read."""
-    before = os.environ.get(_PRECISION)
-    os.environ[_PRECISION] = precision
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PRECISION]
-        else:
-            os.environ[_PRECISION] = before
+def _precision(launch: Mapping[str, Any]) -> str:
+    """What a launch configuration says of the precision; without a GPU here, those of one for GPUs have bfloat16."""
+    is_for_other_gpus = bool(launch) and not launch.get("use_cpu", False) and not torch.accelerator.is_available()
+    return str(launch.get("mixed_precision", "bf16" if is_for_other_gpus else "no"))
 
 
 def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
         f"hmm: {hmm}\nlength: 15\nmodel: d2\noutput_dir: {tmp_path}\nglobal_batch_size: 32\n"
         "per_device_train_batch_size: 4\nprice_per_hour: 3.0\n"
     )
-    launch.write_text("num_processes: 4\nmixed_precision: bf16\n")
+    launch.write_text("num_processes: 4\n")  # of GPUs, which have bfloat16
     found = plan_recipe(path, ["--assumed_device", "H200", "--assumed_mfu", "0.5"], launch_config=launch)
     model = LlamaForCausalLM(llama_config("d2", vocab_size=4, max_length=16))
     parameters = sum(weight.numel() for weight in model.parameters())
