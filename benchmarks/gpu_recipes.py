@@ -5,8 +5,8 @@
 Started by `benchmarks/gpu.py`, which keeps what is printed. Each row of a table is a run of `hmm-datasets pretrain` on
 the same rows, with weights drawn from the same seed; the losses of its steps are compared with those of the first row,
 and the part fails if one is further off than half precision explains. With `--tiny` there are one or two CPU
-processes, a model of one layer, two steps, and fewer runs; FlexAttention, which has no backward pass on CPUs, only
-reads.
+processes, a model of one layer, two steps, and fewer runs (those of the other shardings are in
+`tests/recipes/test_sharding.py`); FlexAttention, which has no backward pass on CPUs, only reads.
 """
 
 import argparse
@@ -97,7 +97,7 @@ class Runs:
             print(result.stderr[-3000:], file=sys.stderr, flush=True)
         self.first = self.first or losses
         apart = max((abs(one - other) for one, other in zip(losses, self.first, strict=False)), default=np.nan)
-        is_right = len(losses) == self.steps and apart <= WITHIN
+        is_right = len(losses) == self.steps and apart <= (1e-3 if self.tiny else WITHIN)
         self.failed += [] if is_right else [name]
         shown = [f"{loss:.5f}" for loss in losses[:1] + losses[-1:]]
         verdict = "agrees" if is_right else f"FAILED, exit code {result.returncode}" if not losses else "DIFFERS"
@@ -133,9 +133,8 @@ def sharding(runs: Runs) -> None:
     """The same rows in bfloat16, on all devices of this machine, by every sharding."""
     _reference(runs)
     count = 2 if runs.tiny else torch.cuda.device_count()
-    for name in ("fsdp2", "zero3") if runs.tiny else SHARDINGS:
-        cpu = ("--use_cpu", "true") if runs.tiny and "zero" in name else ()
-        runs.run(name, "--launch", name, "--num_processes", count, "--bf16", "true", *cpu)
+    for name in ("fsdp2",) if runs.tiny else SHARDINGS:
+        runs.run(name, "--launch", name, "--num_processes", count, "--bf16", "true")
 
 
 def read_by_flex_attention(runs: Runs) -> None:

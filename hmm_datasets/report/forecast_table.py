@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..quantities import format_duration
-from ..training.plan.devices import USABLE
 from .tables import text_table
 
 _GIB = 1 << 30
@@ -129,8 +128,8 @@ def _memory_table(found: dict[str, Any]) -> str:
         return f"{title}\n\n{text_table(['', *columns], rows)}"
     device = found["device"]
     for row, sizes in zip(rows, found["memory"].values(), strict=True):
-        row.append("yes" if sizes["total"] <= USABLE * device["memory"] else "NO")
-    fits = f"fits {USABLE:.0%} of {device['name']}'s {_size(device['memory'])}"
+        row.append("yes" if sizes["total"] <= device["usable"] else "NO")
+    fits = f"fits the {_size(device['usable'])} usable of {device['name']}"
     return f"{title}\n\n{text_table(['', *columns, fits], rows)}"
 
 

@@ -21,7 +21,7 @@ from ..precision import launched_in
 from ..settings import DPOSettings, PretrainSettings, SFTSettings
 from ..sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings
 from .assumed_data import AssumedData
-from .devices import find_device
+from .devices import USABLE, find_device
 from .forecast import (
     STRATEGIES,
     Rate,
@@ -208,8 +208,8 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
-        mapping from ways of sharding to bytes per rank; `device`, the name and the bytes of the assumed one; `time`,
-        if a rate is assumed.
+        mapping from ways of sharding to bytes per rank; `device`, the name and the usable bytes of the assumed one;
+        `time`, if a rate is assumed.
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
@@ -239,7 +239,7 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
     }
     device = None if settings.assumed_device is None else find_device(settings.assumed_device)
     if device is not None:
-        result["device"] = {"name": device.name, "memory": device.memory}
+        result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
     if settings.rate is not None:
         result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
     return result
