@@ -74,13 +74,17 @@ if __name__ == "__main__":
 """
 
 
+def on_two_ranks(launch, folder, program: str):
+    """What two CPU processes that accelerate has launched print and return for a program."""
+    script = folder / "program.py"
+    script.write_text(program)
+    config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
+    return launch("accelerate.commands.accelerate_cli", "launch", "--config_file", config, script)
+
+
 @pytest.mark.launch
 def test_an_error_of_one_rank_is_printed_once_and_last(launch, tmp_path):
-    script = tmp_path / "failing.py"
-    script.write_text(FAILING)
-    config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
-    launcher = ("accelerate.commands.accelerate_cli", "launch", "--config_file", config)
-    said = launch(*launcher, script).stderr
+    said = on_two_ranks(launch, tmp_path, FAILING).stderr
     lines = said.splitlines()
     expected = f"error: rank 1 on {socket.gethostname()}: data.txt: no such file; name another"
     assert [line for line in lines if "error: " in line] == [expected]
@@ -115,10 +119,7 @@ if __name__ == "__main__":
 
 @pytest.mark.launch
 def test_rank_0_may_work_alone_for_longer_than_a_barrier_waits(launch, tmp_path):
-    script = tmp_path / "alone.py"
-    script.write_text(ALONE)
-    config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
-    result = launch("accelerate.commands.accelerate_cli", "launch", "--config_file", config, script)
+    result = on_two_ranks(launch, tmp_path, ALONE)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "answered" in result.stdout
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers.utils import is_torch_bf16_gpu_available
 
+from .. import launch_environment
 from ..errors import InputError
 from ..files import read_json
 
@@ -106,7 +107,7 @@ def _launched() -> str | None:
 def _deepspeed_json() -> tuple[str, dict[str, bool]]:
     """The launcher's DeepSpeed JSON, and what it switches on or off of bf16 and fp16; "auto" is neither."""
     path = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true" or not Path(path).is_file():
+    if not launch_environment.uses_deepspeed() or not Path(path).is_file():
         return path, {}
     config = read_json(Path(path))
     given = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}

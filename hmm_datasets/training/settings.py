@@ -340,9 +340,8 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
                 "pad_to_multiple_of and packing are both set, but packed rows have no padding; leave one of them out"
             )
         if self.packing or self.padding_free:
-            self.per_device_eval_batch_size = (
-                1  # TRL joins rows to one; those that ranks repeat could not be told apart
-            )
+            # TRL joins the rows of a batch to one, and those that ranks repeat could not be told apart in it.
+            self.per_device_eval_batch_size = 1
 
 
 @dataclass

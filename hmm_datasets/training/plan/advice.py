@@ -50,7 +50,7 @@ class Job:
         global_batch_size (`int`): rows per step.
         low_precision (`bool`): whether it computes in bfloat16 or float16.
         moments (`float`): floats per parameter that the optimizer keeps.
-        smallest_batch (`int`): the largest number that divides the rows of every step; smaller than
+        batch_divisor (`int`): the largest number that divides the rows of every step; smaller than
             `global_batch_size` if the batch grows.
         reduces_once (`bool`): see [`~hmm_datasets.training.plan.forecast.memory_per_rank`].
         activations (callable): bytes for a micro-batch of so many rows, with or without recomputing, under a strategy
@@ -62,7 +62,7 @@ class Job:
     flops_per_token: int
     row_length: int
     global_batch_size: int
-    smallest_batch: int
+    batch_divisor: int
     low_precision: bool
     moments: float
     reduces_once: bool
@@ -128,7 +128,7 @@ def options(job: Job, device: Device, world_size: int, *, mfu: float = 0.4, netw
 
 def reason(job: Job, device: Device, world_size: int) -> str:
     """Why a job has no way to run, and what to do about it."""
-    rows = job.smallest_batch
+    rows = job.batch_divisor
     if rows % world_size != 0:
         if rows < job.global_batch_size:  # each batch is a multiple of them
             return (
@@ -146,7 +146,7 @@ def reason(job: Job, device: Device, world_size: int) -> str:
     if one_row > room:
         return "one row and one gathered layer do not fit: split layers or rows (tensor or context parallelism)"
     ranks = world_size
-    while ranks < min(_MAX_RANKS, job.smallest_batch):
+    while ranks < min(_MAX_RANKS, job.batch_divisor):
         ranks *= 2
         if _memory(job, "zero3", ranks, 1, True).total <= room:
             return f"its states do not fit on {world_size}; they do on {ranks} (zero3), or split layers over devices"
@@ -154,8 +154,8 @@ def reason(job: Job, device: Device, world_size: int) -> str:
 
 
 def _batches(job: Job, world_size: int) -> Iterator[tuple[int, bool]]:
-    if job.smallest_batch % world_size == 0:
-        rows = job.smallest_batch // world_size
+    if job.batch_divisor % world_size == 0:
+        rows = job.batch_divisor // world_size
         for micro in (size for size in (2**power for power in range(8)) if rows % size == 0):
             yield from ((micro, False), (micro, True))
 

@@ -123,7 +123,8 @@ def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
     rows, length = batch["input_ids"].shape
     if "position_ids" not in batch:
         return rows * length, rows * length**2
-    from ...data.packing import count_tokens, is_padding
+    from ...data.packing import is_padding
 
+    padding = is_padding(batch)
     squares = 2 * batch["position_ids"] + 1  # the odd numbers up to 2 T - 1 add up to T squared
-    return int(count_tokens(batch)), int(squares.masked_fill(is_padding(batch), 0).sum())
+    return int((~padding).sum()), int(squares.masked_fill(padding, 0).sum())

@@ -60,7 +60,7 @@ def advise(
             flops_per_token=plan.flops_per_token,
             row_length=plan.data.row_length,
             global_batch_size=plan.schedule.global_batch_size,
-            smallest_batch=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
+            batch_divisor=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
             low_precision=recipe.low_precision,
             moments=recipe.moments,
             reduces_once=recipe.reduces_once,

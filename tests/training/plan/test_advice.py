@@ -27,7 +27,7 @@ def job(
     return Job(
         parameters=parameters,
         global_batch_size=batch,
-        smallest_batch=given.pop("smallest_batch", batch),
+        batch_divisor=given.pop("batch_divisor", batch),
         low_precision=True,
         moments=2,
         reduces_once=True,
@@ -62,7 +62,7 @@ def test_all_that_fits_is_offered_and_nothing_else():
 
 def test_a_growing_batch_needs_work_for_all_ranks_from_its_first_step_on():
     """The run of tr1 on 32 ranks was recommended, and refused when it was started."""
-    ramp = job(batch=1024, smallest_batch=16)
+    ramp = job(batch=1024, batch_divisor=16)
     assert options(ramp, SMALL, 16)
     assert options(ramp, SMALL, 32) == []
     assert "batch_ramp has batches of 16 rows" in reason(ramp, SMALL, 32)
