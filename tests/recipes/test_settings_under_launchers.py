@@ -1,13 +1,21 @@
 """Every shipped setting of a trainer under every launch configuration: it runs, or flags that mend it are named."""
 
+import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from tiny_chat import WORDS, save_tiny_chat
+from transformers import AutoTokenizer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_yaml
+from hmm_datasets.files import read_jsonl, read_yaml
 from hmm_datasets.stage_inputs import read_command
+from hmm_datasets.text.stream import tokenizer_hash, write_tokens
+from hmm_datasets.training.plan.budget import Budget
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +106,77 @@ def test_the_settings_of_the_demo_are_refused_under_zero_before_any_work(program
     assert result.returncode != 0
     (line,) = {line for line in result.stderr.splitlines() if line.startswith("error: matrix_optimizer")}
     assert remedies(line) == [["--matrix_optimizer", "adamw"], ["--max_grad_norm", "0"]]
+
+
+@pytest.fixture(scope="module")
+def small(program, succeeded, hmm_folder, tmp_path_factory) -> Path:
+    """What the settings read, small: a model, streams of tokens, conversations, preferences, questions."""
+    root = tmp_path_factory.mktemp("small")
+    save_tiny_chat(root / "base")
+    (root / "llama.json").write_text((root / "base" / "config.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(root / "base")
+    identity = {"vocab_size": len(tokenizer), "eos_id": tokenizer.eos_token_id}
+    identity["tokenizer_hash"] = tokenizer_hash(tokenizer)
+    draw = np.random.default_rng(0)
+    for name in ("text", "chat", "more"):
+        for split, count in (("train", 2_000), ("test", 100)):
+            documents = [draw.integers(4, len(tokenizer), draw.integers(8, 24)) for _ in range(count)]
+            write_tokens(documents, root / "tokens" / name / split, corpus=name, **identity)
+    tokenizer.save_pretrained(root / "tokens" / "tokenizer")
+    rows = [{"prompt": f"Say {WORDS[n % 10]} and {WORDS[n // 10 % 10]}.", "answer": WORDS[n % 10]} for n in range(90)]
+    users = [{"role": "user", "content": row["prompt"]} for row in rows]
+    turns = [[user, {"role": "assistant", "content": row["answer"]}] for user, row in zip(users, rows, strict=True)]
+    files = {
+        "conversations": [{"messages": one} for one in turns],
+        "pairs": [{"prompt": row["prompt"], "chosen": row["answer"], "rejected": row["answer"] * 2} for row in rows],
+        "questions": [{"prompt": row["prompt"], "completion": row["answer"]} for row in rows],
+    }
+    for name, lines in files.items():
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return root
+
+
+def shrunk(name: str, small: Path, hmm_folder: Path) -> dict:
+    """The settings of a file with small inputs, short rows and two steps; the rest is as shipped."""
+    given = dict.fromkeys(one.removeprefix("--") for one in GIVEN_BY_PROGRAMS.get(name, [])[::2])
+    shipped = given | read_yaml(ROOT / f"recipes/{name}.yaml")
+    streams = [str(small / "tokens" / one) for one in ("text", "chat", "more")]
+    inputs = {
+        "hmm": str(hmm_folder),
+        "model": str(small / ("llama.json" if SETTINGS[name] == "pretrain" else "base")),
+        "tokens": streams[0],
+        "tokenizer": str(small / "tokens" / "tokenizer"),
+        "streams": streams[: len(shipped.get("streams", []))],
+        "packed_streams": streams[1:],
+        "optimizer_from": None,
+        "conversations": str(small / "conversations.jsonl"),
+        "preferences": str(small / "pairs.jsonl"),
+        "prompts": str(small / "questions.jsonl"),
+        "length": 32,
+        "max_length": 48,
+        "max_completion_length": 8,
+        "num_test_sequences": 16,
+        "num_questions": 16,
+    }
+    kept = {key: value for key, value in shipped.items() if key not in {one.name for one in fields(Budget)}}
+    return kept | {key: value for key, value in inputs.items() if key in kept} | {"max_steps": 2, "logging_steps": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.parametrize("config", ["cpu1", "cpu2", "fsdp2", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_trains_under_a_launcher_in_every_way_that_it_may(
+    name, config, small, hmm_folder, program, succeeded, tmp_path
+):
+    """`multi_node` and `multi_node_zero2` are `ddp` and `zero2` of one machine, and `ddp` on a CPU is `cpu2`."""
+    settings = tmp_path / "settings.yaml"
+    for number, flags in enumerate(ways(name, config)):
+        output = tmp_path / str(number)
+        settings.write_text(yaml.safe_dump(shrunk(name, small, hmm_folder) | {"output_dir": str(output)}))
+        succeeded(program.launch(config, f"recipes/{SETTINGS[name]}.py", "--config", settings, *flags))
+        history = read_jsonl(output / "history.jsonl")
+        found = [row["loss"] for row in history if "loss" in row]
+        assert len(found) == 2
+        assert np.isfinite(found).all()
+        print(f"{name} under {config} {' '.join(flags)}: losses {found}")
