@@ -292,12 +292,14 @@ def _refuse_launcher_flags(arguments: list[str]) -> None:
 
 
 def _run_here(script: Path, arguments: list[str]) -> int:
-    before = sys.argv[:]
+    """Run a script as `python SCRIPT` does: what lies beside it can be imported."""
+    argv, path = sys.argv[:], sys.path[:]
     sys.argv[:] = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        sys.argv[:] = before
+        sys.argv[:], sys.path[:] = argv, path
     return 0
 
 

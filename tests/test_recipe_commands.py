@@ -46,16 +46,10 @@ def tokens(tmp_path, monkeypatch) -> Path:
 
 
 def test_every_recipe_is_a_command_and_every_command_a_recipe():
-    scripts = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
-    parts = {
-        "leaky_tokenizer/compare.py",
-        "tinystories_hmm/compare.py",
-        "icll/compare.py",
-        "chat_ladder/preferences.py",
-        "chat_ladder/table.py",
-    }
-    parts |= {"wordplay/written.py", "zac_gpt/along.py"}
-    assert {command.script for command in RECIPE_COMMANDS.values()} == scripts - parts
+    """Beside the `run.py` of an experiment are its parts."""
+    folder = ROOT / "recipes"
+    scripts = {path.relative_to(folder).as_posix() for path in (*folder.glob("*.py"), *folder.glob("*/run.py"))}
+    assert {command.script for command in RECIPE_COMMANDS.values()} == scripts
 
 
 def test_no_recipe_hides_a_library():

@@ -102,9 +102,10 @@ def trained_tokens(settings: BeliefGeometrySettings, name: str) -> int:
 
 def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> None:
     """Draw the beliefs, and write what was found beside what the paper shows."""
-    from hmm_datasets.evaluation.probed_beliefs import probed_beliefs
+    from measure import probed_beliefs
+    from plot import plot_belief_layers
+
     from hmm_datasets.files import read_json
-    from hmm_datasets.report.belief_layers import plot_belief_layers
     from hmm_datasets.report.published import Finding, Paper, write_result
 
     reports = {name: read_json(folder / name / "evaluation" / "report.json") for name in settings.processes}

@@ -47,10 +47,11 @@ class FactoredBeliefsSettings:
 
 def main(settings: FactoredBeliefsSettings) -> None:
     """Train and measure a model for each noise, draw, report."""
-    from hmm_datasets.evaluation.factored import FactoredMeasure
+    from measure import FactoredMeasure
+    from plot import write_factored_beliefs
+
     from hmm_datasets.hmm.factored import FactoredProcess
     from hmm_datasets.hmm.families import load_source
-    from hmm_datasets.report.factored_beliefs import write_factored_beliefs
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 

@@ -41,9 +41,10 @@ class FourPhasesSettings:
 
 def main(settings: FourPhasesSettings) -> None:
     """Train and measure a model for each number of chains, draw, report."""
-    from hmm_datasets.evaluation.nearest_algorithm import NearestAlgorithm
+    from measure import NearestAlgorithm
+    from plot import write_four_phases
+
     from hmm_datasets.hmm.chain_mixture import random_chain_mixture
-    from hmm_datasets.report.four_phases import write_four_phases
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 

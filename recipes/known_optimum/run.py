@@ -43,8 +43,9 @@ class KnownOptimumSettings:
 
 def main(settings: KnownOptimumSettings) -> None:
     """Pretrain, try, report."""
+    from plot import write_known_optimum
+
     from hmm_datasets.hmm import processes
-    from hmm_datasets.report.known_optimum import write_known_optimum
     from hmm_datasets.stages import run_or_exit
 
     folder = Path(settings.output_dir)
@@ -78,11 +79,12 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     import dataclasses
     import time
 
+    from measure import Measurements, optimize_preferences, optimize_rewards
+
     from hmm_datasets import TiltedHMM
     from hmm_datasets.evaluation.policy import measure_policy
     from hmm_datasets.files import read_json, write_json
     from hmm_datasets.hmm.model import HMM
-    from hmm_datasets.training.known_optimum import Measurements, optimize_preferences, optimize_rewards
 
     method = trial["method"]
     optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), settings.rewards, beta, settings.length)

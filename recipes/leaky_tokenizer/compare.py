@@ -26,11 +26,11 @@ class ComparisonSettings:
 
 def main(settings: ComparisonSettings) -> None:
     """Compare tokenizers, then models; print, write, draw."""
+    from measure import compare, tokens_from_test
     from transformers import PreTrainedTokenizerFast
 
     from hmm_datasets.files import read_json, write_json
     from hmm_datasets.text.corpora.loading import load_corpus
-    from hmm_datasets.text.tokenizers.compression import compare, tokens_from_test
 
     root = Path(settings.experiment)
     tokenizers = [PreTrainedTokenizerFast.from_pretrained(root / name / "tokenizer") for name in ("clean", "leaky")]

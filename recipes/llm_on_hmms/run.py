@@ -123,10 +123,10 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     import numpy as np
     import torch
     from accelerate import Accelerator
+    from measure import SymbolTokens, agreement, text_predictions, viterbi_predictions
     from transformers import AutoTokenizer
 
     from hmm_datasets.benchmark.loading import load_causal_lm
-    from hmm_datasets.evaluation.symbols_in_text import SymbolTokens, agreement, text_predictions, viterbi_predictions
     from hmm_datasets.hmm.analysis.predictors import bigram
     from hmm_datasets.training.models import load_pretrained
 

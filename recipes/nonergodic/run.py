@@ -9,7 +9,7 @@ with rows drawn uniformly from the simplex; the limit of infinitely many such ch
 with random parameters, whose states are hidden. For all of them the Bayes-optimal predictor is exact.
 
 The excess at a position is that over an oracle that is told the process, whose loss is the entropy rate (see
-`evaluation/in_context_excess.py`). Theory says `d / 2t` for `d` continuous parameters, here `1 / t`; a mixture of `N`
+`measure.py`). Theory says `d / 2t` for `d` continuous parameters, here `1 / t`; a mixture of `N`
 processes follows it until it has found out which one it reads, after at most `ln N` nats. `excess.png` shows the
 excess of the optimum and of a small Llama, trained on the largest mixture of chains, on logarithmic axes; `result.md`
 has the exponents. When started again the experiment continues where it stopped.
@@ -60,7 +60,8 @@ class NonergodicSettings:
 
 def main(settings: NonergodicSettings) -> None:
     """Train, compute the excess of everything, report."""
-    from hmm_datasets.evaluation.in_context_excess import excess_by_position, fit_power_law
+    from measure import excess_by_position, fit_power_law
+
     from hmm_datasets.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()

@@ -136,10 +136,10 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
 def filter_errors(trial: dict[str, Any], folder: Path):
     """Errors after each symbol of the HMMs, and the number of parameters."""
     import torch
+    from measure import told_sequences, train_filter
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors
     from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.told_hmms import told_sequences, train_filter
 
     length = trial["measured"] + 2 * trial["num_values"]
     sizes = {"vocab_size": trial["num_values"], "length": length}

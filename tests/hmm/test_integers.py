@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from experiments import load
 
 from hmm_datasets import (
     HMM,
@@ -22,7 +23,6 @@ from hmm_datasets import (
 from hmm_datasets.data.builders.hmm import HMMBuilderConfig
 from hmm_datasets.data.shuffled_epochs import ShuffledEpochs
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.in_context_excess import excess_by_position
 from hmm_datasets.hmm.analysis.mixed_states import mixed_states
 from hmm_datasets.hmm.analysis.predictors import ngram, predictors_of, unigram
 from hmm_datasets.hmm.analysis.window_losses import mean_losses, window_losses
@@ -34,6 +34,8 @@ from hmm_datasets.hmm.markov import random_markov_chain
 from hmm_datasets.hmm.process_mixture import ProcessMixture
 from hmm_datasets.hmm.sampling.lengths import RandomLengths
 from hmm_datasets.hmm.tasks import Bijection
+
+measure = load("nonergodic", "measure")
 
 MESS3, CHAINS = processes.mess3(), random_chain_mixture(3, 2)
 MIXED = ProcessMixture([MESS3, processes.random(2, 3)])
@@ -80,7 +82,7 @@ REFUSED = {
     "num_sequences is 5.5": lambda: MESS3.optimal_loss(30, num_sequences=5.5),
     "num_sequences is 6.5": lambda: COINS.entropy_rate(num_sequences=6.5),
     "num_sequences is 1": lambda: TiltedHMM(MESS3, [0, 1, 2], 1.0, 3).entropy(1),
-    "num_sequences is 7.5": lambda: excess_by_position(CHAINS, 7.5, 4),
+    "num_sequences is 7.5": lambda: measure.excess_by_position(CHAINS, 7.5, 4),
     "num_states is 4.5": lambda: FitSettings(num_states=4.5),
     "max_epochs is 2.5": lambda: FitSettings(num_states=2, max_epochs=2.5),
     "num_symbols is 3.5": lambda: fit_hmm([[0, 1]], FitSettings(num_states=1), num_symbols=3.5),

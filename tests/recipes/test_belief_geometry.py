@@ -1,33 +1,26 @@
 """The experiment on belief geometry, from its command to the results of its report."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from experiments import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
-from hmm_datasets.evaluation.probed_beliefs import probed_beliefs
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.report.belief_layers import ProbedBeliefs, plot_belief_layers, principal_axes
 from hmm_datasets.shipped_files import shipped
+
+measure = load("belief_geometry", "measure")
+plot = load("belief_geometry", "plot")
 
 FOLDER = shipped("recipes") / "belief_geometry"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("belief_geometry_run", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE = load()
+RECIPE = load("belief_geometry")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +42,7 @@ def test_rrxor_has_36_beliefs_but_eleven_distributions_of_the_next_symbol():
 
 
 def test_drawn_beliefs_are_those_of_the_probes_in_the_report(untrained):
-    found = probed_beliefs(untrained / "model", untrained / "hmm", 10, 128)
+    found = measure.probed_beliefs(untrained / "model", untrained / "hmm", 10, 128)
     model, hmm = LlamaForCausalLM.from_pretrained(untrained / "model").eval(), processes.rrxor()
     rows = HMMSequences(hmm, 10, seed=0, first=TEST_FIRST, num_sequences=128)
     layers = probe_beliefs(model, hmm, rows, Accelerator(), controls=False)["layers"]
@@ -64,7 +57,7 @@ def test_drawn_beliefs_are_those_of_the_probes_in_the_report(untrained):
 def test_exact_predictions_are_nearest_to_their_own_beliefs():
     tree = processes.rrxor().mixed_states(10)
     both = {"last layer": tree.beliefs, "all layers": np.full_like(tree.beliefs, 0.2)}
-    found = ProbedBeliefs(tree.beliefs, both)
+    found = plot.ProbedBeliefs(tree.beliefs, both)
     assert len(found.distinct) == 36
     assert found.nearest()["last layer"] == 1.0
     assert found.nearest()["all layers"] == pytest.approx(1 / 36), "all are nearest to the same belief"
@@ -72,7 +65,7 @@ def test_exact_predictions_are_nearest_to_their_own_beliefs():
 
 def test_principal_axes_are_orthonormal_and_in_order_of_variance():
     points = np.random.default_rng(0).normal(size=(500, 4)) * [1.0, 5.0, 0.1, 2.0]
-    mean, directions = principal_axes(points)
+    mean, directions = plot.principal_axes(points)
     assert mean == pytest.approx(points.mean(0))
     assert directions.T @ directions == pytest.approx(np.eye(3), abs=1e-12)
     assert np.abs(directions).argmax(0).tolist() == [1, 3, 0]
@@ -80,11 +73,11 @@ def test_principal_axes_are_orthonormal_and_in_order_of_variance():
 
 
 def test_the_picture_has_a_row_for_each_process(untrained, tmp_path):
-    clouds = {"rrxor": probed_beliefs(untrained / "model", untrained / "hmm", 6, 16)}
+    clouds = {"rrxor": measure.probed_beliefs(untrained / "model", untrained / "hmm", 6, 16)}
     beliefs = np.eye(3)
-    clouds["mess3"] = ProbedBeliefs(beliefs, {"last layer": beliefs, "all layers": beliefs})
+    clouds["mess3"] = plot.ProbedBeliefs(beliefs, {"last layer": beliefs, "all layers": beliefs})
     figures = {layer: {"r2": 0.5, "untrained_r2": 0.2, "shuffled_r2": 0.0} for layer in ("0", "1", "2", "all")}
-    plot_belief_layers(dict.fromkeys(clouds, figures), clouds, tmp_path / "beliefs.png")
+    plot.plot_belief_layers(dict.fromkeys(clouds, figures), clouds, tmp_path / "beliefs.png")
     assert (tmp_path / "beliefs.png").stat().st_size > 10_000
 
 

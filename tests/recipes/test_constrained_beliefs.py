@@ -1,10 +1,9 @@
 """Constrained beliefs in one layer: the closed forms of the recipe, and a tiny run."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
+from experiments import load
 from transformers import LlamaConfig
 
 from hmm_datasets.evaluation.word_probe import all_words, fit_words
@@ -16,9 +15,7 @@ from hmm_datasets.training.command_line import parse_settings
 from hmm_datasets.training.models import new_model
 
 FOLDER = shipped("recipes") / "constrained_beliefs"
-SPEC = importlib.util.spec_from_file_location("constrained_beliefs", FOLDER / "run.py")
-RECIPE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(RECIPE)
+RECIPE = load("constrained_beliefs")
 
 X = 0.1
 

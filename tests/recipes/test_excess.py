@@ -1,9 +1,9 @@
 """The excess over the optimum of one small model per process, from its command to its report."""
 
-import importlib.util
 import shlex
 
 import pytest
+from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
@@ -12,9 +12,7 @@ from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.command_line import parse_settings
 
 FOLDER = shipped("recipes") / "excess"
-SPEC = importlib.util.spec_from_file_location("excess", FOLDER / "run.py")
-RECIPE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(RECIPE)
+RECIPE = load("excess")
 
 
 def settings_of(*arguments):

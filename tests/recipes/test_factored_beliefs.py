@@ -1,16 +1,18 @@
 """The experiment on factored beliefs, from its command to its report."""
 
 import pytest
+from experiments import load
 
 from hmm_datasets.files import read_json
-from hmm_datasets.report.factored_beliefs import factored_findings
+
+plot = load("factored_beliefs", "plot")
 
 
 def test_findings_name_the_noise_and_both_predictions():
     row = {"dimensions": {"0.95": 5, "0.99": 6}, "r2": {"factor_0": 0.9, "factor_1": 0.8, "joint": 0.7}}
     row |= {"overlap": 0.1, "chance_overlap": 0.2, "excess": 0.01}
     exact = {"sum": 6, "product": 26, "joint_r2_of_factors": 0.6}
-    found = factored_findings(0.2, {"rows": [row], "exact": exact})
+    found = plot.factored_findings(0.2, {"rows": [row], "exact": exact})
     assert [one.measured for one in found] == [5, 6, 0.8, 0.7, 0.1, 0.01]
     assert all("noise 0.2" in one.quantity for one in found)
     assert "sum of (d - 1) is 6, product minus 1 is 26" in found[0].difference

@@ -1,9 +1,8 @@
 """Generalized processes and architectures: how the result is measured, and a tiny run."""
 
-import importlib.util
-
 import numpy as np
 import pytest
+from experiments import load
 
 from hmm_datasets.files import read_json
 from hmm_datasets.recipe_settings import recipe_settings
@@ -11,9 +10,7 @@ from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.command_line import parse_settings
 
 FOLDER = shipped("recipes") / "generalized_processes"
-SPEC = importlib.util.spec_from_file_location("generalized_processes", FOLDER / "run.py")
-RECIPE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(RECIPE)
+RECIPE = load("generalized_processes")
 
 ROW = {"process": "moon", "architecture": "llama", "rmse": 0.1, "markov_rmse": 0.3, "untrained_rmse": 0.2}
 ROW |= {"cosines_r2": 0.9, "best_of_order_3": 0.15}

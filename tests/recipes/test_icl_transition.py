@@ -1,16 +1,13 @@
 """The variants of the experiment on phases of in-context learning, without its training."""
 
-import importlib.util
-
 import pytest
+from experiments import load
 
 from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.command_line import parse_settings
 
 FOLDER = shipped("recipes") / "icl_transition"
-_spec = importlib.util.spec_from_file_location("icl_transition_run", FOLDER / "run.py")
-RECIPE = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(RECIPE)
+RECIPE = load("icl_transition")
 
 
 def settings(*arguments: str):

@@ -1,8 +1,7 @@
 """The experiment on in-context learning of languages: its stages and plans, and all of it in a slow test."""
 
-import importlib.util
-
 import pytest
+from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
@@ -17,14 +16,7 @@ from hmm_datasets.training.command_line import parse_settings
 FOLDER = shipped("recipes") / "icll"
 
 
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(f"icll_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE, COMPARE = load("run"), load("compare")
+RECIPE, COMPARE = load("icll"), load("icll", "compare")
 
 
 def settings(config: str, *flags: str):

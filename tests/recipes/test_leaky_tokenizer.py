@@ -1,9 +1,9 @@
 """The experiment with a leaky tokenizer, from its first command to its table, at the smallest size."""
 
-import importlib.util
 import json
 
 import pytest
+from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl
@@ -21,14 +21,7 @@ FOLDER = shipped("recipes") / "leaky_tokenizer"
 SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--global_batch_size", 8)
 
 
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(f"leaky_tokenizer_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE, COMPARE = load("run"), load("compare")
+RECIPE, COMPARE = load("leaky_tokenizer"), load("leaky_tokenizer", "compare")
 
 
 def settings(config: str, *flags: str):

@@ -1,34 +1,28 @@
 """Language models of text on sequences of HMMs: how symbols are written, what is predicted, and the recipe."""
 
-import importlib.util
 import itertools
 
 import numpy as np
 import pytest
 import torch
+from experiments import load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.scoring import encode
-from hmm_datasets.evaluation.symbols_in_text import SymbolTokens, agreement, text_predictions, viterbi_predictions
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.shipped_files import shipped
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
+measure = load("llm_on_hmms", "measure")
+
 FOLDER = shipped("recipes") / "llm_on_hmms"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("llm_on_hmms_run", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE = load()
+RECIPE = load("llm_on_hmms")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +46,7 @@ def small_llama(vocab_size: int) -> LlamaForCausalLM:
 @pytest.mark.parametrize("kind", ["bpe", "hmm", "characters"])
 def test_written_rows_are_those_of_the_tokenizer(kind, bpe):
     tokenizer = {"bpe": bpe, "hmm": hmm_tokenizer("ABC", 3, bos=True), "characters": letters_and_spaces()}[kind]
-    symbols = SymbolTokens.of(tokenizer, "ABC")
+    symbols = measure.SymbolTokens.of(tokenizer, "ABC")
     tokens = np.array([[0, 1, 2, 2], [2, 0, 0, 1]])
     whole = encode(tokenizer, ["A B C C", "C A A B"])
     assert symbols.written(tokens)[:, len(symbols.beginning) :].tolist() == whole
@@ -64,15 +58,15 @@ def test_written_rows_are_those_of_the_tokenizer(kind, bpe):
 
 def test_symbols_that_differ_in_more_than_one_token_are_refused(bpe):
     with pytest.raises(InputError, match="does not write each of A BB as the same tokens and one of its own"):
-        SymbolTokens.of(letters_and_spaces(), ["A", "BB"])
+        measure.SymbolTokens.of(letters_and_spaces(), ["A", "BB"])
     with pytest.raises(InputError, match="name other symbols with --alphabet"):
-        SymbolTokens.of(bpe, ["A", "Z"])  # one token, and two
+        measure.SymbolTokens.of(bpe, ["A", "Z"])  # one token, and two
 
 
 def test_predictions_are_the_model_s_probabilities_normalized_over_the_symbols(bpe):
-    model, symbols = small_llama(len(bpe)), SymbolTokens.of(bpe, "ABC")
+    model, symbols = small_llama(len(bpe)), measure.SymbolTokens.of(bpe, "ABC")
     tokens = processes.mess3().sample(3, 6)
-    found = text_predictions(model, symbols, tokens, batch_size=2)
+    found = measure.text_predictions(model, symbols, tokens, batch_size=2)
     assert found.shape == (3, 5, 3)
     for row, t in itertools.product(range(3), range(1, 6)):
         prompt = torch.tensor([[*symbols.beginning, *encode(bpe, [" ".join("ABC"[x] for x in tokens[row, :t])])[0]]])
@@ -84,13 +78,13 @@ def test_predictions_are_the_model_s_probabilities_normalized_over_the_symbols(b
 
 def test_sequences_longer_than_the_context_are_refused(bpe):
     with pytest.raises(InputError, match="set a smaller --length"):
-        text_predictions(small_llama(len(bpe)), SymbolTokens.of(bpe, "ABC"), np.zeros((1, 80), int))
+        measure.text_predictions(small_llama(len(bpe)), measure.SymbolTokens.of(bpe, "ABC"), np.zeros((1, 80), int))
 
 
 def test_viterbi_predictions_follow_the_most_probable_path_of_all():
     hmm = processes.random(3, 4, alpha=0.5, seed=2)
     tokens = hmm.sample(5, 6)
-    found = viterbi_predictions(hmm, tokens)
+    found = measure.viterbi_predictions(hmm, tokens)
     for row, length in itertools.product(range(5), range(1, 6)):
         seen = tokens[row, :length]
 
@@ -101,14 +95,14 @@ def test_viterbi_predictions_follow_the_most_probable_path_of_all():
 
         best = max(itertools.product(range(3), repeat=length), key=probability)
         assert found[row, length - 1] == pytest.approx(hmm.transition[best[-1]] @ hmm.emission, abs=1e-12)
-    assert viterbi_predictions(hmm, tokens[:, :4])[:, -1] == pytest.approx(found[:, 2])
+    assert measure.viterbi_predictions(hmm, tokens[:, :4])[:, -1] == pytest.approx(found[:, 2])
 
 
 def test_no_predictor_is_more_accurate_than_the_exact_distributions():
     hmm = RECIPE.cyclic_hmm(5, 0.7, 0.4, 0)
     tokens = hmm.sample(64, 32)
     exact = hmm.next_token_probs(tokens)[:, 1:-1]
-    own, other = agreement(exact, exact), agreement(exact, viterbi_predictions(hmm, tokens))
+    own, other = measure.agreement(exact, exact), measure.agreement(exact, measure.viterbi_predictions(hmm, tokens))
     assert (own["accuracy"] >= other["accuracy"]).all()
     assert own["kl"] == pytest.approx(0)
     assert own["hellinger"] == pytest.approx(0)

@@ -1,13 +1,12 @@
 """The excess along the context of mixtures of processes, and the recipe that fits its power law."""
 
-import importlib.util
 import math
 
 import numpy as np
 import pytest
+from experiments import load
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.in_context_excess import excess_by_position, fit_power_law
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.chain_mixture import ChainMixture, random_chain_mixture
@@ -15,24 +14,19 @@ from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.command_line import parse_settings
 
+measure = load("nonergodic", "measure")
+
 FOLDER = shipped("recipes") / "nonergodic"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("nonergodic_run", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE = load()
+RECIPE = load("nonergodic")
 
 
 def test_the_excess_of_two_coins_is_the_information_that_a_throw_gives():
     # Chains without memory: coins of 1/4 and 3/4. The mean over both coins is fair, so the first throw says
     # ln 2 - h(1/4) nats about the coin, and this is the excess of a predictor that does not know it.
     coins = ChainMixture([[[0.75, 0.25]] * 2, [[0.25, 0.75]] * 2])
-    excess = excess_by_position(coins, 4096, 64, seed=3)
+    excess = measure.excess_by_position(coins, 4096, 64, seed=3)
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert excess[:, 0] == pytest.approx(math.log(2) - entropy, abs=1e-12)
     assert excess.min() > -1e-12
@@ -44,7 +38,7 @@ def test_the_excess_of_two_coins_is_the_information_that_a_throw_gives():
 
 def test_all_chains_of_two_symbols_have_the_excess_that_theory_says():
     # Two parameters: d / 2t = 1 / t. Corrections are of the order of 1 / t**2.
-    excess = excess_by_position(RandomChains(num_states=2, alpha=1.0), 1024, 257, seed=1)
+    excess = measure.excess_by_position(RandomChains(num_states=2, alpha=1.0), 1024, 257, seed=1)
     times = np.arange(257) * excess
     found = times[:, 128:].mean(1)
     assert found.mean() == pytest.approx(1.0, abs=4 * found.std() / 32 + 0.05)
@@ -53,22 +47,22 @@ def test_all_chains_of_two_symbols_have_the_excess_that_theory_says():
 def test_other_predictors_have_a_greater_excess_on_the_same_sequences():
     mixture = random_chain_mixture(8, 2)
     half = lambda tokens: tokens.new_full((*tokens.shape, 2), 0.5).double()  # noqa: E731
-    optimal, uniform = (excess_by_position(mixture, 256, 32, seed=1, predictor=one) for one in (None, half))
+    optimal, uniform = (measure.excess_by_position(mixture, 256, 32, seed=1, predictor=one) for one in (None, half))
     assert (uniform.mean(0) >= optimal.mean(0)).all()
-    again = excess_by_position(mixture, 16, 32, seed=1)
+    again = measure.excess_by_position(mixture, 16, 32, seed=1)
     assert np.allclose(again, optimal[:16], atol=1e-12)
 
 
 def test_a_process_without_an_oracle_is_refused():
     with pytest.raises(InputError, match="expected a process with an oracle"):
-        excess_by_position(processes.mess3(), 2, 4)
+        measure.excess_by_position(processes.mess3(), 2, 4)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
 def test_a_power_law_is_found_with_its_exponent_and_coefficient(exponent):
     noise = np.random.default_rng(0).gamma(2.0, 0.5, size=(400, 1))
     rows = noise * 3.0 * np.maximum(np.arange(300.0), 1) ** -exponent
-    fit = fit_power_law(rows, 16, 128)
+    fit = measure.fit_power_law(rows, 16, 128)
     assert fit.exponent == pytest.approx(exponent, abs=0.01)
     assert fit.coefficient == pytest.approx(3.0 * noise.mean(), rel=0.03)
     assert fit.standard_error < 1e-9, "all sequences have the same exponent"
@@ -79,16 +73,16 @@ def test_the_interval_of_an_exponent_covers_it_about_as_often_as_it_says():
     covered = 0
     for _ in range(100):
         rows = generator.gamma(0.5, 2.0, size=(200, 130)) * np.maximum(np.arange(130.0), 1) ** -1.0
-        low, high = fit_power_law(rows, 8, 128, resamples=200).interval
+        low, high = measure.fit_power_law(rows, 8, 128, resamples=200).interval
         covered += low <= 1.0 <= high
     assert 85 <= covered <= 100  # 95 expected; the standard deviation is 2.2
 
 
 def test_positions_out_of_range_are_refused():
     with pytest.raises(InputError, match="at most 9"):
-        fit_power_law(np.ones((2, 10)), 4, 10)
+        measure.fit_power_law(np.ones((2, 10)), 4, 10)
     with pytest.raises(InputError, match="not positive"):
-        fit_power_law(np.zeros((2, 10)), 2, 8)
+        measure.fit_power_law(np.zeros((2, 10)), 2, 8)
 
 
 @pytest.mark.parametrize("config", ["small.yaml", "full.yaml"])

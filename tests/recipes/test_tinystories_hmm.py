@@ -1,11 +1,11 @@
 """The experiment on HMMs of words: its stages and plans in this process, and all of it in a slow test."""
 
-import importlib.util
 import json
 import shlex
 from pathlib import Path
 
 import pytest
+from experiments import load
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
@@ -20,14 +20,7 @@ from hmm_datasets.training.command_line import check_flags, parse_settings
 FOLDER = shipped("recipes") / "tinystories_hmm"
 
 
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(f"tinystories_hmm_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RECIPE, COMPARE = load("run"), load("compare")
+RECIPE, COMPARE = load("tinystories_hmm"), load("tinystories_hmm", "compare")
 
 
 def settings(config: str, *flags: str):

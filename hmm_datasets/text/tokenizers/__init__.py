@@ -1,1 +1,1 @@
-"""From text to tokens: byte-level BPE, imported tokenizers, words for HMMs, chat templates, compression."""
+"""From text to tokens: byte-level BPE, imported tokenizers, words for HMMs, chat templates."""

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..files import atomic_file, write_json
-from ..hmm.model import HMM
-from ..hmm.tilted import TiltedHMM
-from .plots import PAPER, WIDTH, save_figure
-from .tables import Z_95, Table
+from hmm_datasets.files import atomic_file, write_json
+from hmm_datasets.hmm.model import HMM
+from hmm_datasets.hmm.tilted import TiltedHMM
+from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
+from hmm_datasets.report.tables import Z_95, Table
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 _SHOWN = ("dpo", "grpo")

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.hmm_sequences import TEST_FIRST
-from ..hmm.analysis.divergence import kl_divergence
-from ..hmm.analysis.mixture_predictors import mixture_predictors
-from ..hmm.chain_mixture import ChainMixture
-from ..hmm.families.chains import RandomChains
-from ..hmm.inference.symbol_log_probs import symbol_log_probs
+from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.hmm.analysis.divergence import kl_divergence
+from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
+from hmm_datasets.hmm.chain_mixture import ChainMixture
+from hmm_datasets.hmm.families.chains import RandomChains
+from hmm_datasets.hmm.inference.symbol_log_probs import symbol_log_probs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

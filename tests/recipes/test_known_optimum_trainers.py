@@ -2,17 +2,14 @@
 
 import pytest
 import torch
+from experiments import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
-from hmm_datasets.training.known_optimum import (
-    Measurements,
-    optimize_preferences,
-    optimize_rewards,
-    sequence_log_probs,
-)
+
+measure = load("known_optimum", "measure")
 
 pytestmark = pytest.mark.launch
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 6)
@@ -32,16 +29,16 @@ def pretrained(tmp_path_factory):
 
 @pytest.mark.parametrize("reference", ["hmm", "model"])
 def test_dpo_starts_from_the_log_ratios_with_its_reference(pretrained, tmp_path, reference):
-    along = Measurements(lambda model: {}, 1)
+    along = measure.Measurements(lambda model: {}, 1)
     losses = []
 
-    class Losses(Measurements):
+    class Losses(measure.Measurements):
         def on_log(self, args, state, control, logs=None, **kwargs):
             losses.append(logs)
 
     settings = {"logging_steps": 1, "warmup_steps": 0}
     callbacks = [along, Losses(lambda model: {}, 1)]
-    optimize_preferences(
+    measure.optimize_preferences(
         pretrained, OPTIMUM, output_dir=tmp_path, reference=reference, settings=settings, callbacks=callbacks, **BUDGET
     )
     assert [row["step"] for row in along.rows] == [0, 2]
@@ -53,12 +50,12 @@ def test_dpo_starts_from_the_log_ratios_with_its_reference(pretrained, tmp_path,
 def test_grpo_gets_the_reward_and_the_divergence_where_it_belongs(pretrained, tmp_path, divergence_in):
     logged = []
 
-    class Logs(Measurements):
+    class Logs(measure.Measurements):
         def on_log(self, args, state, control, logs=None, **kwargs):
             logged.append(logs)
 
     before = LlamaForCausalLM.from_pretrained(pretrained)
-    model = optimize_rewards(
+    model = measure.optimize_rewards(
         pretrained,
         OPTIMUM,
         output_dir=tmp_path,
@@ -76,7 +73,7 @@ def test_grpo_gets_the_reward_and_the_divergence_where_it_belongs(pretrained, tm
 def test_the_divergence_in_the_reward_is_that_of_sequences(pretrained):
     model = LlamaForCausalLM.from_pretrained(pretrained)
     tokens = torch.from_numpy(OPTIMUM.hmm.sample(5, 6).astype("int64"))
-    found = sequence_log_probs(model, tokens)
+    found = measure.sequence_log_probs(model, tokens)
     rows = torch.nn.functional.pad(tokens, (1, 0), value=3)
     logits = model(rows).logits[:, :-1, :3].double().log_softmax(-1)
     expected = [sum(logits[n, t, x].item() for t, x in enumerate(row)) for n, row in enumerate(tokens.tolist())]

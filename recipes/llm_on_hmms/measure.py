@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import InputError
-from ..hmm.analysis.divergence import kl_divergence
-from .scoring import beginning_token, common_prefix, context_limit, encode
+from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.scoring import beginning_token, common_prefix, context_limit, encode
+from hmm_datasets.hmm.analysis.divergence import kl_divergence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ..hmm.model import HMM
+    from hmm_datasets.hmm.model import HMM
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import InputError
-from ..hmm.integers import integer
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.integers import integer
 
 if TYPE_CHECKING:
     import torch
 
-    from ..hmm.process import Process
+    from hmm_datasets.hmm.process import Process
 
 _BLOCK_TOKENS = 1 << 16
 
@@ -61,7 +61,7 @@ def excess_by_position(
     """
     import torch
 
-    from ..hmm.analysis.divergence import kl_divergence
+    from hmm_datasets.hmm.analysis.divergence import kl_divergence
 
     if not process.has_oracle or (predictor is None and not process.has_exact_distribution):
         raise InputError(f"{process!r}: expected a process with an oracle and an exact distribution")

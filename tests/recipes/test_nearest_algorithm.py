@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from experiments import load
 
-from hmm_datasets.evaluation.nearest_algorithm import ALGORITHMS, NearestAlgorithm, divergence, nearest
 from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.chain_mixture import random_chain_mixture
+
+measure = load("four_phases", "measure")
 
 MIXTURE = random_chain_mixture(5, 4)
 
@@ -25,9 +27,9 @@ class Predicting:
         return SimpleNamespace(logits=torch.nn.functional.pad(logits, (0, 1), value=-30.0))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", measure.ALGORITHMS)
 def test_a_model_that_is_an_algorithm_is_nearest_to_it(name):
-    found = NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0)(Predicting(mixture_predictors(MIXTURE)[name]))
+    found = measure.NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0)(Predicting(mixture_predictors(MIXTURE)[name]))
     assert found["nearest"] == name
     for kind in ("mixture", "new"):
         # Float32 sums.
@@ -37,19 +39,19 @@ def test_a_model_that_is_an_algorithm_is_nearest_to_it(name):
 
 def test_the_divergence_is_a_mean_over_positions():
     law, other = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([[[0.5, 0.5], [0.5, 0.5]]])
-    assert divergence(law, other.log()) == pytest.approx(torch.log(torch.tensor(2.0)).item() / 2)
+    assert measure.divergence(law, other.log()) == pytest.approx(torch.log(torch.tensor(2.0)).item() / 2)
 
 
 def test_new_chains_are_none_of_the_mixture():
-    tokens = NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0).tokens
+    tokens = measure.NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0).tokens
     known, new = (MIXTURE.log_likelihood(tokens[kind]).mean() for kind in ("mixture", "new"))
     assert known > new + 1
 
 
 def test_equal_divergences_go_to_the_first():
-    assert nearest({"mixture": {"a": 1.0, "b": 1.0}}) == "a"
+    assert measure.nearest({"mixture": {"a": 1.0, "b": 1.0}}) == "a"
 
 
 def test_a_symbol_that_algorithm_and_model_exclude_adds_nothing_to_the_divergence():
     law = torch.tensor([[[1.0, 0.0]]])
-    assert divergence(law, law.log()) == 0
+    assert measure.divergence(law, law.log()) == 0

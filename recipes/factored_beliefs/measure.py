@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
-
-from ..data.hmm_sequences import TEST_FIRST, HMMSequences
-from ..hmm.factored import FactoredProcess
-from .representation import (
+from representation import (
     effective_dimension,
     explained_variance,
     factor_subspaces,
@@ -19,6 +15,10 @@ from .representation import (
     residual_stream,
     subspace_overlap,
 )
+from torch import Tensor
+
+from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
+from hmm_datasets.hmm.factored import FactoredProcess
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,13 +7,13 @@ import os
 
 import numpy as np
 import torch
+from plot import PROBES, ProbedBeliefs
 from transformers import AutoModelForCausalLM
 
-from ..data.hmm_sequences import TEST_FIRST
-from ..hmm.model import HMM
-from ..report.belief_layers import PROBES, ProbedBeliefs
-from ..training.models import load_pretrained
-from .linear_probe import LinearProbe, split_sequences
+from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.evaluation.linear_probe import LinearProbe, split_sequences
+from hmm_datasets.hmm.model import HMM
+from hmm_datasets.training.models import load_pretrained
 
 
 def probed_beliefs(

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, get_cosine_schedule_with_warmup
 
-from .models import new_model
+from hmm_datasets.training.models import new_model
 
 
 @dataclass(frozen=True)

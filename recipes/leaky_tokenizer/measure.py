@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int64
 
-from ...errors import InputError
-from ...statistics import (
+from hmm_datasets.errors import InputError
+from hmm_datasets.statistics import (
     Difference,
     check_bootstrap,
     interval,
     resampled_sums,
 )
-from .bpe import token_bytes
-from .encoding import Encoder
+from hmm_datasets.text.tokenizers.bpe import token_bytes
+from hmm_datasets.text.tokenizers.encoding import Encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

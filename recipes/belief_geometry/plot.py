@@ -16,8 +16,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .hmm_plots import draw_simplex
-from .plots import PAPER, WIDTH, save_figure
+from hmm_datasets.report.hmm_plots import draw_simplex
+from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 
 PROBES = ("last layer", "all layers")
 _SHOWN = 4000  # points of a panel
