@@ -21,6 +21,7 @@ def main(chat: ConversationSettings, settings) -> None:
     from transformers import AutoModelForCausalLM, set_seed
 
     from hmm_datasets import heartbeats
+    from hmm_datasets.compat.deepspeed import whole_models
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
     from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
@@ -56,11 +57,12 @@ def main(chat: ConversationSettings, settings) -> None:
     gc.collect()
     if is_asked:
         heartbeats.enter("working")  # for as long as it takes; the other ranks wait
-        answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
-        print(f"prompt: {chat.prompt}\nanswer: {answer}")
-        write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})
-        if chat.num_questions > 0:
-            _count_answers(chat, settings.output_dir, test, end_of_answers)
+        with whole_models():
+            answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
+            print(f"prompt: {chat.prompt}\nanswer: {answer}")
+            write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})
+            if chat.num_questions > 0:
+                _count_answers(chat, settings.output_dir, test, end_of_answers)
 
 
 def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:

@@ -23,6 +23,23 @@ def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
     return getattr(parameter, "ds_shape", parameter.shape)
 
 
+@contextlib.contextmanager
+def whole_models() -> Generator[None]:
+    """Within this context models are loaded whole, and write by themselves, also in a process that ZeRO 3 trains in.
+
+    Otherwise transformers divides every model that it loads over all ranks, and generates on all of them together: one
+    rank that does so alone waits for the others for ever.
+    """
+    from transformers.integrations import deepspeed
+
+    before = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = before
+
+
 def zero_muon_with_adamw(
     groups: list[dict[str, Any]],
     *,

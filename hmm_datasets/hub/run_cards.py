@@ -238,7 +238,10 @@ def _evaluated(
         return
     from transformers import AutoModelForCausalLM
 
-    own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
+    from ..compat.deepspeed import whole_models
+
+    with whole_models():
+        own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
     for report in reports:
         if report.get("model", {}).get("sha256") != own:
             continue

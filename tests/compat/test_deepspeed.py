@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
+
+from hmm_datasets.compat.deepspeed import whole_models
 
 PROGRAM = """
 import deepspeed, torch
@@ -53,3 +56,13 @@ def test_deepspeed_divides_weights_that_are_not_on_its_device():
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.count("moved as a whole") == 1, "without the context"
     assert result.stdout.splitlines()[-1] == "['seen']"
+
+
+def test_a_rank_that_trains_under_zero_3_can_load_a_whole_model():
+    config = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
+    assert is_deepspeed_zero3_enabled()
+    with whole_models():
+        assert not is_deepspeed_zero3_enabled()
+    assert is_deepspeed_zero3_enabled()
+    del config
+    assert not is_deepspeed_zero3_enabled()

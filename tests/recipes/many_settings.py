@@ -1,10 +1,9 @@
 """Trains by one settings file after the other in the processes of one launcher: `many_settings.py LIST.json`.
 
-LIST holds `[recipe, [argument, ...]]` for each. What differs from as many launches is that libraries are imported once,
-and that the process group is made once.
+LIST holds `[recipe, [argument, ...]]` for each. What differs from as many launches is that libraries are imported, and
+the process group is made, once.
 """
 
-import contextlib
 import gc
 import json
 import runpy
@@ -44,5 +43,4 @@ def kinds_of(recipe: str) -> list:
 
 if __name__ == "__main__":
     for recipe, arguments in json.loads(Path(sys.argv[1]).read_text()):
-        with contextlib.suppress(SystemExit):
-            train(recipe, arguments)
+        train(recipe, arguments)
