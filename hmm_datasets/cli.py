@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with one_line_errors():
             if argv and (argv[0] in RECIPE_COMMANDS or argv[0].endswith(".py")):
                 return start(argv[0], argv[1:])
+            if argv[:1] == ["hub"]:
+                raise InputError(
+                    "hub: is not a command any more; in a checkout of the project, run python tests/local_hub"
+                )
             argv, supervised = supervise_command.split(argv)
             parser = build_parser()
             arguments, flags = parse_known(parser, argv)
@@ -213,14 +217,6 @@ def _add_result_commands(commands) -> None:
 
     chat_command.add_arguments(_add(commands, "chat", chat_command.chat, "talk to a model in the terminal"))
 
-    command = _add(commands, "hub", hub, "run a Hub on this machine, to try pushing and loading without an account")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen at, default 127.0.0.1")
-    command.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
-    command.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keep repositories there; by default they are gone at the end"
-    )
-    command.add_argument("--user", default="USER", help="name of the account, default USER as in the documentation")
-
 
 def _add_run_commands(commands) -> None:
     """Add the commands that check and watch a run from outside."""
@@ -301,14 +297,6 @@ def push(arguments: argparse.Namespace) -> int:
 
     names = (field.name for field in dataclasses.fields(PushSettings))
     push_path(arguments.path, arguments.repo_id, PushSettings(**{name: getattr(arguments, name) for name in names}))
-    return 0
-
-
-def hub(arguments: argparse.Namespace) -> int:
-    """Run a local Hub until it is stopped."""
-    from .hub.local_server.serving import run_until_stopped
-
-    run_until_stopped(arguments.host, arguments.port, arguments.folder, user=arguments.user)
     return 0
 
 

@@ -50,6 +50,12 @@ def test_help_and_version(capsys):
         assert expected in capsys.readouterr().out
 
 
+def test_the_old_command_of_the_local_hub_says_where_it_is_now(capsys):
+    said = failing(capsys, "hub", "--port", "0")
+    assert said.endswith("run python tests/local_hub")
+    assert (ROOT / said.rpartition(" ")[2] / "__main__.py").is_file()
+
+
 def test_sample_prints_a_line_a_sequence(folder, capsys):
     assert main(["sample", folder, "--num-sequences", "3", "--length", "7", "--seed", "5", "--first", "2"]) == 0
     rows = np.array([line.split() for line in capsys.readouterr().out.splitlines()], dtype=int)

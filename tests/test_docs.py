@@ -75,6 +75,8 @@ def check_words(words: list[str], variables: dict[str, str]) -> None:
         check_launch(words[2:])
     elif words[:1] == ["python"] and words[1].startswith("recipes/"):
         check_recipe(words[1], words[2:])
+    elif words[:1] == ["python"] and words[1].startswith("tests/"):
+        assert (ROOT / words[1]).exists(), words[1]
     elif words[:1] == ["sbatch"]:
         files = [word for word in words if word.startswith("recipes/")]
         assert files

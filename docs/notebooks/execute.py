@@ -3,7 +3,7 @@
     python docs/notebooks/execute.py hmm_to_trainer beliefs
 
 Each notebook runs in a new kernel and an empty temporary folder, so that it needs only the installed package, and
-without a network: `push_and_load` pushes to a local Hub (`hmm-datasets hub`), the others are offline.
+without a network: `push_and_load` pushes to the local Hub of the tests (`tests/local_hub`), the others are offline.
 Progress bars and the kernel's version are not saved, so that executing a notebook again changes only what differs.
 """
 
@@ -18,9 +18,6 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-
-from hmm_datasets.hub.local_server.handler import TOKEN
-from hmm_datasets.hub.local_server.serving import local_server
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -70,7 +67,11 @@ def execute(name: str, folder: str | os.PathLike, *, offline: bool = False) -> N
 
 @contextmanager
 def _local_hub(root: Path) -> Generator[dict[str, str]]:
-    """Start a Hub on this machine, and yield the environment variables by which a kernel finds it."""
+    """Start the local Hub of the tests, and yield the environment variables by which a kernel finds it."""
+    sys.path.append(str(FOLDER.parents[1] / "tests"))
+    from local_hub.handler import TOKEN
+    from local_hub.serving import local_server
+
     with tempfile.TemporaryDirectory(dir=root) as scratch, local_server(port=0, user="tester") as (endpoint, _):
         yield {
             "HF_ENDPOINT": endpoint,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from bubblewrap import WORKS, needs_bubblewrap
-from local_hub import LocalHub
+from hub_processes import LocalHub
+from local_hub.repositories import Repositories
 from tiny_chat import save_tiny_chat
 from transformers import AutoModelForCausalLM
 
@@ -20,7 +21,6 @@ from hmm_datasets.evaluation.chat_core.harness_tasks import functions
 from hmm_datasets.evaluation.chat_core.sandbox import check_sandbox
 from hmm_datasets.evaluation.chat_core.score import summary
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
-from hmm_datasets.hub.local_server.repositories import Repositories
 from hmm_datasets.hub.run_cards import metrics_of
 from hmm_datasets.training.rewards import gsm8k
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from local_hub import PUSH, ForkedPushes, LocalHub
+from hub_processes import PUSH, ForkedPushes, LocalHub
 
 
 @pytest.fixture(scope="session")

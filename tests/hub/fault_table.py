@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_hub import ForkedPushes, LocalHub
+from hub_processes import ForkedPushes, LocalHub
 
 WHERE = {
     "creating the repository": ("POST", "/api/repos/create"),

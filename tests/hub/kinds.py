@@ -221,7 +221,7 @@ def table(found: dict[str, dict]) -> str:
 
 
 if __name__ == "__main__":
-    from local_hub import LocalHub
+    from hub_processes import LocalHub
 
     with tempfile.TemporaryDirectory() as folder:
         hub = LocalHub(Path(folder) / "hub")

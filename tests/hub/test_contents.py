@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from local_hub import PULL, contents
+from hub_processes import PULL, contents
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 

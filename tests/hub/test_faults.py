@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 from fault_table import BY_XET, IN_STORAGE, PART_SIZE, ROWS, Case, run_table, uploads
-from local_hub import PUSH, ForkedPushes, LocalHub, contents
+from hub_processes import PUSH, ForkedPushes, LocalHub, contents
 
 from hmm_datasets.hmm import processes
 

@@ -11,7 +11,7 @@ import urllib.error
 from pathlib import Path
 
 import pytest
-from local_hub import PULL, PUSH, LocalHub, contents
+from hub_processes import PULL, PUSH, LocalHub, contents
 
 from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError

@@ -1,10 +1,9 @@
 """Every recipe once, at the smallest size, on the bundled samples; at the end a push to a local Hub."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from hub_processes import LocalHub
 
 pytestmark = pytest.mark.launch
 
@@ -172,16 +171,10 @@ def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment)
 
 def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experiment, tmp_path):
     root, _ = experiment
-    server = subprocess.Popen(
-        [sys.executable, "-m", "hmm_datasets.cli", "hub", "--port", "0"],
-        cwd=program.root,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    hub = LocalHub(tmp_path / "hub")
     try:
-        line = next(line for line in server.stdout if line.strip().startswith("export "))
         environment = {
-            **dict(word.split("=", 1) for word in line.split()[1:]),
+            **hub.variables,
             "HF_HUB_OFFLINE": "0",
             "NO_PROXY": "127.0.0.1,localhost",
             "HF_HOME": str(tmp_path / "home"),
@@ -211,5 +204,4 @@ assert next(iter(rows))["input_ids"][1:] == hmm.sample(1, 12)[0].tolist()
 """
         succeeded(program.run("-c", check, **environment))
     finally:
-        server.terminate()
-        server.wait(10)
+        hub.stop()

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from cutting_proxy import CuttingProxy
-from local_hub import LocalHub
+from hub_processes import LocalHub
 
 pytestmark = pytest.mark.launch
 

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ...files import read_json, write_json
+from hmm_datasets.files import read_json, write_json
 
 Kind = Literal["models", "datasets"]
 KINDS: tuple[Kind, ...] = ("models", "datasets")

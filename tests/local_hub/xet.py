@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .lz4 import decompress
+import lz4.frame
+
 from .repositories import Contents, Refusal
 
 _ENTRY = 48  # bytes of every header and entry in a shard
@@ -96,8 +97,8 @@ def _decompressed(data: bytes, scheme: int) -> bytes:
     if scheme not in (1, 2):
         raise Refusal(400, f"compression scheme {scheme} of a chunk is unknown")
     try:
-        content = decompress(data)
-    except ValueError as error:
+        content = lz4.frame.decompress(data)
+    except RuntimeError as error:
         raise Refusal(400, f"a chunk cannot be decompressed: {error}") from None
     if scheme == 1:
         return content

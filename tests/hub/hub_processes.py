@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+START = (sys.executable, str(ROOT / "tests" / "local_hub"))
 
 PUSH = """
     import dataclasses, json, sys
@@ -64,7 +65,7 @@ class LocalHub:
     """The server's address, and what tests ask of it."""
 
     def __init__(self, root: Path, *options: str):
-        command = [sys.executable, "-m", "hmm_datasets.hub.local_server", "--testing", "--user", "tester"]
+        command = [*START, "--testing", "--user", "tester"]
         # The server ends with its standard input, so that it does not outlive a killed test run.
         process = subprocess.Popen(
             [*command, "--port", "0", "--folder", str(root), "--stop-with-stdin", *options],

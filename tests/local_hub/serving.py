@@ -11,8 +11,9 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ...errors import InputError
-from ...exclusive_lock import exclusive_lock
+from hmm_datasets.errors import InputError
+from hmm_datasets.exclusive_lock import exclusive_lock
+
 from .faults import Testing
 from .handler import TOKEN, Handler, Hub
 from .repositories import Repositories

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from ...errors import is_disk_full
+from hmm_datasets.errors import is_disk_full
+
 from .faults import Fault, Testing
 from .repositories import Refusal, Repositories
 

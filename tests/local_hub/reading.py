@@ -19,7 +19,7 @@ def front_matter(text: str) -> dict:
     """
     import yaml
 
-    from ...files import parse_yaml
+    from hmm_datasets.files import parse_yaml
 
     block = re.match(r"\s*---\r?\n([\s\S]*?)\r?\n---", text)
     try:

@@ -1,4 +1,4 @@
-"""`hmm-datasets hub`: the clients of the Hub use it as they use the real one, and what it keeps outlives a kill."""
+"""The local Hub: clients of the Hub use it as they use the real one, and what it keeps outlives a kill."""
 
 import contextlib
 import os
@@ -6,18 +6,15 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 from pathlib import Path
 
 import pyarrow
 import pytest
-from local_hub import PULL, PUSH, PYTHONPATH, LocalHub, contents, variables_to_paste
-
-from hmm_datasets.hub.local_server.lz4 import decompress
-from hmm_datasets.hub.local_server.reading import front_matter
-from hmm_datasets.hub.local_server.repositories import Refusal, Repo, Repositories
-from hmm_datasets.hub.local_server.xet import _decompressed, files_of
+from hub_processes import PULL, PUSH, PYTHONPATH, START, LocalHub, contents, variables_to_paste
+from local_hub.reading import front_matter
+from local_hub.repositories import Refusal, Repo, Repositories
+from local_hub.xet import _decompressed, files_of
 
 USUAL_CALLS = """
     import json, sys
@@ -138,11 +135,11 @@ OTHER_LIBRARIES = """
 
 @pytest.fixture
 def command(tmp_path):
-    """Start `hmm-datasets hub` with options; return its process."""
+    """Start the local Hub with options; return its process."""
     started = []
 
     def start(*options: object, **changes: str) -> subprocess.Popen:
-        words = [sys.executable, "-m", "hmm_datasets.cli", "hub", "--port", "0", *map(str, options)]
+        words = [*START, "--port", "0", *map(str, options)]
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(tmp_path), **changes}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(words, env=environment, **streams))
@@ -297,14 +294,11 @@ def test_without_a_folder_nothing_is_left_at_the_end(command, tmp_path, number):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"a", b"abc" * 9999, bytes(100_000), b"a line of text\n" * 70 + b"end"])
-def test_frames_of_lz4_are_decompressed_as_by_another_library(content):
-    noisy = bytes(random.Random(1).choices(b"abcd", k=5000))
-    for whole in (content, content + noisy, noisy + content, random.Random(2).randbytes(70_000) + content):
-        frame = pyarrow.compress(whole, codec="lz4", asbytes=True)
-        assert decompress(frame) == whole
-        with pytest.raises(ValueError, match="truncated"):
-            decompress(frame[:-5])
+@pytest.mark.parametrize("chunk", [b"", b"no frame", pyarrow.compress(b"abc" * 9999, codec="lz4", asbytes=True)[:-5]])
+def test_a_chunk_that_cannot_be_decompressed_is_refused(chunk):
+    with pytest.raises(Refusal, match="cannot be decompressed") as caught:
+        _decompressed(chunk, 1)
+    assert caught.value.status == 400
 
 
 def test_chunks_in_four_groups_of_bytes_are_put_together_again():
