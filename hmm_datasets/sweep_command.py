@@ -96,14 +96,14 @@ def _run(found: "Sweep", arguments: argparse.Namespace, plan: "SweepPlan") -> in
     """Run the cells on this machine."""
     from .files import read_yaml
     from .recipe_commands import launch_config
-    from .sweep.running import Lanes, LocalRun
+    from .sweep.running import CellLanes, LocalRun
 
     processes = arguments.num_processes or 1
     if arguments.launch is not None and arguments.num_processes is None:
         processes = int(read_yaml(launch_config(arguments.launch)).get("num_processes", 1))
     _refuse_queued(found)
     states = _prepared(found, arguments)
-    lanes = Lanes.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
+    lanes = CellLanes.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
     print(f"Cells run {lanes}; their logs are {found.output_dir}/*/log.txt", flush=True)
     began, drawn = time.monotonic(), time.monotonic()
 

@@ -15,7 +15,7 @@ from datasets.formatting import Formatter
 from datasets.iterable_dataset import ExamplesIterable, _BaseExamplesIterable
 
 
-class IndexedRows(_BaseExamplesIterable):
+class IndexedExamplesIterable(_BaseExamplesIterable):
     """Rows of a stream whose state is the number of the next row, so that resuming takes constant time.
 
     The public ways are a builder's `_generate_tables` and `IterableDataset.from_generator`. On resuming they compute
@@ -73,13 +73,13 @@ class IndexedRows(_BaseExamplesIterable):
 
 
 class StreamedBuilder(datasets.ArrowBasedBuilder):
-    """A builder whose splits are streamed as [`IndexedRows`] rather than by its generator.
+    """A builder whose splits are streamed as [`IndexedExamplesIterable`] rather than by its generator.
 
-    It can be removed together with [`IndexedRows`].
+    It can be removed together with [`IndexedExamplesIterable`].
     """
 
     @abstractmethod
-    def examples(self, split: datasets.SplitGenerator) -> IndexedRows:
+    def examples(self, split: datasets.SplitGenerator) -> IndexedExamplesIterable:
         """The rows of a split."""
 
     def _get_examples_iterable_for_split(self, split_generator: datasets.SplitGenerator) -> Any:

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     first: int
 
 
-class Scores(NamedTuple):
+class ContinuationScores(NamedTuple):
     """The scores of `N` rows.
 
     Attributes:
@@ -61,7 +61,7 @@ def score_rows(
     batch_size: int,
     share: bool = True,
     progress: Callable[[int], Any] = lambda done: None,
-) -> Scores:
+) -> ContinuationScores:
     """Score rows, those of a group in one batch.
 
     Args:
@@ -75,7 +75,7 @@ def score_rows(
         progress (callable, *optional*): called with the number of groups that were just done.
 
     Returns:
-        [`Scores`] of all rows, group after group, on the CPU of every rank.
+        [`ContinuationScores`] of all rows, group after group, on the CPU of every rank.
 
     Raises:
         `InputError`: a token that the model does not have.
@@ -99,7 +99,7 @@ def score_rows(
     if accelerator is not None:
         # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
         found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
-    return Scores(found[0], found[1] == 1)
+    return ContinuationScores(found[0], found[1] == 1)
 
 
 def context_limit(model: "PreTrainedModel") -> int | None:

@@ -35,7 +35,7 @@ _NEVER = 1e-12  # probability of a word that the process cannot emit, but for ro
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSet:
     """All words of 1 to `L` symbols that a process can emit.
 
     Attributes:
@@ -81,7 +81,7 @@ class Fit:
     slope: Float[np.ndarray, "D K"]
 
 
-def all_words(process: Process, length: int) -> Words:
+def all_words(process: Process, length: int) -> WordSet:
     """All words of a process up to a length, with their probabilities and beliefs.
 
     Args:
@@ -116,17 +116,17 @@ def all_words(process: Process, length: int) -> Words:
     rows, columns = np.nonzero(new)
     weights = chances[rows, columns]
     beliefs = np.asarray(process.beliefs(tokens))[rows, columns + 1]
-    return Words(process, tokens, rows, columns + 1, weights / weights.sum(), beliefs)
+    return WordSet(process, tokens, rows, columns + 1, weights / weights.sum(), beliefs)
 
 
-def markov_states(words: Words, order: int) -> Float[np.ndarray, "P S"]:
+def markov_states(words: WordSet, order: int) -> Float[np.ndarray, "P S"]:
     """Beliefs over the states of the Markov approximation of order `k` of a stationary process.
 
     The states are the words of `k` symbols that the process can emit. After `k` symbols or more the state is certain;
     after fewer the belief is the distribution of the last `k` symbols given these.
 
     Args:
-        words ([`Words`]): the words, of `k` symbols or more.
+        words ([`WordSet`]): the words, of `k` symbols or more.
         order (`int`): `k`.
     """
     length = words.tokens.shape[1]
@@ -143,7 +143,7 @@ def markov_states(words: Words, order: int) -> Float[np.ndarray, "P S"]:
     return found / found.sum(1, keepdims=True)
 
 
-def best_of_order(words: Words, order: int) -> float:
+def best_of_order(words: WordSet, order: int) -> float:
     """The RMSE of the beliefs that only the last `k` symbols give; no function of these symbols has a lower one."""
     tokens = torch.from_numpy(words.tokens)
     found = Starts(words.process).markov_beliefs(tokens, order).numpy()[words.rows, words.lengths]
@@ -152,13 +152,13 @@ def best_of_order(words: Words, order: int) -> float:
 
 @torch.inference_mode()
 def hidden_states(
-    model: "PreTrainedModel", words: Words, bos_token_id: int, batch_size: int = 2048
+    model: "PreTrainedModel", words: WordSet, bos_token_id: int, batch_size: int = 2048
 ) -> tuple[list[Float[np.ndarray, "P D"]], Float[np.ndarray, "P E"]]:
     """The hidden states of a model after each word, for every layer, and its distribution of the next symbol.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model that reads a beginning token first.
-        words ([`Words`]): the words.
+        words ([`WordSet`]): the words.
         bos_token_id (`int`): the beginning token.
         batch_size (`int`, *optional*, defaults to 2048): rows in one forward pass.
 
@@ -182,7 +182,7 @@ def hidden_states(
     return [np.concatenate(parts) for parts in zip(*layers, strict=True)], np.concatenate(distributions)
 
 
-def excess(words: Words, distributions: Float[np.ndarray, "P E"]) -> float:
+def excess(words: WordSet, distributions: Float[np.ndarray, "P E"]) -> float:
     """The exact divergence of a model's predictions from the process after words of 1 to `L` symbols, in nats."""
     exact = np.where(words.next_token_probs > _NEVER, words.next_token_probs, 0.0)
     log_model = torch.from_numpy(distributions.astype(np.float64)).log()
@@ -190,7 +190,7 @@ def excess(words: Words, distributions: Float[np.ndarray, "P E"]) -> float:
 
 
 def fit_words(
-    words: Words,
+    words: WordSet,
     features: Float[np.ndarray, "P D"],
     targets: Float[np.ndarray, "P K"],
     *,
@@ -200,7 +200,7 @@ def fit_words(
     """Fit the affine map from hidden states to targets that is best over all words.
 
     Args:
-        words ([`Words`]): the words.
+        words ([`WordSet`]): the words.
         features (`np.ndarray` of shape `(P, D)`): hidden states after each word.
         targets (`np.ndarray` of shape `(P, K)`): beliefs after each word.
         folds (`int`, *optional*, defaults to 10): parts of the cross-validation.

@@ -12,7 +12,7 @@ from ..heartbeats import STOPPED
 from ..quantities import format_duration
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
 from .slurm_jobs import waiting_job
-from .watch import HISTORY_NAME, RunStatus, WatchSettings, read_status, status_rows, two_columns
+from .watch import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
 
 FINISHED, WAITING, STALLED = "finished", "waiting in the queue", "stalled"
 
@@ -58,7 +58,7 @@ class RunObserver:
     Args:
         path (path): folder of the run, or its `history.jsonl`.
         limits ([`~hmm_datasets.monitoring.diagnosis.Limits`], *optional*): when a phase has taken too long.
-        settings ([`~hmm_datasets.monitoring.watch.WatchSettings`], *optional*): what counts as a spike.
+        settings ([`~hmm_datasets.monitoring.watch.StatusSettings`], *optional*): what counts as a spike.
         job (`str`, *optional*): the job of the batch system; by default the one in the heartbeats.
 
     Raises:
@@ -69,7 +69,7 @@ class RunObserver:
         self,
         path: str | Path,
         limits: Limits | None = None,
-        settings: WatchSettings | None = None,
+        settings: StatusSettings | None = None,
         job: str | None = None,
     ):
         path = Path(path)

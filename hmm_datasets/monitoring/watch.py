@@ -24,7 +24,7 @@ HISTORY_NAME = "history.jsonl"
 
 
 @dataclass(frozen=True)
-class WatchSettings:
+class StatusSettings:
     """When to call a run stalled, and a loss a spike.
 
     Args:
@@ -95,12 +95,14 @@ class RunStatus:
         return not self.stalled and not self.not_finite
 
 
-def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, now: float | None = None) -> RunStatus:
+def read_status(
+    path: str | os.PathLike, settings: StatusSettings | None = None, now: float | None = None
+) -> RunStatus:
     """Read the status of a run.
 
     Args:
         path (path): `history.jsonl`, or the folder of the run.
-        settings ([`WatchSettings`], *optional*): what counts as stalled and as a spike.
+        settings ([`StatusSettings`], *optional*): what counts as stalled and as a spike.
         now (`float`, *optional*): the current Unix time; by default that of the clock.
 
     Returns:
@@ -114,15 +116,15 @@ def read_status(path: str | os.PathLike, settings: WatchSettings | None = None, 
     rows = [row for row in read_log(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
-    return summarize(rows, settings or WatchSettings(), time.time() if now is None else now)
+    return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)
 
 
-def summarize(rows: list[dict[str, Any]], settings: WatchSettings, now: float) -> RunStatus:
+def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) -> RunStatus:
     """The status of a run from its rows, which have `step`, `time` and maybe `loss`, `tokens`, `max_steps`, `host`.
 
     ```python
     >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
-    >>> status = summarize(rows, WatchSettings(), now=55.0)
+    >>> status = summarize(rows, StatusSettings(), now=55.0)
     >>> status.steps_per_second, status.seconds_left, status.stalled
     (0.1, 40.0, False)
 
@@ -216,7 +218,7 @@ def _progress(
     return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
 
 
-def _spikes(losses: list[tuple[int, float, str | None]], settings: WatchSettings) -> Iterator[tuple]:
+def _spikes(losses: list[tuple[int, float, str | None]], settings: StatusSettings) -> Iterator[tuple]:
     detector = SpikeDetector(settings.spike_deviations, settings.window)
     return (row for row in losses if detector.add(row[1]) is not None)
 

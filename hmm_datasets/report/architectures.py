@@ -21,7 +21,7 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class Panel:
+class ArchitecturePanel:
     """One panel of a figure.
 
     Args:
@@ -45,7 +45,7 @@ class Panel:
     levels: Mapping[str, float] | None = None
 
 
-def draw_panels(panels: Sequence[Panel], path: str | os.PathLike) -> None:
+def draw_panels(panels: Sequence[ArchitecturePanel], path: str | os.PathLike) -> None:
     """Draw panels side by side: means over seeds, and bands from the smallest to the largest."""
     with rc_context(PAPER):
         figure = Figure(figsize=(2.5 * len(panels), 2.3), layout="constrained")

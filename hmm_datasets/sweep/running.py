@@ -26,7 +26,7 @@ _PATIENCE = 300.0  # seconds for cells to save and stop
 
 
 @dataclass(frozen=True)
-class Lanes:
+class CellLanes:
     """How cells share a machine.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lanes:
     @classmethod
     def of_this_machine(
         cls, num_gpus: int, *, jobs: int | None = None, processes: int = 1, cells: int = 1 << 20
-    ) -> "Lanes":
+    ) -> "CellLanes":
         """By default as many of the cells as there are GPUs for, or cores for if there is no GPU."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = list(map(str, range(num_gpus))) if visible is None else visible.split(",")[:num_gpus]
@@ -80,7 +80,7 @@ class LocalRun:
     Args:
         cells (sequence of [`~hmm_datasets.sweep.sweep_file.Cell`]): all cells of the sweep.
         states (`dict`): their states by name, which are kept up to date.
-        lanes ([`Lanes`]): how they share the machine.
+        lanes ([`CellLanes`]): how they share the machine.
         retries (`int`): how often a failed cell is started again, after all others.
         write (callable): writes the tables; called when a cell has ended.
     """
@@ -89,7 +89,7 @@ class LocalRun:
         self,
         cells: Sequence[Cell],
         states: dict[str, CellState],
-        lanes: Lanes,
+        lanes: CellLanes,
         retries: int,
         write: Callable[[], None],
     ):

@@ -225,7 +225,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
     """Accuracy of recall by width, and the excess on automata by token."""
     import numpy as np
 
-    from hmm_datasets.report.architectures import Panel
+    from hmm_datasets.report.architectures import ArchitecturePanel
 
     def curves(task: str, values) -> dict[str, np.ndarray]:
         of = {
@@ -244,7 +244,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
             "log_x": True,
             "levels": {"guess a value of the row": 1 / settings.num_pairs},
         }
-        panels.append(Panel(title, settings.recall_widths, by_width, **axes))
+        panels.append(ArchitecturePanel(title, settings.recall_widths, by_width, **axes))
     if "automata" in settings.tasks:
         widest = max(settings.automata_widths)
         smooth = np.ones(8) / 8
@@ -256,7 +256,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         by_token = curves("automata", excess)
         x = np.arange(settings.automata_length - 7) + 4.5
         labels = {"x_label": "token (means of 8)", "y_label": "excess over the oracle\n(nats per token)"}
-        panels.append(Panel(f"random automata, width {widest}", x, by_token, **labels))
+        panels.append(ArchitecturePanel(f"random automata, width {widest}", x, by_token, **labels))
     return panels
 
 

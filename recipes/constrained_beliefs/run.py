@@ -181,7 +181,7 @@ def weights_by_distance(model: Any, words: Any, attention: Any, slope: Any) -> A
 
     Args:
         model: a Llama of one layer.
-        words ([`~hmm_datasets.evaluation.word_probe.Words`]): the words.
+        words ([`~hmm_datasets.evaluation.word_probe.WordSet`]): the words.
         attention (`np.ndarray` of shape `(N, heads, 1 + L)`): the attention of the last symbol.
         slope (`np.ndarray` of shape `(D, W)`): linear part of the map from the residual stream to beliefs.
 
@@ -211,7 +211,7 @@ def additive_weights(words: Any, slope: Any) -> Any:
     """The weight of a symbol in a sum over symbols, by its distance, in units of `b(z) - pi` as for a model.
 
     Args:
-        words ([`~hmm_datasets.evaluation.word_probe.Words`]): the words.
+        words ([`~hmm_datasets.evaluation.word_probe.WordSet`]): the words.
         slope (`np.ndarray` of shape `(L E, W)`): linear part of a map from [`additive_features`].
     """
     import numpy as np

@@ -218,7 +218,7 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
     """Draw `entropy_errors.png` and write the result."""
     import numpy as np
 
-    from hmm_datasets.report.architectures import Panel, draw_panels
+    from hmm_datasets.report.architectures import ArchitecturePanel, draw_panels
     from hmm_datasets.report.published import Paper, write_result
 
     panels, tokens = [], 0
@@ -233,7 +233,7 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
             for name in settings.architectures
         }
         panels.append(
-            Panel(
+            ArchitecturePanel(
                 f"bijection, {trained} pairs trained" if task == "bijection" else "HMM given in the prompt",
                 np.arange(1, length + 1),
                 curves,

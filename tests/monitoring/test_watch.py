@@ -6,7 +6,7 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.monitoring.watch import (
-    WatchSettings,
+    StatusSettings,
     format_status,
     read_status,
     summarize,
@@ -21,7 +21,7 @@ def rows_of(count: int, interval: float = 10.0, **more) -> list[dict]:
 
 
 def status_of(rows, now=None, **settings):
-    return summarize(rows, WatchSettings(**settings), rows[-1]["time"] if now is None else now)
+    return summarize(rows, StatusSettings(**settings), rows[-1]["time"] if now is None else now)
 
 
 def test_the_status_of_a_healthy_run_is_that_of_its_last_row():
@@ -152,18 +152,18 @@ def test_bad_input_gives_an_error_of_one_line(tmp_path):
     with pytest.raises(InputError, match="no row with step and time yet"):
         read_status(tmp_path)
     with pytest.raises(InputError, match="stall_intervals is 0"):
-        WatchSettings(stall_intervals=0)
+        StatusSettings(stall_intervals=0)
     with pytest.raises(InputError, match="spike_deviations is nan"):
-        WatchSettings(spike_deviations=math.nan)
+        StatusSettings(spike_deviations=math.nan)
     with pytest.raises(InputError, match="window is 2; expected 5 rows or more"):
-        WatchSettings(window=2)
+        StatusSettings(window=2)
 
 
 def test_the_time_left_with_a_growing_batch_is_computed_from_rows():
     """Computed from steps it would be 7 steps of 15 s."""
     told = [(1, 10.0, 0.05), (2, 20.0, 0.1), (3, 40.0, 0.2), (4, 60.0, 0.3)]
     rows = [{"step": s, "time": t, "fraction": f, "max_steps": 11, "skipped_steps": s // 2} for s, t, f in told]
-    status = summarize(rows, WatchSettings(), now=61.0)
+    status = summarize(rows, StatusSettings(), now=61.0)
     assert status.fraction == 0.3
     assert status.seconds_left == pytest.approx(140.0)
     assert status.skipped_steps == 2

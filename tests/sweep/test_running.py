@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hmm_datasets.sweep.cell_folder import CellState, failure, last_line
-from hmm_datasets.sweep.running import Lanes
+from hmm_datasets.sweep.running import CellLanes
 
 
 def wait_for(condition, seconds=60.0):
@@ -116,19 +116,19 @@ def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    lanes = Lanes.of_this_machine(4)
+    lanes = CellLanes.of_this_machine(4)
     assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "2", "3"]
     assert lanes.environment(0)["OMP_NUM_THREADS"] == "4"
-    lanes = Lanes.of_this_machine(4, processes=2)
+    lanes = CellLanes.of_this_machine(4, processes=2)
     assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0,1", "2,3"]
-    lanes = Lanes.of_this_machine(2, jobs=4)
+    lanes = CellLanes.of_this_machine(2, jobs=4)
     assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert Lanes.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
-    assert Lanes.of_this_machine(0, cells=12).jobs == 12
-    assert Lanes.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
+    assert CellLanes.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert CellLanes.of_this_machine(0, cells=12).jobs == 12
+    assert CellLanes.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert Lanes.of_this_machine(0).jobs == 4
+    assert CellLanes.of_this_machine(0).jobs == 4
 
 
 def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
 
-from ...compat.datasets import IndexedRows, StreamedBuilder
+from ...compat.datasets import IndexedExamplesIterable, StreamedBuilder
 from ..formatters import register_formatters
 from ..sequence_columns import TOKEN_COLUMNS
 from ..windows import IGNORED
@@ -32,7 +32,7 @@ _STREAMED_TABLE = 1 << 10  # rows in an Arrow table of a stream, and the maximum
 _PREPARED = 1 << 16  # rows in an Arrow table of a prepared data set
 
 
-class IndexedExamples(IndexedRows):
+class IndexedExamples(IndexedExamplesIterable):
     """The `count` rows `first, first + step, ...` of a source that is read by index.
 
     Args:

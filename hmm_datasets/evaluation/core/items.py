@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...progress_bars import progress_bar
 from ..scoring import (
+    ContinuationScores,
     Row,
-    Scores,
     beginning_token,
     common_prefix,
     context_limit,
@@ -176,7 +176,7 @@ class _Encoder:
         return Row(prompt[lost:], max(1, first - lost))
 
 
-def _items(of: Questions, numbers: Iterable[int], options: list, scores: Scores) -> list[dict[str, Any]]:
+def _items(of: Questions, numbers: Iterable[int], options: list, scores: ContinuationScores) -> list[dict[str, Any]]:
     """The result of each item; the scores are in the order of the options."""
     nats, greedy = iter(scores.nats.tolist()), iter(scores.greedy.tolist())
     found = []
