@@ -18,7 +18,16 @@ ONE_COLUMN = (
     ", since tokens of shape (N, 1) are N sequences of one symbol here; put sequences that follow each other in one "
     "column, as hmmlearn has them, into the rows of a padded (B, T) array"
 )
+_MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
+
+
+def check_dense(states: int) -> None:
+    """Refuse to make a dense HMM of a process that does without its tables, if they would fill the memory."""
+    if states > _MAX_DENSE:
+        raise InputError(
+            f"a dense HMM of {states:,} states; expected at most {_MAX_DENSE:,}, or SemiMarkov or FactorialHMM"
+        )
 
 
 def as_tables(

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
-from .checks import array, distribution
+from .checks import array, check_dense, distribution
 from .factored_laws import kronecker_product
 from .given_arrays import as_given, over_rows, token_array
 from .model import HMM
@@ -170,13 +170,6 @@ class FactorialHMM(Process):
         """The filtering distribution over joint states, before each token."""
         return as_given(tokens, self._filtered(token_array(tokens, self.num_symbols))[0])
 
-    def chain_beliefs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 H"]]:
-        """The marginal distribution over the states of each chain, before each token."""
-        joint, _ = self._filtered(token_array(tokens, self.num_symbols))
-        table = joint.reshape(*joint.shape[:2], *self.sizes)
-        axes = range(2, table.ndim)
-        return [table.sum(axis=tuple(other for other in axes if other != k)) for k in axes]
-
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
         found, _ = self._filtered(token_array(tokens, self.num_symbols))
@@ -189,7 +182,12 @@ class FactorialHMM(Process):
             return as_given(tokens, np.log(scales).sum(axis=1))
 
     def to_hmm(self) -> HMM:
-        """The same process as an HMM with dense tables over the joint states."""
+        """The same process as an HMM with dense tables over the joint states (Ghahramani and Jordan 1997).
+
+        Raises:
+            `InputError`: there are more than 8,192 joint states.
+        """
+        check_dense(self.num_states)
         emission = self.emission.reshape(self.num_states, -1)
         return HMM(start=self.start, transition=kronecker_product(self.transitions), emission=emission)
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
-from .checks import distribution
+from .checks import check_dense, distribution
 from .given_arrays import as_given, over_rows, token_array
 from .model import HMM
 from .process import Process
@@ -165,7 +165,12 @@ class SemiMarkov(Process):
             return as_given(tokens, np.log(scales).sum(axis=1))
 
     def to_hmm(self) -> HMM:
-        """The same process as an HMM with `H D` states, in the order of the beliefs, and dense tables."""
+        """The same process as an HMM with `H D` states, in the order of the beliefs, and dense tables (Yu 2010).
+
+        Raises:
+            `InputError`: there are more than 8,192 states.
+        """
+        check_dense(self.max_states)
         states, longest = self.duration.shape
         transition = np.zeros((states, longest, states, longest))
         transition[:, 0] = self.transition[:, :, None] * self.duration

@@ -1,7 +1,7 @@
 """Results of papers, repeated: what was published beside what was measured, and why they differ.
 
 A recipe that repeats a result calls [`write_result`] at its end. It writes `result.json` and `result.md`, and prints
-the table; [`results_table`] lists the results of several recipes.
+the table.
 """
 
 import os
@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from ..files import atomic_file, read_json, write_json
+from ..files import atomic_file, write_json
 from ..quantities import format_duration
 from .tables import Table
 
@@ -105,24 +104,6 @@ def write_result(
         )
     print(f"\n{paper.title} (arXiv {paper.arxiv}, {paper.figures})\n{table.text()}\n{_cost(content)}")
     return folder / RESULT_NAME
-
-
-def results_table(folders: Sequence[str | os.PathLike]) -> Table:
-    """One line for each finding of several experiments, with what each experiment cost.
-
-    Raises:
-        `InputError`: a folder has no `result.json`.
-    """
-    rows = []
-    for folder in folders:
-        path = Path(folder) / RESULT_NAME
-        if not path.is_file():
-            raise InputError(f"{folder}: has no {RESULT_NAME}; run the experiment first")
-        content = read_json(path)
-        for number, one in enumerate(content["findings"]):
-            paper = f"{content['paper']['title']} ({content['paper']['arxiv']})" if number == 0 else ""
-            rows.append([paper, *_cells(one)[:3], _cost(content) if number == 0 else ""])
-    return Table("", ["paper", "quantity", "here", "published", "cost"], rows)
 
 
 def hardware() -> str:

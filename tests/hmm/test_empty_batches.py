@@ -45,7 +45,7 @@ KINDS = EXAMPLES | {
 }
 
 WIDTHS = {"next_token_probs": "num_symbols", "oracle_next_token_probs": "num_symbols", "beliefs": "belief_width"}
-OTHERS = ("posteriors", "viterbi", "expected_counts", "component_posteriors", "joint_beliefs", "chain_beliefs",
+OTHERS = ("posteriors", "viterbi", "expected_counts", "component_posteriors", "joint_beliefs",
           "factor_tokens", "factor_next_token_probs", "reward")  # fmt: skip
 
 

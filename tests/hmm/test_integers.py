@@ -32,7 +32,6 @@ from hmm_datasets.hmm.grammar import PCFG, random_hierarchical, random_hierarchy
 from hmm_datasets.hmm.integers import integer, integer_range
 from hmm_datasets.hmm.markov import random_markov_chain
 from hmm_datasets.hmm.process_mixture import ProcessMixture
-from hmm_datasets.hmm.sampling.lengths import RandomLengths
 from hmm_datasets.hmm.tasks import Bijection
 
 measure = load("nonergodic", "measure")
@@ -69,7 +68,6 @@ REFUSED = {
     "num_states is 1.5": lambda: processes.random(1.5, 2),
     "seed is 0.5": lambda: processes.random(2, 2, seed=0.5),
     "num_symbols is 2.5": lambda: processes.left_right(2, 2.5),
-    "min_length is 1.5": lambda: RandomLengths(1.5, 4),
     "parents[1] is 0.5": lambda: FactoredProcess([MESS3, MESS3], (None, 0.5)),
     "max_states is 2.5": lambda: mixed_states(MESS3, 2, max_states=2.5),
     "max_states is 9.5": lambda: COINS.joint_beliefs([[0]], max_states=9.5),

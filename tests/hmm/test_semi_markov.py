@@ -4,7 +4,6 @@ from composed_examples import random_rows
 
 from hmm_datasets import HMM
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.constructions import semi_markov
 from hmm_datasets.hmm.semi_markov import SemiMarkov
 
 STATES, LONGEST = 4, 6
@@ -17,7 +16,7 @@ DURATION, EMISSION = random_rows(STATES, LONGEST, seed=2), random_rows(STATES, 3
 def test_the_structured_filter_agrees_with_the_dense_hmm(start):
     model, dense = (
         SemiMarkov(DURATION, TRANSITION, EMISSION, start),
-        semi_markov(DURATION, TRANSITION, EMISSION, start),
+        SemiMarkov(DURATION, TRANSITION, EMISSION, start).to_hmm(),
     )
     assert dense.num_states == 24
     tokens = model.sample(20, 40, seed=5)
@@ -58,7 +57,7 @@ def test_geometric_durations_make_the_usual_hmm():
         (lambda: SemiMarkov(DURATION, random_rows(4, 4, seed=1), EMISSION), r"transition\[0, 0\] is .* expected 0"),
         (lambda: SemiMarkov(DURATION[:3], TRANSITION, EMISSION), "with the same H"),
         (lambda: SemiMarkov(DURATION * 2, TRANSITION, EMISSION), r"duration\[0\] sums to 2"),
-        (lambda: semi_markov(np.full((2, 5000), 1 / 5000), 1 - np.eye(2), np.eye(2)), "10,000 states"),
+        (lambda: SemiMarkov(np.full((2, 5000), 1 / 5000), 1 - np.eye(2), np.eye(2)).to_hmm(), "10,000 states"),
         (lambda: SemiMarkov(DURATION, TRANSITION, EMISSION, [1.0]), r"expected \(4,\) or \(4, 6\)"),
     ],
 )

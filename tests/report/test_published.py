@@ -2,10 +2,7 @@
 
 import json
 
-import pytest
-
-from hmm_datasets.errors import InputError
-from hmm_datasets.report.published import Finding, Paper, results_table, write_result
+from hmm_datasets.report.published import Finding, Paper, write_result
 
 PAPER = Paper("On coins", "2001.00001", "figure 1")
 FINDINGS = (
@@ -25,12 +22,3 @@ def test_a_result_is_printed_and_kept_with_the_published_number_beside_ours(tmp_
     text = (tmp_path / "result.md").read_text()
     assert "| R2 of the probe | 0.991 | - |" in text
     assert "![a](a.png)" in text
-
-
-def test_results_are_listed_with_their_cost_once_per_experiment(tmp_path):
-    write_result(tmp_path / "one", PAPER, FINDINGS, protocol="", tokens=1000, seconds=61)
-    table = results_table([tmp_path / "one"])
-    assert [row[0] for row in table.rows] == ["On coins (2001.00001)", ""]
-    assert table.rows[0][-1].startswith("1,000 tokens, 1.0 min")
-    with pytest.raises(InputError, match="run the experiment first"):
-        results_table([tmp_path / "two"])
