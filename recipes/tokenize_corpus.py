@@ -43,7 +43,10 @@ class TokenizeSettings:
     )
     tokenizer: str | None = field(
         default=None,
-        metadata={"help": "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one."},
+        metadata={
+            "help": "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one; or a file "
+            "of tiktoken (NAME.tiktoken), or GPT-2's vocab.json with merges.txt beside it."
+        },
     )
     tokenizer_splits: list[str] = field(
         default_factory=lambda: ["train"],
@@ -55,7 +58,10 @@ class TokenizeSettings:
     vocab_size: int = field(
         default=4096, metadata={"help": "Vocabulary size of a new BPE tokenizer, special tokens included."}
     )
-    split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
+    split_pattern: str = field(
+        default="gpt4",
+        metadata={"help": "gpt2, gpt4, or a regular expression: of a new tokenizer, or of tiktoken's file."},
+    )
     test_fraction: float = field(default=0.1, metadata={"help": "Share of the documents that is held out."})
     max_documents: int | None = field(
         default=None, metadata={"help": "Maximum number of rows to read per corpus, train and test together."}
@@ -114,6 +120,7 @@ def main(settings: TokenizeSettings) -> None:
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
     from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
     from hmm_datasets.text.tokenizers.chat_template import check_chat_template, check_messages, load_tokenizer
+    from hmm_datasets.text.tokenizers.tokenizer_import import import_file
     from hmm_datasets.training.record import write_record
 
     output = Path(settings.output_dir)
@@ -128,7 +135,7 @@ def main(settings: TokenizeSettings) -> None:
 
     tokenizer_folder = output / "tokenizer"
     given = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
-    tokenizer = None if given is None else load_tokenizer(given)
+    tokenizer = None if given is None else import_file(given, settings.split_pattern) or load_tokenizer(given)
     if settings.corpus is not None:
         check_splits(settings.corpus, kind="text", **chosen)
     if settings.conversations and tokenizer is not None:

@@ -1,5 +1,6 @@
 """What the tokenizing recipes read, and what they check before the work; called in this process."""
 
+import base64
 import importlib
 import json
 from pathlib import Path
@@ -269,3 +270,37 @@ def test_text_alone_goes_through_datatrove_and_conversations_are_refused_before_
     told = message(cluster.main, settings)
     assert told.startswith("instructions-sample: contains conversations (messages), expected text")
     assert not (tmp_path / "a").exists()
+
+
+def tiktoken_file(folder, ranks):
+    path = folder / "small.tiktoken"
+    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
+    return path
+
+
+def gpt2_file(folder, ranks):
+    from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters
+
+    written = {"".join(byte_characters()[byte] for byte in token): rank for token, rank in ranks.items()}
+    pairs = [f"{token[:-1]} {token[-1]}" for token in written if len(token) > 1]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
+    (folder / "vocab.json").write_text(json.dumps(written))
+    return folder / "vocab.json"
+
+
+@pytest.mark.parametrize("write", [tiktoken_file, gpt2_file])
+def test_the_files_of_tiktoken_and_of_gpt2_are_tokenizers_too(tokenize, stories, tmp_path, write):
+    import tiktoken
+
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b" h": 256, b" ha": 257, b"St": 258}
+    path = write(tmp_path, ranks)
+    tokenize(tmp_path / "a", stories, max_documents=50, tokenizer=str(path), split_pattern="gpt2")
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    reference = tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    stream = TokenStream(tmp_path / "a" / "text" / "train")
+    train = [text for text in STORIES[:50] if not held_out(text, 0.1)]
+    assert [stream.document(n)[:-1].tolist() for n in range(stream.num_documents)] == reference.encode_batch(train)
+    path.unlink()
+    told = message(tokenize, tmp_path / "b", stories, tokenizer=str(path))
+    assert str(path) in told
+    assert "cannot be read" in told or "no such file" in told

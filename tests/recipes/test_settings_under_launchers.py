@@ -100,6 +100,7 @@ def test_a_pair_that_its_launcher_would_refuse_is_refused_by_plan_in_the_same_wo
             assert str(caught.value) == said
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 def test_the_settings_of_the_demo_are_refused_under_zero_before_any_work(program):
     result = program.launch("zero3", "recipes/pretrain.py", "--config", "recipes/demo/pretrain_hmm.yaml")

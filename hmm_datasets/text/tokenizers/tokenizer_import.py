@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+def import_file(name: str | os.PathLike, split_pattern: str) -> "PreTrainedTokenizerFast | None":
+    """The tokenizer of a file: of tiktoken if its name ends in `.tiktoken`, of GPT-2 if it is `vocab.json`.
+
+    Args:
+        name (`str` or `os.PathLike`): a file, or another name of a tokenizer, for which None is returned.
+        split_pattern (`str`): that of [`import_tiktoken`]; GPT-2's own belongs to its `vocab.json`.
+    """
+    path = Path(name)
+    if path.suffix == ".tiktoken":
+        return import_tiktoken(path, split_pattern)
+    return import_gpt2(path, path.with_name("merges.txt")) if path.name == "vocab.json" else None
+
+
 def import_gpt2(
     vocab_path: str | os.PathLike,
     merges_path: str | os.PathLike,
