@@ -24,6 +24,9 @@ from hmm_datasets.heartbeats import read_heartbeats
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.monitoring.run_state import RunObserver
 from hmm_datasets.monitoring.supervisors import Presence
+from hmm_datasets.sweep.cell_folder import prepare
+from hmm_datasets.sweep.results import collect
+from hmm_datasets.sweep.sweep_file import read_sweep
 from hmm_datasets.text.stream import tokenize_corpus
 
 ARCHIVES = sorted(Path(write.__file__).parent.glob("*.tar.xz"))
@@ -148,15 +151,17 @@ def test_checkpoints_of_two_processes_are_continued_by_one(name, old, expected, 
     assert write.losses(Path("converted", name)) == pytest.approx(expected["sharded"][name], abs=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.launch
-def test_a_checkpoint_of_two_processes_is_continued_by_two(old, expected, launch, monkeypatch):
+@pytest.mark.parametrize("name", write.SHARDED)
+def test_checkpoints_of_two_processes_are_continued_by_two(name, old, expected, launch, monkeypatch):
     monkeypatch.chdir(old)
-    settings = {**write.ON_HMM, "per_device_train_batch_size": 2}
-    words = write.words_of("pretrain", settings, "sharded/zero1")
-    result = launch("hmm_datasets.cli", *words, "--launch", "zero1")
+    shutil.copytree(f"sharded/{name}", f"two/{name}")
+    words = write.words_of("pretrain", {**write.ON_HMM, "per_device_train_batch_size": 2}, f"two/{name}")
+    result = launch("hmm_datasets.cli", *words, "--launch", name, timeout=300)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert json.loads(Path("sharded/zero1/summary.json").read_text())["resumed_from"] == "checkpoint-4"
-    assert write.losses(Path("sharded/zero1")) == pytest.approx(expected["sharded"]["zero1"], abs=2e-5)
+    assert json.loads(Path("two", name, "summary.json").read_text())["resumed_from"] == "checkpoint-4"
+    assert write.losses(Path("two", name)) == pytest.approx(expected["sharded"][name], abs=2e-5)
 
 
 def test_a_run_that_went_back_is_continued_without_the_rows_that_it_left_out(old, expected, monkeypatch):
@@ -230,14 +235,13 @@ def test_heartbeats_a_lock_and_a_supervisor_are_read(old, expected, monkeypatch)
         assert json.loads((live / ".lock").read_bytes())["host"] != expected["live"]["host"]
 
 
-def test_the_cells_of_a_sweep_are_finished_and_tabled(old, expected, monkeypatch, capsys):
+def test_the_cells_of_a_sweep_are_finished_and_have_their_results(old, expected, monkeypatch):
     monkeypatch.chdir(old)
-    assert main(["sweep", "sweep.yaml"]) == 0
-    assert "2 of 2 cells are finished" in capsys.readouterr().out
-    cells = json.loads(Path("sweep/sweep.json").read_text())["cells"]
-    assert [cell["attempts"] for cell in cells] == [1, 1]
-    for cell in cells:
+    sweep = read_sweep("sweep.yaml")
+    states = prepare(sweep)
+    assert [(state.state, state.attempts) for state in states.values()] == [("finished", 1)] * 2
+    for cell in collect(sweep)["cells"]:
         then = expected["sweep"][cell["name"]]
-        assert cell["values"]["test_log_likelihood"] == then["test_log_likelihood"]
+        assert cell["values"] == {"test_log_likelihood": then["test_log_likelihood"]}
     job = pickle.loads(Path("cell.pkl").read_bytes())
     assert (type(job).__name__, str(job.folder), job.retries) == ("CellJob", "sweep/seed=0", 1)
