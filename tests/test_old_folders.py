@@ -132,6 +132,13 @@ def test_fits_are_continued_as_if_they_had_not_been_interrupted(old, expected):
         assert "epoch-6" not in before
 
 
+def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, monkeypatch, capsys):
+    monkeypatch.chdir(old)
+    assert main(["verify", "."]) == 0
+    assert main(["replay", "runs/muon", "--step", "3"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(": the same")
+
+
 @pytest.mark.parametrize("name", write.RUNS)
 def test_stopped_runs_are_continued_as_if_they_had_not_been_interrupted(name, old, expected, monkeypatch):
     monkeypatch.chdir(old)
