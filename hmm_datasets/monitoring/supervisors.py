@@ -95,7 +95,8 @@ class Presence:
             try:
                 content = json.loads(path.read_bytes())
                 beat, runs, number = content["beat"], content["runs"], content["start"]
-                if content["machine"] == machine_id() and start_time(content["process"]) != content["started"]:
+                here = content.get("machine") == machine_id()  # files of earlier versions have no machine
+                if here and start_time(content["process"]) != content["started"]:
                     path.unlink()
                     continue
             except (OSError, ValueError, KeyError, TypeError):
