@@ -112,10 +112,11 @@ def test_tokenizers_streams_and_words_load(old, expected):
     assert write.described_words(text / "words") == then["words"]
 
 
-def test_an_unfinished_stream_is_continued(old, expected):
+def test_an_unfinished_stream_is_continued(old, expected, tmp_path):
     from transformers import AutoTokenizer
 
-    folder = old / "text" / "later"
+    folder = tmp_path / "later"
+    shutil.copytree(old / "text" / "later.unfinished", tmp_path / "later.unfinished")
     read = []
     documents = lambda first: read.append(first) or iter(write.SENTENCES[first:])  # noqa: E731
     tokenizer = AutoTokenizer.from_pretrained(old / "text" / "tokenizers" / "characters")
@@ -132,8 +133,9 @@ def test_fits_are_continued_as_if_they_had_not_been_interrupted(old, expected):
         assert "epoch-6" not in before
 
 
-def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, monkeypatch, capsys):
-    monkeypatch.chdir(old)
+def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, tmp_path, monkeypatch, capsys):
+    shutil.copytree(old, tmp_path / "finished", ignore=shutil.ignore_patterns("*.unfinished"))
+    monkeypatch.chdir(tmp_path / "finished")
     assert main(["verify", "."]) == 0
     assert main(["replay", "runs/muon", "--step", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(": the same")
