@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from experiments import imports_of
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
@@ -144,7 +145,8 @@ def began(found: dict, settings, monkeypatch) -> list:
 def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeypatch):
     if name == "belief_geometry":
         given = {"model": str(shipped("recipes/belief_geometry/llama.json"))}
-    assert began(*settings_of(name, **given), monkeypatch)
+    with imports_of(name):
+        assert began(*settings_of(name, **given), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["demo", "chat_ladder"])

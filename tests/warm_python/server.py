@@ -54,9 +54,9 @@ def import_all() -> None:
     gc.freeze()
 
 
-def write_client(folder: Path) -> Path:
-    """An executable that asks this server for a process."""
-    environment = {name: value for name, value in os.environ.items() if name.startswith(READ_BY_IMPORTS)}
+def write_client(folder: Path, environment: dict[str, str]) -> Path:
+    """An executable that asks this server for a process, if it has the environment that libraries were imported in."""
+    environment = {name: value for name, value in environment.items() if name.startswith(READ_BY_IMPORTS)}
     (folder / "server.json").write_text(json.dumps([sys.executable, READ_BY_IMPORTS, environment]))
     client = folder / "python"
     client.write_text(f"#!{sys.executable} -IS\n{Path(__file__).with_name('client.py').read_text()}")
@@ -148,8 +148,9 @@ def run() -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    before = dict(os.environ)  # some libraries set variables
     import_all()
-    executable = write_client(folder)
+    executable = write_client(folder, before)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
     listening.listen(16)
