@@ -189,4 +189,4 @@ def test_every_setting_trains_under_a_launcher_in_every_way_that_it_may(
         found = [row["loss"] for row in read_jsonl(tmp_path / str(number) / "history.jsonl") if "loss" in row]
         print(f"{name} under {config} {' '.join(flags)}: losses {found}")
         assert len(found) == 3
-        assert found == pytest.approx(LOSSES.setdefault((name, *flags), found), abs=2e-3)
+        assert found == pytest.approx(LOSSES.setdefault((name, *flags), found), rel=1e-3)
