@@ -13,6 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hmm_datasets"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
 RECORD = Path(__file__).with_name("house.json")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RUN = 6
@@ -100,35 +104,43 @@ def duplicate_runs(trees: dict[Path, ast.Module], sources: dict[Path, str]) -> i
     return found
 
 
+def imports_of(path: Path, *, for_types: bool = False) -> set[str]:
+    """The modules of the package that a file imports, in functions too; those for a type checker alone if asked."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    apart = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or (id(node) in apart and not for_types):
+            continue
+        folder = path.parents[node.level - 1].relative_to(ROOT).parts if node.level else ()
+        origin = ".".join([*folder, *filter(None, [node.module])])
+        for name in (f"{origin}.{alias.name}" for alias in node.names):
+            found |= {name} if name in MODULES else {origin} & MODULES.keys()
+    return found
+
+
 def modules_of_one_experiment() -> set[str]:
     """Modules that nothing imports but one experiment, and what it imports for that alone."""
     users = defaultdict(set, {"hmm_datasets.cli": {"pyproject.toml"}})
-    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "recipes").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]:
-        inside = path.is_relative_to(PACKAGE)
-        user = module_name(path) if inside else f"recipes/{path.parent.name}"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                origin = node.module or ""
-                if node.level:
-                    package = user if path.name == "__init__.py" else user.rpartition(".")[0]
-                    parts = package.split(".")
-                    origin = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
-                for name in (origin, *(f"{origin}.{alias.name}" for alias in node.names)):
-                    users[name].add(user)
+    for name, path in MODULES.items():
+        for imported in imports_of(path, for_types=True):  # such as the public names, which are loaded when used
+            users[imported].add(name)
+    for path in [*(ROOT / "recipes").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]:
+        for imported in imports_of(path):
+            users[imported].add(f"recipes/{path.parent.name}")
     shown = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
-    modules = {module_name(path) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
     only: dict[str, str] = {}
     for _ in range(4):  # a module of an experiment's module is the experiment's too
-        for module in modules - only.keys():
+        for module in MODULES.keys() - only.keys():
             by = {only.get(user, user) for user in users[module]}
             if len(by) == 1 and (one := next(iter(by))).startswith("recipes/") and one != "recipes/recipes":
                 only[module] = one
     return {module for module in only if f"::: {module}" not in shown}
-
-
-def module_name(path: Path) -> str:
-    """The dotted name of a file of the package."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def main() -> None:

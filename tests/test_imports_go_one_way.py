@@ -1,44 +1,15 @@
 """Imports between the modules of the package go one way; imports inside functions count too."""
 
-import ast
 import re
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "hmm_datasets"
-MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in PACKAGE.rglob("*.py")
-}
+from house import MODULES, PACKAGE, imports_of
+
 PICTURE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FACADE = {f"hmm_datasets.hmm.{name}" for name in ("model", "process", "conversions", "convert", "analysis.entropy")}
 """`HMM` and `Process` offer as methods what these modules, which need it, compute."""
 
 
-def imports_of(module: str) -> set[str]:
-    """The modules of the package that a module imports, but for a type checker alone."""
-    path = MODULES[module]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    apart = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    found = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or id(node) in apart:
-            continue
-        parts = package.split(".")
-        origin = node.module or ""
-        if node.level:
-            origin = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
-        for name in (f"{origin}.{alias.name}" for alias in node.names):
-            found |= {name} if name in MODULES else {origin} & MODULES.keys()
-    return found - {module}
-
-
-IMPORTS = {module: imports_of(module) for module in MODULES}
+IMPORTS = {module: imports_of(path) - {module} for module, path in MODULES.items()}
 
 
 def reached_from(module: str) -> set[str]:

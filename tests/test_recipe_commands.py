@@ -46,10 +46,13 @@ def tokens(tmp_path, monkeypatch) -> Path:
 
 
 def test_every_recipe_is_a_command_and_every_command_a_recipe():
-    """Beside the `run.py` of an experiment are its parts."""
+    """Beside the `run.py` of an experiment are parts that other files of it start or import."""
     folder = ROOT / "recipes"
-    scripts = {path.relative_to(folder).as_posix() for path in (*folder.glob("*.py"), *folder.glob("*/run.py"))}
-    assert {command.script for command in RECIPE_COMMANDS.values()} == scripts
+    scripts = {*folder.glob("*.py"), *folder.glob("*/run.py")}
+    assert {folder / command.script for command in RECIPE_COMMANDS.values()} == scripts
+    for part in {*folder.rglob("*.py")} - scripts:
+        others = "".join(path.read_text(encoding="utf-8") for path in part.parent.glob("*.py") if path != part)
+        assert f"from {part.stem} import" in others or part.name in others, part
 
 
 def test_no_recipe_hides_a_library():

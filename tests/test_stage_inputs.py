@@ -1,12 +1,11 @@
 """What stages read is checked before the first begins."""
 
 import json
-import runpy
 import shlex
 from pathlib import Path
 
 import pytest
-from experiments import imports_of
+from experiments import imports_of, load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
@@ -30,7 +29,7 @@ def refused(*commands: str) -> str:
 
 
 def recipe(name: str):
-    return runpy.run_path(str(shipped(f"recipes/{name}/run.py")))
+    return vars(load(name))
 
 
 @pytest.fixture(autouse=True)

@@ -10,35 +10,22 @@ import runpy
 import sys
 from pathlib import Path
 
-from hmm_datasets import launch
-
-ROOT = Path(__file__).resolve().parents[2]
+from hmm_datasets.recipe_settings import recipe_settings
+from hmm_datasets.shipped_files import shipped
 
 
 def train(recipe: str, arguments: list[str]) -> None:
     """What the recipe's program does between its start and its end."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    from hmm_datasets.training import command_line, settings
+    from hmm_datasets.training.command_line import parse_settings
 
     sys.argv[:] = [recipe, *arguments]
-    main, *kinds = runpy.run_path(str(ROOT / "recipes" / recipe), run_name="recipe")["main"], *kinds_of(recipe)
-    main(*command_line.parse_settings(*(getattr(settings, one) if isinstance(one, str) else one for one in kinds)))
-    AcceleratorState._reset_state()
-    GradientState._reset_state()
-    PartialState._reset_state()
+    main = runpy.run_path(str(shipped(f"recipes/{recipe}.py")))["main"]
+    main(*parse_settings(*recipe_settings(recipe)))
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
     gc.collect()
-
-
-def kinds_of(recipe: str) -> list:
-    """The settings that the recipe gives to `run`."""
-    given = []
-    before, launch.run = launch.run, lambda main, *kinds: given.extend(kinds)
-    try:
-        runpy.run_path(str(ROOT / "recipes" / recipe), run_name="__main__")
-    finally:
-        launch.run = before
-    return given
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The comparison of architectures: its scores in closed form, and the experiment from its command to its report."""
 
 import json
-import runpy
 
 import numpy as np
 import pytest
 import torch
+from experiments import load
 
 from hmm_datasets.hmm.families.automata import RandomAutomata
 
@@ -15,7 +15,7 @@ TINY += ("--recall_steps", 2, "--automata_steps", 2, "--num_sequences", 8, "--au
 
 @pytest.fixture(scope="module")
 def recipe():
-    return runpy.run_path("recipes/architectures/run.py")
+    return vars(load("architectures"))
 
 
 def test_the_oracle_is_always_right_and_the_uniform_prediction_pays_the_logarithm(recipe):

@@ -12,12 +12,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.shipped_files import shipped
 
 measure = load("belief_geometry", "measure")
 plot = load("belief_geometry", "plot")
-
-FOLDER = shipped("recipes") / "belief_geometry"
 
 
 RECIPE = load("belief_geometry")

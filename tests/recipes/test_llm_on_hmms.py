@@ -14,12 +14,9 @@ from hmm_datasets.evaluation.scoring import encode
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
-from hmm_datasets.shipped_files import shipped
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 measure = load("llm_on_hmms", "measure")
-
-FOLDER = shipped("recipes") / "llm_on_hmms"
 
 
 RECIPE = load("llm_on_hmms")

@@ -182,7 +182,7 @@ def test_every_setting_trains_under_a_launcher_in_every_way_that_it_may(
         settings = tmp_path / f"{number}.yaml"
         own = {"output_dir": str(tmp_path / str(number)), "report_to": "none"}
         settings.write_text(yaml.safe_dump(shrunk(name, small, hmm_folder) | own))
-        todo.append((f"{SETTINGS[name]}.py", ["--config", str(settings), *flags]))
+        todo.append((SETTINGS[name], ["--config", str(settings), *flags]))
     (tmp_path / "todo.json").write_text(json.dumps(todo))
     succeeded(program.launch(config, "tests/recipes/many_settings.py", tmp_path / "todo.json", timeout=1800))
     for number, (name, flags) in enumerate(given):

@@ -1,8 +1,7 @@
 """The settings of BLOOM's tr1-13B-base: their plans, and a small run in two jobs."""
 
-import runpy
-
 import pytest
+from experiments import load
 
 from hmm_datasets.files import read_json, read_jsonl, read_yaml
 from hmm_datasets.shipped_files import shipped
@@ -30,7 +29,7 @@ def test_the_warm_up_ends_after_the_rows_of_the_published_one():
 
 
 def test_each_job_but_the_last_has_a_time_limit():
-    program = runpy.run_path(str(shipped("recipes/tr1/run.py")))
+    program = vars(load("tr1"))
     commands = [command for _, command in program["stages"](program["TR1Settings"](jobs=3))]
     assert ["--time_limit" in command for command in commands] == [False, True, True, False, False]
     assert commands[1] == f"{commands[3]} --time_limit 0:01:30"

@@ -1,9 +1,9 @@
 """The wind tunnels: their numbers from trials, and the experiment from its command to its report."""
 
 import json
-import runpy
 
 import pytest
+from experiments import load
 
 TINY = ("--bijection_steps", 2, "--hmm_steps", 2, "--num_sequences", 8, "--seeds", 0, 1, "--bijection_width", 8)
 TINY += ("--hmm_width", 8, "--hmm_layers", 1, "--num_values", 4, "--trained_pairs", 2, "--measured_symbols", 3, 5)
@@ -11,7 +11,7 @@ TINY += ("--trained_symbols", 3, "--batch_size", 4, "--architectures", "gru")
 
 
 def test_errors_are_averaged_over_positions_then_over_seeds():
-    recipe = runpy.run_path("recipes/wind_tunnels/run.py")
+    recipe = vars(load("wind_tunnels"))
     settings = recipe["WindTunnelSettings"]("unused", tasks=["hmm"], architectures=["lstm"], measured_symbols=[20, 30])
     shared = {"task": "hmm", "trained": 20, "architecture": "lstm", "parameters": 10, "steps": 2, "batch_size": 3}
     trials = [shared | {"of_each": [level] * 20 + [1.0] * 10, "of_means": [0.0] * 30} for level in (0.1, 0.3)]

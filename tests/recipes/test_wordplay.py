@@ -1,16 +1,16 @@
 """The experiment with characters: its stages, its plan, and, slowly, all of it."""
 
 import json
-import runpy
 
 import pytest
+from experiments import load
 
 from hmm_datasets.shipped_files import shipped
 from hmm_datasets.training.plan.recipe_plan import plan_recipe
 
 
 def test_its_stages_train_the_same_model_under_each_strategy():
-    program = runpy.run_path(str(shipped("recipes/wordplay/run.py")))
+    program = vars(load("wordplay"))
     settings = program["WordplaySettings"](text="a b.txt", strategies=["ddp", "zero3"], scale_learning_rate="sqrt")
     commands = [command for _, command in program["stages"](settings)]
     assert [command.split()[1] for command in commands[:5]] == ["tokenize", "pretrain", "evaluate", *["pretrain"] * 2]

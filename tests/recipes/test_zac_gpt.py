@@ -1,8 +1,7 @@
 """The road from text to a chat model of half a billion parameters: its stages, its plans, and, slowly, a small one."""
 
-import runpy
-
 import pytest
+from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
@@ -12,7 +11,7 @@ from hmm_datasets.training.plan.recipe_plan import plan_recipe
 
 @pytest.fixture
 def recipe():
-    return runpy.run_path(str(shipped("recipes/zac_gpt/run.py")))
+    return vars(load("zac_gpt"))
 
 
 def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
