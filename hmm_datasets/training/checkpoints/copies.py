@@ -26,6 +26,8 @@ from .inspection import list_steps, verify_checkpoint
 WAITING = 2
 """Maximum number of checkpoints that wait for the one that is being copied."""
 
+Outdated = Callable[[list[int]], list[int]]
+
 _SNAPSHOT_PREFIX = ".copy."
 _UNFINISHED_NAME = ".unfinished"
 
@@ -37,37 +39,36 @@ class CheckpointCopies:
         run (`Path`): folder of the run.
         destination (`Path`): folder of the copies, on any disk.
         say (callable): writes a line.
-        outdated (callable): from the steps of all copies, newest first, to those to delete.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        destination: Path,
-        say: Callable[[str], None],
-        outdated: Callable[[list[int]], list[int]],
-    ):
-        self._run, self._destination, self._say, self._outdated = run, destination, say, outdated
-        self._waiting: deque[tuple[str, Path]] = deque()
+    def __init__(self, run: Path, destination: Path, say: Callable[[str], None]):
+        self._run, self._destination, self._say = run, destination, say
+        self._waiting: deque[tuple[str, Path, Outdated]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         for left in run.glob(f"{_SNAPSHOT_PREFIX}*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
 
-    def start(self, checkpoint: Path) -> None:
-        """Copy a checkpoint in the background."""
+    def start(self, checkpoint: Path, outdated: Outdated) -> None:
+        """Copy a checkpoint in the background, then delete outdated copies.
+
+        Args:
+            checkpoint (`Path`): the checkpoint.
+            outdated (callable): from the steps of all copies, newest first, to those to delete. It must not read what
+                training changes.
+        """
         try:
             snapshot = _snapshot(self._run, checkpoint)
         except OSError as error:
             self._failed(checkpoint.name, error)
             return
         with self._changed:
-            self._waiting.append((checkpoint.name, snapshot))
+            self._waiting.append((checkpoint.name, snapshot, outdated))
             late = [self._waiting.popleft() for _ in range(len(self._waiting) - WAITING)]
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True, name="checkpoint-copies")
                 self._thread.start()
-        for name, snapshot in late:
+        for name, snapshot, _ in late:
             shutil.rmtree(snapshot.parent, ignore_errors=True)
             self._tell(name, f"{name} was not copied: copies are slower than checkpoints are saved; newer ones go on")
 
@@ -90,10 +91,10 @@ class CheckpointCopies:
                 if not self._waiting:
                     self._thread = None
                     return
-                name, snapshot = self._waiting.popleft()
+                name, snapshot, outdated = self._waiting.popleft()
             began = time.monotonic()
             try:
-                size = self._copy(name, snapshot)
+                size = self._copy(name, snapshot, outdated)
                 self._tell(
                     name,
                     f"{name} was copied to {self._destination}: {format_bytes(size)} in "
@@ -105,7 +106,7 @@ class CheckpointCopies:
             finally:
                 shutil.rmtree(snapshot.parent, ignore_errors=True)
 
-    def _copy(self, name: str, snapshot: Path) -> int:
+    def _copy(self, name: str, snapshot: Path, outdated: Outdated) -> int:
         """Copy a snapshot, and delete outdated copies; returns the bytes.
 
         Raises:
@@ -125,7 +126,7 @@ class CheckpointCopies:
             if (self._run / HISTORY_NAME).is_file():
                 shutil.copyfile(self._run / HISTORY_NAME, parent / HISTORY_NAME)
                 os.replace(parent / HISTORY_NAME, self._destination / HISTORY_NAME)
-            for step in self._outdated(list_steps(self._destination)):
+            for step in outdated(list_steps(self._destination)):
                 os.replace(self._destination / f"checkpoint-{step}", parent / f"deleted-{step}")
         return size
 

@@ -19,7 +19,7 @@ from ...errors import InputError, disk_full, is_disk_full
 from ...files import inside, move_into, put_folder, remove, size_of, sync_tree, unfinished
 from ...identity import write_identity
 from ...quantities import format_bytes
-from .copies import CheckpointCopies, restore_history
+from .copies import CheckpointCopies, Outdated, restore_history
 from .frameworks import FRAMEWORKS
 from .inspection import good_checkpoints, list_steps, verify_checkpoint
 
@@ -57,7 +57,7 @@ class Checkpoints:
         args = self._trainer.args
         if args.copies is not None and args.should_save:
             restore_history(Path(args.output_dir), args.copies)
-            self._copies = CheckpointCopies(Path(args.output_dir), args.copies, self._trainer.say, self._outdated)
+            self._copies = CheckpointCopies(Path(args.output_dir), args.copies, self._trainer.say)
 
     def finish(self) -> None:
         """Wait for the copies under way, for half of the time that other ranks wait for this one."""
@@ -81,7 +81,7 @@ class Checkpoints:
             if trainer.args.push_to_hub:
                 trainer.hub_pushes.push_checkpoint(run / name)
             if self._copies is not None:
-                self._copies.start(run / name)
+                self._copies.start(run / name, self._outdated())
             self._delete_old(run)
         trainer.accelerator.wait_for_everyone()
 
@@ -156,20 +156,23 @@ class Checkpoints:
     def _delete_old(self, run: Path) -> None:
         trainer = self._trainer
         limit, every = trainer.args.save_total_limit, trainer.args.keep_every
-        for step in self._outdated(list_steps(run)):
+        for step in self._outdated()(list_steps(run)):
             # Renamed first, so that a run killed meanwhile does not leave half a checkpoint.
             os.renames(run / f"checkpoint-{step}", run / UNFINISHED_NAME / "deleted")
             remove(run / UNFINISHED_NAME)
             kept = f"the newest {limit}" + (f" and those of steps divisible by {every}" if every else "")
             trainer.say(f"deleted checkpoint-{step}: {kept} are kept")
 
-    def _outdated(self, steps: list[int]) -> list[int]:
-        """Which steps are not kept, of those of all checkpoints, newest first."""
-        trainer = self._trainer
-        limit, every = trainer.args.save_total_limit, trainer.args.keep_every
-        if not limit or limit < 1:
-            return []
-        # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
-        reached = [step for step in steps if step <= trainer.state.global_step]
-        best = trainer.state.best_global_step
-        return [step for step in reached[limit:] if step != best and not (every and step % every == 0)]
+    def _outdated(self) -> Outdated:
+        """Which steps are not kept, of those of all checkpoints, newest first; by the settings and the state of now."""
+        args, state = self._trainer.args, self._trainer.state
+        limit, every, now, best = args.save_total_limit, args.keep_every, state.global_step, state.best_global_step
+
+        def outdated(steps: list[int]) -> list[int]:
+            if not limit or limit < 1:
+                return []
+            # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
+            reached = [step for step in steps if step <= now]
+            return [step for step in reached[limit:] if step != best and not (every and step % every == 0)]
+
+        return outdated

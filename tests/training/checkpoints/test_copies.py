@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from hmm_datasets.compat.transformers import OpenTrainer
 from hmm_datasets.digests import digest_problems
 from hmm_datasets.errors import InputError
 from hmm_datasets.events import read_events
@@ -24,8 +25,15 @@ def losses(folder):
     return {row["step"]: row["loss"] for row in read_jsonl(folder / "history.jsonl") if "loss" in row}
 
 
-def copier(run, destination, said, outdated=lambda steps: []):
-    return CheckpointCopies(run, destination, said.append, outdated)
+class Copies(CheckpointCopies):
+    """Copies of which all are kept."""
+
+    def start(self, checkpoint, outdated=lambda steps: []):
+        super().start(checkpoint, outdated)
+
+
+def copier(run, destination, said):
+    return Copies(run, destination, said.append)
 
 
 def test_a_run_is_copied_and_continues_from_the_copies_when_its_folder_is_lost(go_on, trained, tmp_path):
@@ -42,6 +50,32 @@ def test_a_run_is_copied_and_continues_from_the_copies_when_its_folder_is_lost(g
     assert losses(run) == losses(trained)
     assert list_steps(run) == [6]
     assert list_steps(other / "run") == [6, 4]
+
+
+def test_copies_are_deleted_by_the_settings_at_the_time_of_saving(go_on, tmp_path, monkeypatch):
+    """The Trainer finishes without save_total_limit, and copies are made meanwhile."""
+    finishing, copied, copy = threading.Event(), threading.Event(), CheckpointCopies._copy
+    finalize = OpenTrainer._finalize_training
+
+    def late(self, name, *given):
+        assert finishing.wait(60)
+        size = copy(self, name, *given)
+        if name == "checkpoint-4":
+            copied.set()
+        return size
+
+    def waits(self, *given):
+        def finish(*_):
+            finishing.set()
+            assert copied.wait(60)
+
+        monkeypatch.setattr(self.callback_handler, "on_train_end", finish)
+        return finalize(self, *given)
+
+    monkeypatch.setattr(CheckpointCopies, "_copy", late)
+    monkeypatch.setattr(OpenTrainer, "_finalize_training", waits)
+    go_on(tmp_path / "run", max_steps=4, copy_checkpoints_to=str(tmp_path / "other"), save_total_limit=1)
+    assert list_steps(tmp_path / "other" / "run") == [4]
 
 
 def test_a_damaged_checkpoint_is_replaced_by_its_copy(go_on, trained, tmp_path):
