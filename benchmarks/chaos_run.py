@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 def main(settings) -> None:

@@ -22,9 +22,7 @@ from machine import print_heading
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
-from hmm_datasets.evaluation.core.items import score_core
-from hmm_datasets.evaluation.core.prompts import find_questions
-from hmm_datasets.evaluation.core.tasks import core_tasks
+from hmm_datasets.evaluation.core import core_tasks, find_questions, score_core
 from hmm_datasets.evaluation.scoring import common_prefix
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.bpe import train_bpe

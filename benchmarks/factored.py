@@ -16,12 +16,12 @@ from machine import print_heading
 
 from hmm_datasets import HMM, FactoredProcess, HMMMixture
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.chain_mixture import random_chain_mixture
-from hmm_datasets.hmm.factorial import FactorialHMM
-from hmm_datasets.hmm.input_output import InputOutputHMM
-from hmm_datasets.hmm.markov import random_markov_chain
+from hmm_datasets.hmm.families.mixture import random_chain_mixture
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.markov import random_markov_chain
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 from hmm_datasets.report.tables import text_table
 
 ROUNDS = 3

@@ -29,10 +29,9 @@ from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.training import linear_cross_entropy
+from hmm_datasets.training import output_layer as linear_cross_entropy
 from hmm_datasets.training.models import llama_config
-from hmm_datasets.training.plan.devices import peak_flops
-from hmm_datasets.training.plan.flops import flops_per_token
+from hmm_datasets.training.plan.compute import flops_per_token, peak_flops
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 

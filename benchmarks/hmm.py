@@ -24,8 +24,8 @@ from hmm_datasets.hmm.fitting.baum_welch import batch_rows
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
+from hmm_datasets.hmm.kernels.draws import EMISSIONS_STREAM, LANES, philox_block, pick, shuffle, shuffle_buffer
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.sampling.kernels import EMISSIONS_STREAM, LANES, philox_block, pick, shuffle, shuffle_buffer
 from hmm_datasets.report.tables import text_table
 
 LENGTH = 100

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from machine import CORES
 
-from hmm_datasets.evaluation.baselines import BaselineComparison, token_scores
+from hmm_datasets.evaluation.optimum import BaselineComparison, token_scores
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of
-from hmm_datasets.hmm.inference import fused_filter
+from hmm_datasets.hmm.kernels import filter as fused_filter
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.report.tables import text_table
 

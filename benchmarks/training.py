@@ -32,8 +32,7 @@ from transformers import get_scheduler as make_schedule
 
 from hmm_datasets import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
-from hmm_datasets.digests import DIGESTS_NAME, write_digests
-from hmm_datasets.files import read_json, read_jsonl, write_json
+from hmm_datasets.files import DIGESTS_NAME, read_json, read_jsonl, write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens

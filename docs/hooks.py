@@ -51,7 +51,7 @@ def on_page_markdown(markdown, page, config, files):
 def commands_page() -> str:
     """Every subcommand of `hmm-datasets` with its help; recipes with their docstrings."""
     from hmm_datasets.cli import build_parser
-    from hmm_datasets.recipe_commands import RECIPE_COMMANDS
+    from hmm_datasets.operations.launching import RECIPE_COMMANDS
 
     parser = build_parser()
     parts = [
@@ -111,8 +111,8 @@ def as_markdown(docstring: str) -> str:
 
 def settings_of_recipes() -> dict[str, list[type]]:
     """The settings dataclasses of each recipe that has any, by its command."""
-    from hmm_datasets.recipe_commands import RECIPE_COMMANDS
-    from hmm_datasets.recipe_settings import recipe_settings
+    from hmm_datasets.operations.launching import RECIPE_COMMANDS
+    from hmm_datasets.operations.recipe_settings import recipe_settings
 
     found = {name: recipe_settings(name) for name in RECIPE_COMMANDS}
     return {name: list(kinds) for name, kinds in found.items() if kinds}

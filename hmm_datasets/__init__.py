@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any
 from .data.builders.registration import register as _register
 
 if TYPE_CHECKING:
-    from .data.hmm_sequences import HMMSequences
     from .data.interleaving import InterleavedRows
     from .data.packing import PackedWindows
+    from .data.sequences import HMMSequences
     from .data.windows import TokenWindows
     from .errors import InputError
     from .evaluation.evaluation import EvaluationSettings, evaluate_model
+    from .evaluation.metrics import load_metric
     from .hmm import processes
-    from .hmm.factored import FactoredProcess
     from .hmm.families.chains import RandomChains
     from .hmm.families.mixture import HMMMixture
     from .hmm.families.permuted import PermutedEmissions, PermutedSymbols
-    from .hmm.families.storage import load_source
     from .hmm.fitting.fit import fit_hmm
     from .hmm.fitting.settings import FitSettings
     from .hmm.fitting.state import FitResult
     from .hmm.generalized import GeneralizedHMM
     from .hmm.grammar.pcfg import PCFG
-    from .hmm.markov import MarkovChain
+    from .hmm.loading import load_source
     from .hmm.model import HMM
+    from .hmm.structured.factored import FactoredProcess
+    from .hmm.structured.markov import MarkovChain
     from .hmm.tilted import TiltedHMM
     from .hub.push import push_folder
-    from .metrics import load_metric
     from .text.corpora.loading import load_corpus
     from .text.stream.reader import TokenStream
     from .text.stream.tokenization import tokenize_corpus
     from .text.tokenizers.bpe import train_bpe
     from .text.tokenizers.words import build_word_corpus
-    from .training.post_training import FineTuner, PolicyTuner, PreferenceTuner
+    from .training.post_training.trainers import FineTuner, PolicyTuner, PreferenceTuner
     from .training.run import train_and_save
     from .training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
     from .training.trainer import Pretrainer
@@ -91,22 +91,22 @@ _MODULE_OF = {
     "PCFG": "hmm.grammar.pcfg",
     "DPOSettings": "training.settings",
     "EvaluationSettings": "evaluation.evaluation",
-    "FactoredProcess": "hmm.factored",
-    "FineTuner": "training.post_training",
+    "FactoredProcess": "hmm.structured.factored",
+    "FineTuner": "training.post_training.trainers",
     "FitResult": "hmm.fitting.state",
     "FitSettings": "hmm.fitting.settings",
     "GRPOSettings": "training.settings",
     "GeneralizedHMM": "hmm.generalized",
     "HMMMixture": "hmm.families.mixture",
-    "HMMSequences": "data.hmm_sequences",
+    "HMMSequences": "data.sequences",
     "InputError": "errors",
     "InterleavedRows": "data.interleaving",
-    "MarkovChain": "hmm.markov",
+    "MarkovChain": "hmm.structured.markov",
     "PackedWindows": "data.packing",
     "PermutedEmissions": "hmm.families.permuted",
     "PermutedSymbols": "hmm.families.permuted",
-    "PolicyTuner": "training.post_training",
-    "PreferenceTuner": "training.post_training",
+    "PolicyTuner": "training.post_training.trainers",
+    "PreferenceTuner": "training.post_training.trainers",
     "PretrainSettings": "training.settings",
     "Pretrainer": "training.trainer",
     "RandomChains": "hmm.families.chains",
@@ -118,8 +118,8 @@ _MODULE_OF = {
     "evaluate_model": "evaluation.evaluation",
     "fit_hmm": "hmm.fitting.fit",
     "load_corpus": "text.corpora.loading",
-    "load_metric": "metrics",
-    "load_source": "hmm.families.storage",
+    "load_metric": "evaluation.metrics",
+    "load_source": "hmm.loading",
     "processes": "hmm.processes",
     "push_folder": "hub.push",
     "tokenize_corpus": "text.stream.tokenization",

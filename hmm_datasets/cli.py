@@ -11,21 +11,34 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import (
-    __version__,
-    chat_command,
-    checkpoint_command,
-    preflight_command,
-    replay_command,
-    supervise_command,
-    sweep_command,
-    watch_command,
+from . import __version__
+from .commands import (
+    chat as chat_command,
 )
-from .errors import InputError, one_line_errors
-from .flag_spelling import parse_known
-from .hmm_commands import SPLITS, describe, emissions, entropy_rate, processes, sample, score
-from .planning_commands import configs, copy_config, corpora, plan
-from .recipe_commands import RECIPE_COMMANDS, start
+from .commands import (
+    checkpoint as checkpoint_command,
+)
+from .commands import (
+    preflight as preflight_command,
+)
+from .commands import (
+    replay as replay_command,
+)
+from .commands import (
+    supervise as supervise_command,
+)
+from .commands import (
+    sweep as sweep_command,
+)
+from .commands import (
+    watch as watch_command,
+)
+from .commands.plan import configs, copy_config, corpora, plan
+from .commands.process import SPLITS, describe, emissions, entropy_rate, processes, sample, score
+from .errors import InputError
+from .operations.launching import RECIPE_COMMANDS, start
+from .runtime.one_line_errors import one_line_errors
+from .runtime.settings import parse_known
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -249,7 +262,7 @@ def _add_run_commands(commands) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison, and write it to a folder if one is given."""
-    from .report.comparison import compare_reports, comparison_text, write_comparison
+    from .evaluation.comparison import compare_reports, comparison_text, write_comparison
 
     found = compare_reports(arguments.runs, heat_map=arguments.heat_map, value=arguments.value)
     print(comparison_text(found))
@@ -261,8 +274,8 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def benchmark(arguments: argparse.Namespace) -> int:
     """Score models on the benchmark, or write the benchmark's data set."""
-    from .benchmark.report import BenchmarkSettings, models_text, run_benchmark
-    from .benchmark.repository import write_benchmark
+    from .evaluation.benchmark.report import BenchmarkSettings, models_text, run_benchmark
+    from .evaluation.benchmark.repository import write_benchmark
 
     if not arguments.models and arguments.write_data is None:
         raise InputError("benchmark: give a MODEL to score, or --write_data FOLDER to write the data set")
@@ -293,7 +306,7 @@ def benchmark(arguments: argparse.Namespace) -> int:
 
 def push(arguments: argparse.Namespace) -> int:
     """Push what belongs to a path to the Hub."""
-    from .hub.push_by_kind import PushSettings, push_path
+    from .hub.kinds.push import PushSettings, push_path
 
     names = (field.name for field in dataclasses.fields(PushSettings))
     push_path(arguments.path, arguments.repo_id, PushSettings(**{name: getattr(arguments, name) for name in names}))
@@ -302,7 +315,7 @@ def push(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Check all files in a folder that this package wrote; fail if one differs."""
-    from .monitoring.verification import verify
+    from .operations.verification import verify
 
     failed = False
     for found in verify(arguments.path):

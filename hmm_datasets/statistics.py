@@ -3,9 +3,16 @@
 A resample draws as many documents as there are, with replacement, and takes all values of each, so that two models or
 two tokenizers are compared on the same documents (the paired bootstrap; Efron and Tibshirani, An Introduction to the
 Bootstrap, 1993, chapter 13). Each resample takes one pass over the values and one row of memory.
+
+Means of per-token quantities, with standard errors that account for dependence within a sequence.
+
+Sequences are drawn independently, tokens of one sequence are not. So the standard error of the mean over `N T` tokens
+is the standard deviation of the `N` sequence means divided by `sqrt(N)`: a cluster-robust error with equal clusters
+(Liang and Zeger, Biometrika 73, 1986).
 """
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -118,3 +125,81 @@ def paired_difference(
         )
     low, high = ratio_interval(second - first, sizes, resamples=resamples, level=level, seed=seed)
     return Difference(float((second - first).sum() / sizes.sum()), low, high)
+
+
+class ClusteredMean(NamedTuple):
+    """A mean over tokens.
+
+    Attributes:
+        mean (`float`): mean over all sequences and positions.
+        standard_error (`float`): standard error of `mean`, clustered by sequence; NaN for a single sequence, and where
+            the mean is infinite.
+        by_position (`np.ndarray` of shape `(T,)`): mean at every position.
+        by_position_error (`np.ndarray` of shape `(T,)`): standard errors of `by_position`.
+    """
+
+    mean: float
+    standard_error: float
+    by_position: Float[np.ndarray, "T"]
+    by_position_error: Float[np.ndarray, "T"]
+
+    def report(self, name: str) -> dict[str, Any]:
+        """The result as numbers and lists, with the mean under the key `name`."""
+        return {
+            name: self.mean,
+            "standard_error": self.standard_error,
+            "by_position": self.by_position.tolist(),
+            "by_position_error": self.by_position_error.tolist(),
+        }
+
+
+def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
+    """Convert nested lists to a float64 array with `ndim` axes.
+
+    Raises:
+        `InputError`: rows of unequal length, or another number of axes.
+    """
+    try:
+        table = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} are ragged, or not numbers; expected sequences of equal length") from None
+    if table.ndim != ndim or table.size == 0:
+        raise InputError(f"{name} have shape {table.shape}; expected {ndim} axes, none empty")
+    return table
+
+
+def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
+    """Mean of a per-token quantity over `N` sequences of `T` tokens.
+
+    Raises:
+        `InputError`: an empty array, or a value that is NaN; the message gives its index.
+    """
+    values = as_table("values", values)
+    wrong = np.argwhere(np.isnan(values))
+    if len(wrong) > 0:
+        raise InputError(f"values[{wrong[0][0]}, {wrong[0][1]}] is NaN; expected a number")
+    count = len(values)
+    with np.errstate(invalid="ignore"):
+        spread = values.std(axis=0, ddof=1) if count > 1 else np.full(values.shape[1], np.nan)
+        whole = values.mean(axis=1).std(ddof=1) if count > 1 else np.nan
+    root = np.sqrt(count)
+    return ClusteredMean(float(values.mean()), float(whole / root), values.mean(axis=0), spread / root)
+
+
+def cross_entropy_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The result of the metric `token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
+    result = clustered_mean(nats)
+    return {**result.report("cross_entropy"), "perplexity": float(np.exp(result.mean))}
+
+
+def final_token_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The result of the metric `final_token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
+    result = clustered_mean(nats[:, -1:])
+    return {"cross_entropy": result.mean, "standard_error": result.standard_error}
+
+
+def gap_figures(nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+    """The result of the metric `bayes_gap` for losses of a model and of the true distribution on the same tokens."""
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which `clustered_mean` refuses
+        gap = clustered_mean(nats - optimum)
+    return {**gap.report("bayes_gap"), "model": float(nats.mean()), "optimum": float(optimum.mean())}

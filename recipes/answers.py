@@ -9,14 +9,10 @@ questions, whether the answers are right or wrong.
 import argparse
 from pathlib import Path
 
-from hmm_datasets.errors import InputError, one_line_errors
+from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.chat.measures import FIGURES_NAME, ROWS_NAME, answers_table, transcripts
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.report.answers import (
-    FIGURES_NAME,
-    ROWS_NAME,
-    answers_table,
-    transcripts,
-)
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 
 
 def main() -> None:

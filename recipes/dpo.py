@@ -10,7 +10,7 @@ folder. Order, resuming and accounting are those of pretraining; the budget is o
 
 from dataclasses import asdict
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 from hmm_datasets.training.sources import PreferenceSettings
 
 
@@ -19,11 +19,11 @@ def main(chosen: PreferenceSettings, settings) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.evaluation.during_training import add_task_evaluations
-    from hmm_datasets.text.tokenizers.chat_template import stop_tokens
-    from hmm_datasets.training.conversations import never_evaluate, preference_splits
-    from hmm_datasets.training.lineage import weights_of
+    from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.models import limit_length, load_pretrained
-    from hmm_datasets.training.post_training import PreferenceTuner
+    from hmm_datasets.training.post_training.conversations import never_evaluate, preference_splits
+    from hmm_datasets.training.post_training.trainers import PreferenceTuner
+    from hmm_datasets.training.record import weights_of
     from hmm_datasets.training.run import train_and_save
 
     set_seed(settings.seed)

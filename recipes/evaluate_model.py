@@ -8,7 +8,7 @@ the Hub too.
 """
 
 from hmm_datasets.evaluation.evaluation import EvaluationSettings
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 def main(settings: EvaluationSettings) -> None:
@@ -17,7 +17,7 @@ def main(settings: EvaluationSettings) -> None:
 
     report = evaluate_model(settings)
     if settings.push and report:
-        from hmm_datasets.hub.push_results import push_results
+        from hmm_datasets.hub.kinds.evaluation import push_results
 
         pushed = push_results(report, settings.model)
         print(f"{pushed.url} at {pushed.commit}: results added")

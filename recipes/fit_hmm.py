@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -73,14 +73,15 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     import torch
     from accelerate import PartialState
 
-    from hmm_datasets import fit_hmm, heartbeats
+    from hmm_datasets import fit_hmm
     from hmm_datasets.files import read_log, write_json
-    from hmm_datasets.hmm.analysis.window_losses import mean_losses
+    from hmm_datasets.hmm.analysis.predictors import mean_losses
+    from hmm_datasets.hmm.arrays import read_tokens
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
-    from hmm_datasets.hub.run_cards import write_hmm_card
+    from hmm_datasets.hub.kinds.process import write_hmm_card
     from hmm_datasets.report.overview import draw_fit
-    from hmm_datasets.stop_requests import Stopped, StopRequests, parse_time
-    from hmm_datasets.token_arrays import read_tokens
+    from hmm_datasets.runtime import heartbeats
+    from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
     from hmm_datasets.training.record import write_record
 
     state = PartialState(cpu=not torch.accelerator.is_available())

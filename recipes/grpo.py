@@ -4,13 +4,13 @@
         --max_completion_length 16 --output_dir outputs/grpo
 
 Prompts are the first turns of conversations, and what the assistant said to them is the column `answer`, which rewards
-such as `gsm8k` and `exact` compare completions with. `hmm_datasets/training/rewards.py` lists the rewards. Completions
-with their rewards are written to `completions/`, one Parquet file for each log step.
+such as `gsm8k` and `exact` compare completions with. `hmm_datasets/training/post_training/rewards.py` lists the
+rewards. Completions with their rewards are written to `completions/`, one Parquet file for each log step.
 """
 
 from dataclasses import asdict, dataclass, field
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -40,14 +40,13 @@ def main(chosen: PromptSettings, settings) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.evaluation.during_training import add_task_evaluations
-    from hmm_datasets.text.tokenizers.chat_template import stop_tokens
-    from hmm_datasets.training.conversations import conversation_splits, never_evaluate, prompts_of
-    from hmm_datasets.training.lineage import weights_of
+    from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.models import load_pretrained
-    from hmm_datasets.training.post_training import PolicyTuner
-    from hmm_datasets.training.rewards import reward
+    from hmm_datasets.training.post_training.conversations import conversation_splits, never_evaluate, prompts_of
+    from hmm_datasets.training.post_training.rewards import reward, tool
+    from hmm_datasets.training.post_training.trainers import PolicyTuner
+    from hmm_datasets.training.record import weights_of
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.tools import tool
 
     set_seed(settings.seed)
     rewards = [reward(name) for name in chosen.rewards]

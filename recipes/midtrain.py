@@ -8,7 +8,7 @@ any number of processes and after a resume. `hmm-datasets plan demo/midtrain.yam
 
 from dataclasses import asdict
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 from hmm_datasets.training.sources import MixtureSettings
 
 

@@ -10,7 +10,7 @@ step) and `checkpoint-N/`.
 
 from dataclasses import asdict
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 from hmm_datasets.training.models import ModelSettings
 from hmm_datasets.training.sources import DataSettings
 
@@ -19,8 +19,8 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     """Open the data, build the model, plan, train, save."""
     from transformers import default_data_collator, set_seed
 
-    from hmm_datasets.evaluation.baselines import BaselineComparison
     from hmm_datasets.evaluation.during_training import add_task_evaluations
+    from hmm_datasets.evaluation.optimum import BaselineComparison
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainer import Pretrainer

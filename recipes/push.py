@@ -8,7 +8,7 @@ If the Hub does not answer or there is no token, it does not fail, and prints ho
 from dataclasses import dataclass, field
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass

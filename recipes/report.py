@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 MODELS = ("pretrain_hmm", "pretrain_text", "midtrain", "sft")
 
@@ -30,12 +30,7 @@ class ReportSettings:
 def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
     from hmm_datasets.files import read_json, read_log, write_json
-    from hmm_datasets.report.plots import (
-        plot_divergence,
-        plot_loss,
-        plot_positions,
-        plot_stages,
-    )
+    from hmm_datasets.report.plots import plot_divergence, plot_loss, plot_positions, plot_stages
     from hmm_datasets.report.tables import hmm_table, out_of_order
 
     root = Path(settings.experiment)
@@ -95,7 +90,8 @@ def _stage_table(summaries: dict[str, dict]) -> str:
 
 
 def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
-    from hmm_datasets.hub.run_cards import write_hmm_card, write_run_card
+    from hmm_datasets.hub.kinds.process import write_hmm_card
+    from hmm_datasets.training.run_card import write_run_card
 
     reports = sorted([*root.glob("*/report.json"), *root.glob("*/evaluation/report.json")])
     evaluations = [path.parent for path in reports]
@@ -111,7 +107,7 @@ def _write_dataset(root: Path, licence: str) -> None:
     """Write the sequences that the model was trained on as a data set, unless it is there already."""
     from hmm_datasets import HMM
     from hmm_datasets.files import read_json
-    from hmm_datasets.hub.hmm_dataset import SETTINGS_NAME, write_hmm_dataset
+    from hmm_datasets.hub.kinds.process import SETTINGS_NAME, write_hmm_dataset
 
     hmm = HMM.from_pretrained(root / "hmm" / "hmm")
     corpus = read_json(root / "hmm" / "run.json")["settings"]["corpus"]

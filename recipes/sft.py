@@ -9,7 +9,7 @@ answers` shows.
 
 from dataclasses import asdict
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 from hmm_datasets.training.sources import ConversationSettings
 
 
@@ -20,16 +20,16 @@ def main(chat: ConversationSettings, settings) -> None:
 
     from transformers import AutoModelForCausalLM, set_seed
 
-    from hmm_datasets import heartbeats
     from hmm_datasets.compat.deepspeed import whole_models
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
-    from hmm_datasets.text.tokenizers.chat_template import end_of_turn, stop_tokens
-    from hmm_datasets.training.conversations import chat_tokenizer, conversation_splits, never_evaluate
+    from hmm_datasets.runtime import heartbeats
+    from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, stop_tokens
     from hmm_datasets.training.models import load_pretrained
-    from hmm_datasets.training.post_training import FineTuner
+    from hmm_datasets.training.output_layer import add_embeddings
+    from hmm_datasets.training.post_training.conversations import chat_tokenizer, conversation_splits, never_evaluate
+    from hmm_datasets.training.post_training.trainers import FineTuner
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.vocabulary import add_embeddings
 
     set_seed(settings.seed)
     tokenizer, new = chat_tokenizer(chat, settings)
@@ -84,7 +84,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     """Let the model answer held-out questions before and after fine-tuning; write answers, print accuracies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.evaluation.answers import answer, compare_answers, questions_of
+    from hmm_datasets.evaluation.chat.measures import answer, compare_answers, questions_of
     from hmm_datasets.training.models import load_pretrained, on_device
 
     questions = questions_of(test or [], chat.num_questions)

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -116,11 +116,11 @@ def _folder_name(corpus: str) -> str:
 
 def main(settings: TokenizeSettings) -> None:
     """Check everything, train the tokenizer, tokenize every corpus."""
-    from hmm_datasets.identity import check_folder_identity
+    from hmm_datasets.runtime.run_identity import check_folder_identity
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
     from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
-    from hmm_datasets.text.tokenizers.chat_template import check_chat_template, check_messages, load_tokenizer
-    from hmm_datasets.text.tokenizers.tokenizer_import import import_file
+    from hmm_datasets.text.tokenizers.chat_templates import check_chat_template, check_messages, load_tokenizer
+    from hmm_datasets.text.tokenizers.imports import import_file
     from hmm_datasets.training.record import write_record
 
     output = Path(settings.output_dir)

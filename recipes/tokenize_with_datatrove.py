@@ -11,7 +11,7 @@ ray.
 
 from dataclasses import asdict, dataclass, field
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -56,7 +56,7 @@ def main(settings: ClusterSettings) -> None:
 
     from hmm_datasets.text.stream import TokenStream, tokenizer_hash
     from hmm_datasets.text.stream.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
-    from hmm_datasets.text.tokenizers.chat_template import load_tokenizer
+    from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
     from hmm_datasets.training.record import write_record
 
     output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"

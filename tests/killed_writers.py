@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import atomic_folder, write_json, write_jsonl, written_together
-from hmm_datasets.report.pairing import Run, read_report
-from hmm_datasets.sweep.cell_folder import CellState, prepare
-from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.evaluation.comparison import ReportFolder
+from hmm_datasets.files import atomic_folder, write_digests, write_json, write_jsonl, written_together
+from hmm_datasets.operations.sweeps.cells import CellState, prepare
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.report.evaluation_tables import read_report
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.words import WordCorpus, build_word_corpus
 
@@ -77,7 +77,7 @@ class Evaluation(Kind):
 
     def read(self, folder):
         report = read_report(folder / "evaluation")
-        (version,) = {row["version"] for row in Run("a", folder / "evaluation", report).items("text")}
+        (version,) = {row["version"] for row in ReportFolder("a", folder / "evaluation", report).items("text")}
         assert version == report["model"]["name"]
         return version
 
@@ -121,7 +121,7 @@ class Fit(Kind):
         fit_hmm(tokens, settings, checkpoint_dir=folder / "fit", show_progress=False)
 
     def read(self, folder):
-        from hmm_datasets.digests import digest_problems
+        from hmm_datasets.files import digest_problems
         from hmm_datasets.hmm.fitting.state import newest_checkpoint
 
         newest = newest_checkpoint(folder / "fit") if (folder / "fit").is_dir() else None
@@ -146,8 +146,8 @@ class Saving(Kind):
         train_and_save(training, settings={}, data={"rows": 200})
 
     def read(self, folder):
-        from hmm_datasets.digests import digest_problems
-        from hmm_datasets.training.checkpoints.inspection import list_checkpoints
+        from hmm_datasets.files import digest_problems
+        from hmm_datasets.training.checkpoints.verifying import list_checkpoints
 
         found = list_checkpoints(folder / "run") if (folder / "run").is_dir() else []
         for one in found:
@@ -193,7 +193,7 @@ class Supervised(Kind):
 
     def read(self, folder):
         """The newest checkpoint; the log of events may only grow."""
-        from hmm_datasets.events import read_events
+        from hmm_datasets.runtime.events import read_events
 
         before, events = json.loads(self._seen(folder).read_text()), read_events(folder / "run")
         assert events[: len(before)] == before

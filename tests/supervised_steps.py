@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from hmm_datasets import heartbeats
-from hmm_datasets.errors import one_line_errors
-from hmm_datasets.exclusive_lock import exclusive_lock
 from hmm_datasets.files import atomic_folder
-from hmm_datasets.launcher_watch import end_with_launcher
+from hmm_datasets.runtime import heartbeats
+from hmm_datasets.runtime.lock import exclusive_lock
+from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.parent_watch import end_with_launcher
 
 if __name__ == "__main__":
     run = Path(sys.argv[1])

@@ -12,19 +12,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from hmm_datasets import HMM, HMMSequences, InputError, load_source
 from hmm_datasets.cli import main
-from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.evaluation.optimum import BaselineComparison
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.entropy import EntropyRate
+from hmm_datasets.hmm.names import example_of
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.process_names import example_of
-from hmm_datasets.hmm.process_storage import KINDS
-from hmm_datasets.hmm.sampling.sequences import checked_draw, philox
-from hmm_datasets.hub.hmm_dataset import write_hmm_dataset
-from hmm_datasets.hub.kinds import recognize
-from hmm_datasets.hub.run_cards import write_process_card
-from hmm_datasets.monitoring.verification import verify
+from hmm_datasets.hmm.sampling import checked_draw, philox
+from hmm_datasets.hmm.storage import KINDS
+from hmm_datasets.hub.kinds.process import write_hmm_dataset, write_process_card
+from hmm_datasets.hub.kinds.recognition import recognize
+from hmm_datasets.operations.verification import verify
 from hmm_datasets.training.sources import DataSettings
 
 MODULE = "processes_of_this_test"

@@ -64,7 +64,7 @@ def test_sample_prints_a_line_a_sequence(folder, capsys):
 
 @pytest.mark.parametrize("suffix", [".npy", ".bin", ".txt"])
 def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, capsys):
-    monkeypatch.setattr("hmm_datasets.hmm_commands._CHUNK_TOKENS", 20)
+    monkeypatch.setattr("hmm_datasets.commands.process._CHUNK_TOKENS", 20)
     path = tmp_path / f"tokens{suffix}"
     assert main(["sample", folder, "--num-sequences", "11", "--length", "6", "--output", str(path)]) == 0
     if suffix == ".npy":
@@ -137,7 +137,7 @@ def test_sample_into_a_closed_pipe_ends_quietly(folder):
 
 
 def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hmm_datasets.hmm_commands._CHUNK_TOKENS", 50)
+    monkeypatch.setattr("hmm_datasets.commands.process._CHUNK_TOKENS", 50)
     tokens = HMM_OF_TESTS.sample(9, 20, seed=1)
     np.save(tmp_path / "t.npy", tokens)
     assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
@@ -204,7 +204,7 @@ def test_watch_shows_a_run_and_fails_on_nan(tmp_path, capsys):
 
 
 def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys, monkeypatch):
-    from hmm_datasets.monitoring import preflight
+    from hmm_datasets.operations import preflight
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)

@@ -64,7 +64,7 @@ def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
 
 
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.progress_bars._DELAY", 0)
+    monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num-states", "3", "--max-epochs", "3", "--output", str(tmp_path)])
     last = [shown for shown in capsys.readouterr().err.split("\r") if "Baum-Welch: 100%" in shown][-1]
     for part in ("epoch 3/3, -", "nats/token", " tokens/s", "00:00<00:00"):

@@ -14,12 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hmm_datasets.credentials import (
-    holds_secret,
-    known_secrets,
-    masked,
-    masked_arguments,
-)
+from hmm_datasets.runtime.credentials import holds_secret, known_secrets, masked, masked_arguments
 
 LETTERS = "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
 SECRETS = {

@@ -11,22 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hmm_datasets.data.parquet import write_split
-from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, write_json, write_jsonl, written_together
+from hmm_datasets.evaluation.comparison import ReportFolder
+from hmm_datasets.files import read_json, write_digests, write_json, write_jsonl, written_together
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import HMMMixture, RandomChains
-from hmm_datasets.hmm.families.storage import load_source
+from hmm_datasets.hmm.families.mixture import ProcessMixture
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.fitting.state import load_state
-from hmm_datasets.hmm.markov import MarkovChain
+from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.process_mixture import ProcessMixture
+from hmm_datasets.hmm.structured.markov import MarkovChain
 from hmm_datasets.hmm.tilted import TiltedHMM
-from hmm_datasets.report.pairing import Run, read_report
-from hmm_datasets.sweep.cell_folder import CellState
+from hmm_datasets.hub.parquet import write_split
+from hmm_datasets.operations.sweeps.cells import CellState
+from hmm_datasets.report.evaluation_tables import read_report
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.words import SPLITS, WordCorpus, build_word_corpus
@@ -97,7 +97,7 @@ def evaluation(folder: Path):
         write_jsonl(temporary / "items" / "text.jsonl", [{"document": n, "nats": n + 0.5} for n in range(9)])
         write_json(temporary / "report.json", {"model": {"name": "m"}, "text": {"bits_per_byte": 1.25}})
         write_digests(temporary, into=folder)
-    return lambda: ((report := read_report(folder)), Run("a", folder, report).items("text"))
+    return lambda: ((report := read_report(folder)), ReportFolder("a", folder, report).items("text"))
 
 
 def parquet(folder: Path):

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from hmm_datasets.cli import build_parser
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS, launch_config, split_flags
-from hmm_datasets.shipped_files import local_or_shipped
-from hmm_datasets.stage_inputs import read_command
-from hmm_datasets.supervise_command import split
+from hmm_datasets.commands.supervise import split
+from hmm_datasets.operations.launching import RECIPE_COMMANDS, launch_config, split_flags
+from hmm_datasets.operations.stage_inputs import read_command
+from hmm_datasets.runtime.shipped import local_or_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -129,7 +129,7 @@ def check_launch(words: list[str]) -> None:
     """`accelerate launch` of a recipe or of preflight: the launcher's flags, the configuration, the other flags."""
     if "-m" in words:
         script = words.index("-m") + 1
-        assert importlib.util.find_spec(f"{words[script]}.__main__") is not None, words[script]
+        assert importlib.util.find_spec(words[script]) is not None, words[script]
         check_command(words[script].rpartition(".")[2], words[script + 1 :])
         words, script = words[: script - 1], None
     else:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from hmm_datasets.events import EVENTS_NAME, append_event, read_events
+from hmm_datasets.runtime.events import EVENTS_NAME, append_event, read_events
 
 
 def test_events_are_read_in_order_with_time_host_and_rank(tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets import exclusive_lock as module
 from hmm_datasets.errors import InputError
-from hmm_datasets.exclusive_lock import LOCK_NAME, Holder, exclusive_lock
+from hmm_datasets.runtime import lock as module
+from hmm_datasets.runtime.lock import LOCK_NAME, Holder, exclusive_lock
 
 HOLD = """
 import sys, time
-from hmm_datasets.exclusive_lock import exclusive_lock
+from hmm_datasets.runtime.lock import exclusive_lock
 with exclusive_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -112,7 +112,7 @@ def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, 
 
 
 def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_path, child_environment):
-    script = "import hmm_datasets.exclusive_lock as module; module.BEAT_EVERY = 0.2\n" + HOLD
+    script = "import hmm_datasets.runtime.lock as module; module.BEAT_EVERY = 0.2\n" + HOLD
     command = [sys.executable, "-c", script, str(tmp_path), "60"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=child_environment, **streams) as process:
@@ -146,7 +146,7 @@ def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_pa
     count = tmp_path / "count"
     count.write_text("0")
     script = (
-        "import sys, time; from pathlib import Path; from hmm_datasets.exclusive_lock import exclusive_lock\n"
+        "import sys, time; from pathlib import Path; from hmm_datasets.runtime.lock import exclusive_lock\n"
         "with exclusive_lock(sys.argv[1]):\n"
         "    path = Path(sys.argv[1], 'count'); n = int(path.read_text())\n"
         "    time.sleep(0.2); path.write_text(str(n + 1))"

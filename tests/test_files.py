@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hmm_datasets.errors import InputError, one_line_errors
+from hmm_datasets.errors import InputError
 from hmm_datasets.files import (
     append_jsonl,
     atomic_file,
@@ -16,6 +16,7 @@ from hmm_datasets.files import (
     read_yaml,
     write_json,
 )
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 
 
 class Stop(Exception):
@@ -199,7 +200,7 @@ def test_errors_of_other_kinds_keep_their_traceback():
 RECIPE = """
 from dataclasses import dataclass
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 @dataclass
 class Settings:

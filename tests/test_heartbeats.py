@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from hmm_datasets import heartbeats
 from hmm_datasets.errors import InputError
-from hmm_datasets.heartbeats import FOLDER_NAME, Heart, read_heartbeats
+from hmm_datasets.runtime import heartbeats
+from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart, read_heartbeats
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_heartbeat_with_impossible_values_is_not_read(tmp_path, ranks, change)
 @pytest.mark.launch
 def test_a_killed_process_leaves_its_last_heartbeat(tmp_path, child_environment):
     program = (
-        "import sys, time; from hmm_datasets import heartbeats\n"
+        "import sys, time; from hmm_datasets.runtime import heartbeats\n"
         "with heartbeats.beating(sys.argv[1]):\n"
         "    heartbeats.enter('data', 12); print('in', flush=True); heartbeats._heart._beat(); time.sleep(60)\n"
     )

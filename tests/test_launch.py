@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from hmm_datasets.errors import InputError, LostPeer, RankError, one_line_errors
-from hmm_datasets.launch import _one_line_of_lost_peers, named_output_dir
+from hmm_datasets.errors import InputError, LostPeer, RankError
+from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.program import _one_line_of_lost_peers, named_output_dir
 
 SCRIPT = """
 import atexit, sys
-from hmm_datasets.errors import InputError, LostPeer, RankError, one_line_errors
-from hmm_datasets.launch import exit_without_teardown
+from hmm_datasets.errors import InputError, LostPeer, RankError
+from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.program import exit_without_teardown
 
 class Teardown:
     def __del__(self, say=sys.stderr.write):
@@ -55,7 +57,7 @@ FAILING = """
 import os, sys
 from dataclasses import dataclass
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import named_output_dir, run
+from hmm_datasets.runtime.program import named_output_dir, run
 
 @dataclass
 class Settings:
@@ -97,7 +99,7 @@ ALONE = """
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 @dataclass
 class Settings:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hmm_datasets import launch_environment
+from hmm_datasets.runtime import environment as launch_environment
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
-from hmm_datasets.launcher_watch import end_with_launcher
+from hmm_datasets.runtime.parent_watch import end_with_launcher
 
 end_with_launcher()
 folder = Path(sys.argv[1])
@@ -91,7 +91,7 @@ def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, c
 def test_a_command_that_another_program_starts_is_not_taken_for_a_lost_rank(tmp_path, child_environment):
     """The command line of `timeout` names the command, but `timeout` is not its launcher."""
     command = tmp_path / "hmm-datasets"
-    words = "from hmm_datasets.launcher_watch import end_with_launcher\nend_with_launcher()\nprint('runs')\n"
+    words = "from hmm_datasets.runtime.parent_watch import end_with_launcher\nend_with_launcher()\nprint('runs')\n"
     command.write_text(f"#!{sys.executable}\n{words}")
     command.chmod(0o755)
     result = subprocess.run(["timeout", "60", command], env=child_environment, capture_output=True, text=True)

@@ -18,15 +18,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).with_name("old_folders")))
 import write
 
-from hmm_datasets import exclusive_lock, load_source
+from hmm_datasets import load_source
 from hmm_datasets.cli import main
-from hmm_datasets.heartbeats import read_heartbeats
 from hmm_datasets.hmm.tilted import TiltedHMM
-from hmm_datasets.monitoring.run_state import RunObserver
-from hmm_datasets.monitoring.supervisors import Presence
-from hmm_datasets.sweep.cell_folder import prepare
-from hmm_datasets.sweep.results import collect
-from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.operations.run_state import RunObserver
+from hmm_datasets.operations.supervision import Presence
+from hmm_datasets.operations.sweeps.cells import prepare
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.operations.sweeps.results import collect
+from hmm_datasets.runtime import lock as exclusive_lock
+from hmm_datasets.runtime.heartbeats import read_heartbeats
 from hmm_datasets.text.stream import tokenize_corpus
 
 ARCHIVES = sorted(Path(write.__file__).parent.glob("*.tar.xz"))
@@ -80,12 +81,11 @@ def test_processes_of_every_kind_load_and_are_saved_again_as_they_were(old, expe
 
 
 def test_every_kind_of_process_is_among_the_old_folders(old):
-    from hmm_datasets.hmm.families.storage import _KINDS
-    from hmm_datasets.hmm.process_storage import KINDS
+    from hmm_datasets.hmm.storage import KINDS
 
     files = [*(old / "processes").rglob("process.json"), *(old / "processes").rglob("family.json")]
     kept = [json.loads(path.read_text()) for path in files]
-    assert {one.get("process", one.get("family")) for one in kept} >= KINDS.keys() | _KINDS.keys()
+    assert {one.get("process", one.get("family")) for one in kept} >= KINDS.keys()
 
 
 def test_tilted_hmms_load_and_are_saved_again_as_they_were(old, expected, tmp_path):

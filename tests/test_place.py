@@ -5,7 +5,7 @@ import socket
 
 import torch
 
-from hmm_datasets.place import Place, print_place, this_place, uses_gpu
+from hmm_datasets.runtime.process_identity import Place, print_place, this_place, uses_gpu
 
 
 def test_a_place_says_rank_host_device_and_process():

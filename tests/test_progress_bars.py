@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from hmm_datasets.progress_bars import progress_bar
+from hmm_datasets.runtime.progress import progress_bar
 
 
 def test_rank_0_shows_a_bar_and_the_others_none(monkeypatch):
@@ -16,7 +16,7 @@ def test_rank_0_shows_a_bar_and_the_others_none(monkeypatch):
 
 
 def test_the_variable_of_tqdm_hides_all(child_environment):
-    program = "from hmm_datasets.progress_bars import progress_bar; print(progress_bar(3, ' rows').disable)"
+    program = "from hmm_datasets.runtime.progress import progress_bar; print(progress_bar(3, ' rows').disable)"
     environment = child_environment | {"TQDM_DISABLE": "1"}  # tqdm reads it when it is imported
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hmm_datasets.cli import build_parser
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS
-from hmm_datasets.shipped_files import local_or_shipped
-from hmm_datasets.stage_inputs import read_command
+from hmm_datasets.operations.launching import RECIPE_COMMANDS
+from hmm_datasets.operations.stage_inputs import read_command
+from hmm_datasets.runtime.shipped import local_or_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

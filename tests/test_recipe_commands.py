@@ -18,7 +18,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_commands import (
+from hmm_datasets.operations.launching import (
     RECIPE_COMMANDS,
     _read_launch,
     launch_config,
@@ -26,7 +26,7 @@ from hmm_datasets.recipe_commands import (
     launch_of,
     split_flags,
 )
-from hmm_datasets.shipped_files import copy_shipped, list_shipped, local_or_shipped, shipped
+from hmm_datasets.runtime.shipped import copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.launch
 
 PROGRAM = """
 import multiprocessing, os, signal, sys, time
-from hmm_datasets.relaunch import start_again
+from hmm_datasets.runtime.program import start_again
 
 if __name__ == "__main__":
     print(os.getpid(), sys.argv[1:], os.environ.get("AGAIN"), flush=True)

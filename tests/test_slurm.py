@@ -14,8 +14,8 @@ import numpy
 import pytest
 import yaml
 
-from hmm_datasets.events import read_events
-from hmm_datasets.heartbeats import read_heartbeats
+from hmm_datasets.runtime.events import read_events
+from hmm_datasets.runtime.heartbeats import read_heartbeats
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH_FILES = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
@@ -303,6 +303,6 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
 @pytest.mark.slow
 def test_tasks_of_srun_are_ranks(slurm):
     quick = ("--seconds", 0, "--min_disk_gib", 0, "--min_memory_gib", 0, "--min_shm_gib", 0)
-    program = (sys.executable, "-m", "hmm_datasets.monitoring.preflight", slurm.folder, *quick)
+    program = (sys.executable, "-m", "hmm_datasets.commands.preflight", slurm.folder, *quick)
     said = slurm.run("srun", "--nodes=1", "--ntasks=2", *program, timeout=200)
     assert "preflight of 2 ranks on 1 host: a run can start" in said

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from hmm_datasets.spikes import SpikeDetector
+from hmm_datasets.training.step.spike_detector import SpikeDetector
 
 
 def by_definition(values, deviations=8.0, window=50):

@@ -10,10 +10,10 @@ from experiments import imports_of, load
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.stage_inputs import check_stages
-from hmm_datasets.stages import SideBySide, run_stages
+from hmm_datasets.operations.launching import RECIPE_COMMANDS
+from hmm_datasets.operations.stage_inputs import check_stages
+from hmm_datasets.operations.stages import SideBySide, run_stages
+from hmm_datasets.runtime.shipped import shipped
 
 PRETRAIN = "hmm-datasets pretrain --hmm process:mess3 --model 1m --train_tokens 100000"
 
@@ -118,7 +118,7 @@ def began(found: dict, settings, monkeypatch) -> list:
         calls.extend(flat)
         raise SystemExit(0)
 
-    monkeypatch.setattr("hmm_datasets.stages.run_or_exit", stages_checked)
+    monkeypatch.setattr("hmm_datasets.operations.stages.run_or_exit", stages_checked)
     with pytest.raises(SystemExit):
         found["main"](settings)
     return calls
@@ -175,7 +175,7 @@ def test_conversations_in_a_file_are_found_where_tokenize_writes_them(here, monk
 
 
 def test_launch_is_a_setting_of_the_recipes_that_say_so():
-    from hmm_datasets.recipe_settings import recipe_settings
+    from hmm_datasets.operations.recipe_settings import recipe_settings
 
     for name, command in RECIPE_COMMANDS.items():
         has = any(hasattr(kind, "launch") for kind in recipe_settings(name))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.stages import SideBySide, run_stages
+from hmm_datasets.operations.stages import SideBySide, run_stages
 
 WAIT = "while not os.path.exists(%r): time.sleep(0.01)"
 
@@ -88,7 +88,7 @@ def test_an_interrupt_ends_both_lanes(tmp_path):
     waits = python("print('waits', flush=True); open(str(os.getpid()) + '.pid', 'w'); time.sleep(60)")
     program = textwrap.dedent(f"""
         from pathlib import Path
-        from hmm_datasets.stages import SideBySide, run_stages
+        from hmm_datasets.operations.stages import SideBySide, run_stages
         run_stages([SideBySide([[("A", {waits!r})], [("B", {waits!r})]])], Path({str(tmp_path)!r}))
     """)
     root = Path(__file__).resolve().parents[1]

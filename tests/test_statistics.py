@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.statistics import (
-    interval,
-    paired_difference,
-    ratio_interval,
-    resampled_sums,
-)
+from hmm_datasets.statistics import interval, paired_difference, ratio_interval, resampled_sums
 
 
 def test_resamples_are_of_the_same_documents_for_all_figures():

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from hmm_datasets.stop_requests import NOTHING, STOP, StopRequests
+from hmm_datasets.runtime.stop_requests import NOTHING, STOP, StopRequests
 
 
 @pytest.mark.parametrize(

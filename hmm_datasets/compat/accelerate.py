@@ -19,8 +19,6 @@ import argparse
 import os
 from typing import Any
 
-from .. import launch_environment
-
 
 def shard_on_cpu() -> None:
     """Make accelerate use FSDP2 over gloo, if a launcher asked for FSDP and there is no GPU; otherwise do nothing.
@@ -30,7 +28,7 @@ def shard_on_cpu() -> None:
     import torch
 
     wanted = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if not wanted or torch.accelerator.is_available() or launch_environment.world_size() < 2:
+    if not wanted or torch.accelerator.is_available() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return
 
     from accelerate.state import AcceleratorState, DistributedType, PartialState

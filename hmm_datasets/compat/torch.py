@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .. import launch_environment
 from ..errors import InputError
 
 _logger = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ def _adds_wide(device: torch.device, dtype: torch.dtype) -> bool:
         adds, reason = False, str(error).splitlines()[0]
     if adds:
         _logger.info("products of %s are added in float32 by torch.addmm(out_dtype=)", dtype)
-    elif launch_environment.rank() == 0:
+    elif os.environ.get("RANK", "0") == "0":
         _logger.warning(
             "torch.addmm(out_dtype=) does not add products of %s in float32 here (%s): the gradient of the output "
             "layer is computed in float32, which is slower",

@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 
 from ..errors import InputError
 from ..hmm.integers import integer
-from .hmm_sequences import EndlessSequences
-from .row_access import rows_at
+from .rows import rows_at
+from .sequences import EndlessSequences
 
 RESOLUTION = 100_000
 """Weights are rounded to multiples of `1 / RESOLUTION`."""

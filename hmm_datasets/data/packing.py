@@ -9,6 +9,8 @@ The assignment of pieces to windows is called the plan. It takes 16 bytes per pi
 memory-mapped file in the cache of Hugging Face (`HF_HOME`), not beside the tokens. A plan that is recomputed block by
 block would need no file, but a shuffled reader needs another block for every row, and every rank and worker would keep
 its own. The file is named after the stream and the length. It is written atomically, and again if it is deleted.
+
+Windows of a token stream over as many epochs as a run needs.
 """
 
 import os
@@ -26,9 +28,9 @@ from jaxtyping import Int, Int64
 
 from ..errors import InputError
 from ..files import atomic_file
-from ..progress_bars import progress_bar
+from ..runtime.progress import progress_bar
 from ..text.stream.reader import TokenStream
-from .windows import IGNORED, Windows, check_length
+from .windows import IGNORED, TokenWindows, Windows, check_length
 
 PLAN_VERSION = 1
 """Version of the plan. It must change when the same stream and length give another plan."""
@@ -378,3 +380,20 @@ def _cut(starts: np.ndarray, stops: np.ndarray, length: int) -> tuple[np.ndarray
     number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = starts[document] + number * length
     return begins, np.minimum(length, stops[document] - begins)
+
+
+def repeated_windows(
+    stream: TokenStream, length: int, num_rows: int, *, seed: int = 0, packed: bool = False
+) -> Windows:
+    """Shuffled windows of a token stream, over as many epochs as are needed for `num_rows` rows.
+
+    Args:
+        stream ([`TokenStream`]): the tokens.
+        length (`int`): tokens per window.
+        num_rows (`int`): number of rows that will be read.
+        seed (`int`, *optional*, defaults to 0): seed of the order, which differs from epoch to epoch.
+        packed (`bool`, *optional*, defaults to `False`): return [`PackedWindows`] instead of [`TokenWindows`].
+    """
+    windows = (PackedWindows if packed else TokenWindows)(stream, length, seed=seed)
+    windows.epochs = max(1, -(-num_rows // windows.num_windows))
+    return windows

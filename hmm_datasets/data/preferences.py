@@ -9,8 +9,9 @@ the optimum.
 import numpy as np
 from datasets import Dataset
 
-from ..hmm.families.family import PREFERENCES, first_words
+from ..hmm.families.family import first_words
 from ..hmm.integers import integer
+from ..hmm.kernels.draws import PREFERENCES
 from ..hmm.tilted import TiltedHMM
 
 

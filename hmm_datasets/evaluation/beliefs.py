@@ -11,6 +11,19 @@ There are three controls: the same regression to the beliefs at other positions;
 states of an untrained model of the same configuration, since its random features of the last symbols explain a part
 too; and beliefs of Markov order `k`, which know the last `k` symbols alone (see `markov_beliefs`). The model and the
 untrained model each run once over all rows.
+
+Beliefs of Markov order `k`: what the last `k` symbols alone say about the future, as a control for probes.
+
+The belief of order `k` after the symbols `x_1 .. x_t` is the belief of the process after `x_{t-k+1} .. x_t`, where the
+process starts in its stationary distribution; for `t < k` after all `t` symbols. In the stationary process
+
+    E[belief given x_1 .. x_t | last k symbols] = belief given the last k symbols
+
+since a belief is linear in probabilities of the future. So no function of the last `k` symbols is nearer to the exact
+beliefs in mean square than the beliefs of order `k`: a probe with a lower RMSE reads what is not in the last `k`
+symbols. arXiv 2507.07432 compares probes with those for a Markov approximation of order 3.
+
+A process that is not stationary starts as it does by itself, as if its sequence had begun `k` symbols ago.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +35,17 @@ import torch
 
 from ..errors import InputError
 from ..hmm.process import Process
-from .linear_probe import (
-    LinearProbe,
-    partners,
-    shuffled_positions,
-    split_sequences,
-)
-from .markov_beliefs import ORDERS, Starts
-from .ranks import check_vocabulary, share_rows, shared_batches
+from .probes import LinearProbe, Starts, partners, shuffled_positions, split_sequences
+from .scoring import check_vocabulary, share_rows, shared_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel
 
-    from ..data.hmm_sequences import HMMSequences
+    from ..data.sequences import HMMSequences
+
+ORDERS = (1, 2, 3)
+
 
 _MAX_ITEMS = 4000
 _MAX_DRAWN = 16  # numbers in a predictive vector whose components are drawn

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError
-from ..text.tokenizers.chat_template import stop_tokens
-from .ranks import check_vocabulary
-from .scoring import beginning_token, encode, padded
+from ..text.tokenizers.chat_templates import stop_tokens
+from .scoring import beginning_token, check_vocabulary, encode, padded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..errors import InputError
 from .completions import complete
-from .core.items import score_core
+from .core import score_core
 
 if TYPE_CHECKING:
     from ..training.trainer import StepTrainer

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.hmm_sequences import TEST_FIRST
+from ..data.sequences import TEST_FIRST
 from ..hmm.analysis.divergence import kl_divergence, log_probabilities
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..hmm.tasks import EpisodicTask
+    from ..hmm.families.tasks import EpisodicTask
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def task_log_probs(
 
     Args:
         model ([`~transformers.PreTrainedModel`]): reads a beginning token `E` and then symbols.
-        task ([`~hmm_datasets.hmm.tasks.EpisodicTask`]): the task.
+        task ([`~hmm_datasets.hmm.families.tasks.EpisodicTask`]): the task.
         num_sequences (`int`): `N`.
         seed (`int`, *optional*, defaults to 0): the stream.
         batch_size (`int`, *optional*, defaults to 256): episodes in one forward pass.

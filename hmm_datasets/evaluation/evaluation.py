@@ -10,27 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..digests import write_digests
 from ..errors import InputError
-from ..files import (
-    read_json,
-    read_log,
-    write_json,
-    write_jsonl,
-    written_together,
-)
+from ..files import read_json, read_log, write_digests, write_json, write_jsonl, written_together
 from ..hmm.integers import integer
-from ..hmm.process_names import SAVED_NAME
-from ..hub_download import model_file
-from .chat_core.tasks import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks
-from .checkpoints import checkpoints_of, progress_of, revisions_of
+from ..hmm.names import SAVED_NAME
+from ..hub.download import model_file
+from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks
+from .targets import checkpoints_of, progress_of, revisions_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from lm_eval.api.task import Task
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ..data.hmm_sequences import HMMSequences
+    from ..data.sequences import HMMSequences
     from ..text.stream import TokenStream
 
 REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
@@ -198,7 +191,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     from ..training.models import load_pretrained
-    from .provenance import data_hashes, provenance
+    from .targets import data_hashes, provenance
 
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     subject = _Subject(settings)
@@ -314,7 +307,7 @@ class _Subject:
         )
 
     def training(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .learning_phases import learning_phases
+        from .optimum import learning_phases
 
         settings = self.settings
         if settings.revisions:
@@ -352,7 +345,7 @@ class _Subject:
         return found and found | {"sha256": sha256}
 
     def core(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .core.items import score_core
+        from .core import score_core
 
         settings = self.settings
         return score_core(
@@ -368,7 +361,7 @@ class _Subject:
 
     def chat(self, accelerator: "Accelerator") -> dict[str, Any]:
         from ..text.corpora.loading import load_corpus
-        from .chat import measure_chat
+        from .chat.measures import measure_chat
         from .targets import held_out_part
 
         settings = self.settings
@@ -415,7 +408,7 @@ class _Subject:
         )
 
     def _rows(self, num_sequences: int) -> "HMMSequences":
-        from ..data.hmm_sequences import TEST_FIRST, HMMSequences
+        from ..data.sequences import TEST_FIRST, HMMSequences
 
         settings = self.settings
         # Not the held-out sequences that were used for evaluations during training.
@@ -429,7 +422,7 @@ class _Subject:
         )
 
     def _history(self) -> list[dict[str, Any]]:
-        from .learning_phases import evaluations_of
+        from .optimum import evaluations_of
 
         path = Path(self.settings.model) / "history.jsonl"
         return evaluations_of(read_log(path)) if path.exists() else []
@@ -438,7 +431,7 @@ class _Subject:
         from transformers import AutoModelForCausalLM
 
         from ..training.models import load_pretrained
-        from .learning_phases import evaluation_of
+        from .optimum import evaluation_of
 
         settings, progress = self.settings, progress_of(name)
         model = load_pretrained(AutoModelForCausalLM, name).to(accelerator.device).eval()

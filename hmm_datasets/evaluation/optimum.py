@@ -4,30 +4,269 @@ Each rank reduces the distributions of its rows to a few numbers per token (loss
 these are gathered: `O(N T K)` memory for `K` predictors, whatever the number of symbols. The results are those of the
 metric modules (`bayes_gap` and so on), computed by the same functions. Computing them with `evaluate.load` would store
 whole distributions, which takes much more memory and many times as long.
+
+Comparing a model with simple predictors of its data, token by token and during training.
+
+A language model trained on sequences of a process at first predicts like the uniform
+distribution, then like the unigram, the bigram, and finally like the Bayes-optimal predictor. Its divergence from
+each, and its cross-entropy compared with theirs, show how far it has come.
+
+Calibration: whether symbols to which a model gives probability 0.2 occur in 20% of the cases.
+
+Every pair of a position and a symbol is put into a bin by the probability `q` that the model gave the symbol there.
+For each bin there are three means: of `q`, of whether the symbol occurred (its frequency), and of its probability
+under the true distribution. The expected calibration error (Naeini, Cooper and Hauskrecht, AAAI 2015, eq. 3) is the
+mean over bins, weighted by their number of pairs, of the distance between the first and the second. Here the third is
+used in place of the second, which it equals in expectation and without sampling noise. All symbols count, not only the
+most likely one (Nixon et al., CVPR workshops 2019).
+
+A calibrated model need not be good: the unigram of the process is calibrated too. So this does not replace the gap to
+the optimum.
+
+Bins have equal width in log-odds, half a nat, so that 0.001 and 0.01 are in different bins; this matters if there are
+many symbols. Time is `O(B T E)` per batch, memory that of a few tables `(B, T, E)`.
+
+The phases of learning: during training a model resembles the uniform predictor, unigram, bigram, and the optimum.
+
+For every predictor two steps are reported. `closest_step` is where KL(predictor || model) is at its minimum, so where
+the model predicts most like it. `passed_step` is the first step from which the model's held-out cross-entropy stays
+below the predictor's. Both are steps of evaluations; what happened between two evaluations is not known.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import EvalPrediction
 
+from ..data.windows import IGNORED
 from ..errors import InputError
-from .baselines import BaselineComparison, token_scores
-from .calibration import Calibration
-from .clustered import (
-    clustered_mean,
-    cross_entropy_figures,
-    final_token_figures,
-    gap_figures,
-)
-from .ranks import check_vocabulary, share_rows, shared_batches
+from ..hmm.analysis.divergence import kl_divergence, log_probabilities
+from ..hmm.analysis.predictors import Predictor, predictors_of
+from ..hmm.process import Process
+from ..statistics import clustered_mean, cross_entropy_figures, final_token_figures, gap_figures
+from .scoring import check_vocabulary, share_rows, shared_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel
 
-    from ..data.hmm_sequences import HMMSequences
+    from ..data.sequences import HMMSequences
     from ..hmm.process import Process
+
+
+class PredictorRows(NamedTuple):
+    """Per-token quantities of a batch, for the `T` symbols that the model predicts.
+
+    Attributes:
+        log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's distributions.
+        symbols (`torch.Tensor` of shape `(B, T)`): the observed symbols.
+        distributions (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's distributions, by name.
+    """
+
+    log_model: Float[Tensor, "B T V"]
+    symbols: Int[Tensor, "B T"]
+    distributions: dict[str, Float[Tensor, "B T E"]]
+
+
+class BaselineComparison:
+    """Compares a model with the predictors of `source` on rows of [`~hmm_datasets.HMMSequences`].
+
+    Its methods are arguments of the Trainer: [`BaselineComparison.reduce_logits`] as `preprocess_logits_for_metrics`
+    reduces the logits to a few numbers per token on every rank, and [`BaselineComparison.summarize`] as
+    `compute_metrics` averages them.
+
+    Args:
+        source ([`~hmm_datasets.hmm.process.Process`]): the distribution of the data. A process without an exact
+            distribution has no Bayes-optimal predictor here.
+        bos (`bool`, *optional*, defaults to `True`): whether rows begin with a beginning token. Without one the first
+            symbol is not predicted, and its label is -100, so the Trainer must give tokens instead of labels:
+            `TrainingArguments(label_names=["input_ids"])`.
+        order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context; 2 for the bigram.
+    """
+
+    def __init__(self, source: Process, *, bos: bool = True, order: int = 2):
+        self.source = source
+        self.bos = bos
+        self.order = order
+        predictors = predictors_of(source, order=order)
+        self.names = list(predictors)
+        self._predictors: dict[torch.device, dict[str, Predictor]] = {torch.device("cpu"): predictors}
+
+    def rows(self, logits: Float[Tensor, "B R V"], labels: Int[Tensor, "B R"]) -> PredictorRows:
+        """The distributions of the model and of the predictors, for rows of `R` tokens.
+
+        Raises:
+            `InputError`: rows have no beginning token, and `labels` does not have their first symbols.
+        """
+        if not self.bos and bool((labels[:, 0] == IGNORED).any()):
+            raise InputError(
+                "the first label is -100 and rows have no beginning token, so the first symbol is not known; expected "
+                "tokens, pass label_names=['input_ids'] to TrainingArguments, or put a beginning token in front"
+            )
+        log_model = log_probabilities(logits[:, :-1])
+        symbols = labels[:, 1:] if self.bos else labels
+        skipped = 0 if self.bos else 1
+        device = logits.device
+        if device not in self._predictors:
+            self._predictors[device] = predictors_of(self.source, device=device, order=self.order)
+        predictors = self._predictors[device]
+        distributions = {name: distribution(symbols)[:, skipped:-1] for name, distribution in predictors.items()}
+        return PredictorRows(log_model, symbols[:, skipped:], distributions)
+
+    def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
+        """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
+        return token_scores(self.rows(logits, labels)).float()
+
+    def summarize(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Means over all tokens, in nats: `cross_entropy`, `cross_entropy_NAME`, `kl_NAME`, `bayes_gap`."""
+        means = torch.as_tensor(prediction.predictions, dtype=torch.float64).mean(dim=(0, 1)).tolist()
+        count = len(self.names)
+        result = {"cross_entropy": means[0]}
+        result |= {f"cross_entropy_{name}": means[1 + k] for k, name in enumerate(self.names)}
+        result |= {f"kl_{name}": means[1 + count + k] for k, name in enumerate(self.names)}
+        if "bayes" in self.names:
+            result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
+        return result
+
+
+def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:
+    """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
+    symbols = rows.symbols.unsqueeze(-1)
+    columns = [-rows.log_model.gather(-1, symbols).squeeze(-1)]
+    columns += [-distribution.gather(-1, symbols).squeeze(-1).log() for distribution in rows.distributions.values()]
+    columns += [kl_divergence(distribution, rows.log_model) for distribution in rows.distributions.values()]
+    return torch.stack(columns, dim=-1)
+
+
+_INNER_EDGES = torch.linspace(-8, 8, 33, dtype=torch.float64).sigmoid()
+
+
+class Calibration:
+    """Sums over the pairs of each bin, collected batch by batch."""
+
+    def __init__(self):
+        self._sums = torch.zeros(len(_INNER_EDGES) + 1, 4, dtype=torch.float64)
+
+    @staticmethod
+    def sums(
+        log_model: Float[Tensor, "B T V"], distribution: Float[Tensor, "B T E"], symbols: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B K 4"]:
+        """For each sequence and each of the `K` bins: the number of pairs, and the sums of the model's probability, of
+        occurrences, and of the true probability.
+
+        Tokens that the distribution does not have (`V > E`) are left out.
+        """
+        probability = log_model[..., : distribution.shape[-1]].double().exp()
+        bins = torch.bucketize(probability, _INNER_EDGES.to(probability.device), right=True)
+        observed = bins.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
+        every, one = bins.flatten(1), probability.new_ones(1, 1)
+        columns = (
+            (every, one.expand_as(every)),
+            (every, probability.flatten(1)),
+            (observed, one.expand_as(observed)),
+            (every, distribution.double().flatten(1)),
+        )
+        empty = probability.new_zeros(len(probability), len(_INNER_EDGES) + 1)
+        return torch.stack([empty.scatter_add(1, indices, values) for indices, values in columns], dim=-1)
+
+    def add(self, sums: Float[Tensor, "B K 4"]) -> None:
+        """Add the sums of a batch of sequences."""
+        self._sums += sums.sum(0).cpu()
+
+    def result(self) -> dict[str, Any]:
+        """The result over all batches.
+
+        Returns:
+            `dict`: `edges` of the `K` bins (`K + 1` numbers); `count`, the pairs in each; `predicted`, `observed` and
+            `optimum`, the three means of each bin, None if it is empty; `error`, the expected calibration error.
+        """
+        count, predicted, observed, distribution = self._sums.unbind(1)
+        return {
+            "edges": [0.0, *_INNER_EDGES.tolist(), 1.0],
+            "count": count.long().tolist(),
+            "predicted": _means(predicted, count),
+            "observed": _means(observed, count),
+            "optimum": _means(distribution, count),
+            "error": float((predicted - distribution).abs().sum() / count.sum()),
+        }
+
+
+def _means(sums: Float[Tensor, "K"], count: Float[Tensor, "K"]) -> list[float | None]:
+    return [None if n == 0 else total / n for total, n in zip(sums.tolist(), count.tolist(), strict=True)]
+
+
+_KL, _CROSS_ENTROPY = "kl_", "cross_entropy_"
+
+
+def learning_phases(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Find which predictor a model was closest to at each evaluation, and when it passed each predictor.
+
+    Args:
+        rows (sequence of mappings): evaluations in the order of steps, with `step`, `tokens`, `cross_entropy`, and for
+            every predictor `cross_entropy_NAME` and `kl_NAME`, KL(predictor || model), all in nats per token.
+
+    Returns:
+        `dict`: `rows`; `predictors`, for each name `closest_step`, `closest_kl` and `passed_step` (`None` if it is not
+        passed by the end); `phases`, the runs of evaluations with the same nearest predictor, each with `predictor`,
+        `first_step` and `last_step`.
+
+    ```python
+    >>> names = ("step", "cross_entropy", "cross_entropy_a", "kl_a", "cross_entropy_b", "kl_b")
+    >>> table = [(1, 1.1, 1.0, 0.0, 0.5, 0.6), (2, 0.6, 1.0, 0.4, 0.5, 0.1)]
+    >>> rows = [dict(zip(names, row)) for row in table]
+    >>> found = learning_phases(rows)
+    >>> found["predictors"]["a"]
+    {'closest_step': 1, 'closest_kl': 0.0, 'passed_step': 2}
+    >>> [phase["predictor"] for phase in found["phases"]]
+    ['a', 'b']
+
+    ```
+    """
+    names = [key.removeprefix(_KL) for key in rows[0] if key.startswith(_KL)]
+    predictors = {}
+    for name in names:
+        closest = min(rows, key=lambda row: row[_KL + name])
+        passed = None
+        for row in reversed(rows):
+            if not row["cross_entropy"] < row[_CROSS_ENTROPY + name]:
+                break
+            passed = row["step"]
+        predictors[name] = {
+            "closest_step": closest["step"],
+            "closest_kl": closest[_KL + name],
+            "passed_step": passed,
+        }
+    phases = []
+    for name, run in groupby(rows, key=lambda row: min(names, key=lambda name: row[_KL + name])):
+        steps = [row["step"] for row in run]
+        phases.append({"predictor": name, "first_step": steps[0], "last_step": steps[-1]})
+    return {"rows": [dict(row) for row in rows], "predictors": predictors, "phases": phases}
+
+
+def evaluations_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a `history.jsonl` that have divergences, one per step, as [`learning_phases`] takes them."""
+    rows = {}
+    for row in history:
+        found = {key.removeprefix("eval_"): value for key, value in row.items() if key.startswith("eval_")}
+        if any(key.startswith(_KL) for key in found):
+            wanted = {key: value for key, value in found.items() if key.startswith(("cross_entropy", _KL))}
+            rows[row["step"]] = {"step": row["step"], "tokens": row["tokens"], **wanted}
+    return [rows[step] for step in sorted(rows)]
+
+
+def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
+    """A row for [`learning_phases`], without `step` and `tokens`, from the result of
+    [`~hmm_datasets.evaluation.optimum.measure_optimum`]."""
+    row = {"cross_entropy": measured["cross_entropy"]["model"]["cross_entropy"]}
+    for name, found in measured["cross_entropy"].items():
+        if name != "model":
+            row[_CROSS_ENTROPY + name] = found["cross_entropy"]
+    return row | {_KL + name: found["kl"] for name, found in measured["kl"].items()}
 
 
 def measure_optimum(

@@ -11,24 +11,143 @@ keys and values (sliding windows, state spaces), or if a trial gives wrong resul
 The cost is that of the tokens of all rows, with common beginnings counted once. Memory is that of the model on a
 batch, and for groups also a batch of keys and values. Batches are made before they are distributed over ranks, so no
 result depends on the number of ranks.
+
+How probable labels are under a model, in float64, without the logits of all positions.
+
+The output layer of the model is asked for the scores of the labels ([`~hmm_datasets.training.output_layer`]), so only
+the logits of some positions with a label exist at a time, and those of positions without a label are not computed. A
+model that changes its logits after its output layer gives all of them instead; they are then read row by row.
+
+Dividing rows among ranks and gathering them in order, so that no result depends on the number of processes.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from ..data.windows import IGNORED
-from .label_scores import logits_to_keep, score_labels
-from .ranks import check_vocabulary
+from ..errors import InputError
+from ..hmm.analysis.divergence import log_probabilities
+from ..runtime.progress import progress_bar
+from ..training.output_layer import LabelScores, LossOutput, obstacle, without_adapter
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class ScoredLabels(NamedTuple):
+    """Scores of labels by position.
+
+    Attributes:
+        nats (`torch.Tensor` of shape `(B, T)`): -log P of each label, 0 where there is none.
+        likeliest (`torch.Tensor` of shape `(B, T)`): whether the label is the most likely token, or there is none.
+    """
+
+    nats: Float64[Tensor, "B T"]
+    likeliest: Bool[Tensor, "B T"]
+
+
+@torch.inference_mode()
+def score_labels(model: "PreTrainedModel", labels: Int[Tensor, "B T"], **inputs: Any) -> ScoredLabels:
+    """Score the token that each position of a batch predicts.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a causal language model in eval mode.
+        labels (`torch.Tensor` of shape `(B, T)`): the token after each position; -100 for none.
+        **inputs: arguments of the model.
+    """
+    with _loss_output(model) as layer:
+        if layer is None:
+            return _from_logits(model, labels, inputs)
+        with layer.asked(LabelScores(labels, exact=True)) as found:
+            model(**inputs)
+    nats, likeliest = found.table(found.scores.losses), found.table(found.scores.likeliest)
+    return ScoredLabels(nats, likeliest | (labels == IGNORED))
+
+
+@contextlib.contextmanager
+def _loss_output(model: "PreTrainedModel") -> Iterator[LossOutput | None]:
+    """A context in which the output layer of the model can be asked; None if it cannot."""
+    model = without_adapter(model)
+    # Anything may be measured that gives logits for tokens.
+    layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if isinstance(layer, LossOutput):
+        yield layer
+        return
+    if layer is None or obstacle(model, with_loss=False) is not None:
+        yield None
+        return
+    asked = LossOutput(layer)
+    model.set_output_embeddings(asked)
+    try:
+        yield asked
+    finally:
+        model.set_output_embeddings(layer)
+
+
+def _from_logits(model: "PreTrainedModel", labels: Int[Tensor, "B T"], inputs: dict[str, Any]) -> ScoredLabels:
+    counted = labels != IGNORED
+    nats, likeliest = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device), ~counted
+    width = labels.shape[1]
+    first = int(counted.any(0).int().argmax())  # 0 if there is no label
+    logits = model(**inputs, **logits_to_keep(model, width - first)).logits
+    skipped = width - logits.shape[1]
+    for row in range(len(labels)):  # since in float64 a batch of logits takes twice the memory or more
+        at = counted[row].nonzero().squeeze(1)
+        predicted, targets = logits[row, at - skipped], labels[row, at]
+        nats[row, at] = nll_loss(log_probabilities(predicted), targets, reduction="none")
+        likeliest[row, at] = predicted.argmax(-1) == targets
+    return ScoredLabels(nats, likeliest)
+
+
+def logits_to_keep(model: "PreTrainedModel", count: int) -> dict[str, int]:
+    """The argument by which a model computes only the logits of the last `count` positions, if it has one."""
+    arguments = inspect.signature(getattr(model, "forward", model)).parameters
+    return {"logits_to_keep": count} if "logits_to_keep" in arguments else {}
+
+
+def shared_batches(
+    rows: Any, batch_size: int, accelerator: "Accelerator", unit: str
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the columns of consecutive rows, one batch for all ranks together at a time, with a progress bar."""
+    step = batch_size * accelerator.num_processes
+    bar = progress_bar(len(rows), f" {unit}", desc="evaluate")
+    for first in range(0, len(rows), step):
+        batch = rows.__getitems__(range(first, min(first + step, len(rows))))
+        yield {name: torch.stack([row[name] for row in batch]) for name in batch[0]}
+        bar.update(len(batch))
+    bar.close()
+
+
+def share_rows(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
+    """The rows of this rank, on its device; every rank gets the same number, for which the last row is repeated.
+
+    What is gathered from all ranks must be cut off after `len(rows)`.
+    """
+    # accelerate's split_between_processes pads each rank's share, so with three ranks or more there would be padding
+    # between the gathered rows. Here padding is only at the end.
+    share = -(-len(rows) // accelerator.num_processes)
+    short = share * accelerator.num_processes - len(rows)
+    padded = torch.cat([rows, rows[-1:].expand(short, -1)])
+    return padded[share * accelerator.process_index :][:share].to(accelerator.device)
+
+
+def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
+    """Raise [`InputError`] if the model has fewer tokens than the data."""
+    if model.config.vocab_size < needed:
+        raise InputError(
+            f"the model has {model.config.vocab_size} tokens, but the data have {needed} {kind}; evaluate it on data "
+            "like those it was trained on"
+        )
+
 
 PADDING = 0  # any token of the vocabulary, since padding is not attended to
 

@@ -1,26 +1,114 @@
-"""Targets, against which a model is measured: a distribution (a process) or held-out text, opened by name."""
+"""Targets, against which a model is measured: a distribution (a process) or held-out text, opened by name.
+
+The checkpoints of a run that an evaluation measures: in its folder, or revisions of its repository on the Hub.
+
+Where an evaluation comes from: the model, settings, versions and commit, and hashes of what it was measured on.
+"""
 
 import hashlib
 import itertools
+import platform
+import re
+import shlex
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import launch_environment
 from ..errors import InputError
-from ..files import read_json
-from ..hmm.families.storage import FAMILY_NAME, load_source
+from ..files import read_json, weights_sha256
+from ..hmm.loading import load_source
+from ..hmm.names import is_process_name
 from ..hmm.process import Process
-from ..hmm.process_names import is_process_name
-from ..hmm.process_storage import PROCESS_NAME
-from ..hmm.storage import CONFIG_NAME, WEIGHTS_NAME
-from ..hub_download import model_file
+from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
+from ..hub.download import branches_of, model_file, split_revision
+from ..runtime import environment as launch_environment
+from ..runtime.credentials import masked_arguments
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
 from ..text.tokenizers.words import WordCorpus
+from ..training.record import git_commit, versions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .evaluation import EvaluationSettings
+
+_STATE_NAME = "trainer_state.json"
+
+
+def progress_of(name: str) -> dict[str, int]:
+    """`step` and `tokens` of a checkpoint, from the state of its trainer.
+
+    Raises:
+        `InputError`: it has no such file.
+    """
+    path = model_file(name, _STATE_NAME)
+    if path is None:
+        raise InputError(f"{name}: has no {_STATE_NAME} with the step and the tokens; push it with the checkpoint")
+    state = read_json(path)
+    return {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
+
+
+def revisions_of(model: str, names: list[str]) -> list[str]:
+    """The names of a repository at its revisions; `all` stands for its branches `step-N`, in order of `N`."""
+    if names == ["all"]:
+        steps = [branch for branch in branches_of(model) if re.fullmatch(r"step-\d+", branch)]
+        names = sorted(steps, key=lambda branch: int(branch.removeprefix("step-")))
+        if not names:
+            raise InputError(
+                f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include-checkpoints"
+            )
+    return [f"{split_revision(model)[0]}@{name}" for name in names]
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The folders `checkpoint-N` of a run, in order of `N`.
+
+    Raises:
+        `InputError`: there are none.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if not found:
+        raise InputError(f"{folder}: has no checkpoint-*; train with save_steps, or leave --checkpoints out")
+    return found
+
+
+def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict[str, Any]:
+    """The model, and what it was measured with."""
+    return {
+        "model": {
+            "name": settings.model,
+            "type": model.config.model_type,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "sha256": weights_sha256(model),
+        },
+        "settings": asdict(settings),
+        "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
+        "versions": versions(),
+        "python": platform.python_version(),
+        "commit": git_commit(),
+        "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def data_hashes(found: dict[str, Any]) -> dict[str, Any]:
+    """Hashes of the data measured on: the distribution, the held-out text, the questions of each task."""
+    hashes = {}
+    if "optimum" in found:
+        hashes["optimum"] = found["optimum"]["fingerprint"]
+    if "text" in found:
+        hashes["text"] = found["text"]["sha256"]
+    for name in ("core", "chat_core"):
+        if name in found:
+            hashes[name] = {label: task["sha256"] for label, task in found[name]["tasks"].items()}
+    return hashes
+
 
 _WINDOW = 64  # words, as fits have by default
 _RECORD = "run.json"

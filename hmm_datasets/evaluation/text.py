@@ -2,6 +2,8 @@
 
 The text is either a token stream, read in windows, or a list of texts, for any tokenizer. Intervals come from the
 percentile bootstrap over documents (see `statistics`), or over windows if these have several documents.
+
+Bits per byte: a loss that compares models with different tokenizers.
 """
 
 import math
@@ -14,18 +16,19 @@ from jaxtyping import Float64, Int64
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
-from ..progress_bars import progress_bar
-from ..statistics import ratio_interval
+from ..runtime.progress import progress_bar
+from ..statistics import as_table, ratio_interval
 from ..text.corpora.local_files import check_text
-from .bits_per_byte import bits_per_byte
-from .label_scores import score_labels
-from .ranks import check_vocabulary, share_rows, shared_batches
 from .scoring import (
     Row,
     beginning_token,
+    check_vocabulary,
     context_limit,
     encode,
+    score_labels,
     score_rows,
+    share_rows,
+    shared_batches,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +36,45 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.windows import StridedWindows, TokenWindows
+
+
+def bits_per_byte(
+    predictions: Any, references: Any, resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> dict[str, Any]:
+    """Bits that a model needs per byte of UTF-8 text, over all texts.
+
+    Args:
+        predictions (array of shape `(N,)`): for each text (or window) the sum of the natural logarithms of its tokens'
+            probabilities.
+        references (array of shape `(N,)`): for each text (or window) the number of UTF-8 bytes of those tokens.
+        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
+            *optional*, defaults to 0): settings of the bootstrap.
+
+    Returns:
+        `dict`: the result of the metric `bits_per_byte`.
+
+    Raises:
+        `InputError`: a prediction is NaN, or the references are not counts of bytes.
+    """
+    bits = -as_table("predictions", predictions, 1) / math.log(2)
+    size = as_table("references", references, 1)
+    if np.isnan(bits).any():
+        raise InputError(f"predictions[{int(np.isnan(bits).argmax())}] is NaN; expected a number")
+    if (size < 0).any() or size.sum() == 0:
+        raise InputError(f"references are {references[:8]}; expected counts of bytes, not all zero")
+    ratio = bits.sum() / size.sum()
+    error = math.nan
+    if len(bits) > 1:
+        error = (bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum()
+    low, high = ratio_interval(bits, size, resamples=resamples, level=level, seed=seed)
+    return {
+        "bits_per_byte": float(ratio),
+        "standard_error": float(error),
+        "bits_per_byte_low": low,
+        "bits_per_byte_high": high,
+        "bytes": int(size.sum()),
+    }
+
 
 LEVEL = 0.95
 _TEXTS = 1024  # texts encoded in one call

@@ -37,14 +37,12 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
 from ..compat.torch import KeepsTypes
-from ..digests import write_digests
 from ..errors import InputError
-from .checks import as_tokens
-from .format import FORMAT_VERSION, ModelType, auto_map, write_loader
-from .inference.forward_backward import Parameters
-from .inference.stepwise import BeliefFilter, Filter
+from ..files import write_digests
+from .arrays import as_tokens
+from .inference import BeliefFilter, Filter, Parameters
 from .model import HMM
-from .storage import TABLES, files
+from .storage import FORMAT_VERSION, TABLES, ModelType, auto_map, files, write_loader
 from .tokenizer import write_tokenizer
 
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min

@@ -19,8 +19,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
-from .checks import array
-from .given_arrays import as_given, token_array
+from .arrays import array, as_given, token_array
 from .model import HMM
 from .process import Process
 
@@ -147,7 +146,7 @@ class GeneralizedHMM(Process):
 
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
         # `sampling.linear_kernels` says why the draws are the same on every machine.
-        from .sampling.linear_kernels import draw_words
+        from .kernels.linear import draw_words
 
         if draw_words(*self._tables, seed, first, step, out) >= 0:
             raise self._negative("a sampled sequence")
@@ -242,8 +241,8 @@ class GeneralizedHMM(Process):
         return self.operators.reshape(-1), self.columns.reshape(-1), self.initial, self.final
 
     def _filtered(self, tokens: Any, wanted: str) -> Any:
-        from .sampling.linear_kernels import filter_words
-        from .sampling.sequences import fill_in_parallel
+        from .kernels.linear import filter_words
+        from .sampling import fill_in_parallel
 
         rows = token_array(tokens, self.num_symbols)
         batch, length = rows.shape

@@ -19,8 +19,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
-from .checks import as_tables, as_tokens
-from .conversions import Conversions
+from .arrays import as_tables, as_tokens
 from .integers import integer
 from .process import Process
 from .storage import load, load_tables, save
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
     from .analysis.mixed_states import MixedStates
-    from .inference.forward_backward import ExpectedCounts, Parameters
-    from .inference.viterbi import Path as ViterbiPath
-    from .inference.viterbi import Paths as ViterbiPaths
-    from .sampling.cuda import DeviceTable
-    from .sampling.sequences import AliasTable
+    from .inference import ExpectedCounts, Parameters
+    from .inference import Path as ViterbiPath
+    from .inference import Paths as ViterbiPaths
+    from .kernels.cuda import DeviceTable
+    from .sampling import AliasTable
 
 
-class HMM(Conversions, Process):
+class HMM(Process):
     """A hidden Markov model over `H` states and `E` symbols.
 
     Args:
@@ -168,7 +167,7 @@ class HMM(Conversions, Process):
 
         ```
         """
-        from .sampling.sequences import checked_draw, sample_tokens
+        from .sampling import checked_draw, sample_tokens
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
         if isinstance(out, np.ndarray):
@@ -176,7 +175,7 @@ class HMM(Conversions, Process):
         elif out.device.type == "cpu":
             sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out.numpy(), num_threads)
         else:
-            from .sampling import cuda
+            from .kernels import cuda
 
             cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
         return out
@@ -208,7 +207,7 @@ class HMM(Conversions, Process):
 
         ```
         """
-        from .sampling.sequences import checked_draw, sample_tokens, smallest_unsigned
+        from .sampling import checked_draw, sample_tokens, smallest_unsigned
 
         seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
         states = np.empty(symbols.shape, smallest_unsigned(self.num_states))
@@ -217,7 +216,7 @@ class HMM(Conversions, Process):
         return symbols, states
 
     def _tables_on(self, device: "torch.device") -> "tuple[DeviceTable, DeviceTable, DeviceTable | None]":
-        from .sampling.cuda import device_table
+        from .kernels.cuda import device_table
 
         if device not in self._device_tables:
             start, symbol, transition = self._alias_tables
@@ -231,7 +230,7 @@ class HMM(Conversions, Process):
 
     @cached_property
     def _alias_tables(self) -> "tuple[AliasTable, AliasTable, AliasTable | None]":
-        from .sampling.sequences import AliasTable
+        from .sampling import AliasTable
 
         start = AliasTable.from_probabilities(self.start[None])
         if self.edges is None:
@@ -244,7 +243,7 @@ class HMM(Conversions, Process):
         """The tables as tensors for the functions of `forward_backward`, float64 on the CPU by default, or float32."""
         import torch
 
-        from .inference.forward_backward import Parameters
+        from .inference import Parameters
 
         dtype = torch.float64 if dtype is None else dtype
         if dtype not in (torch.float32, torch.float64):
@@ -280,31 +279,31 @@ class HMM(Conversions, Process):
 
         ```
         """
-        from .inference import forward_backward as inference
+        from . import inference
 
         return self._infer(inference.log_likelihood, tokens, lengths, dtype)
 
     def beliefs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 H"]:
         """`P(state before token t | tokens before t)`; entry 0 is `start`, entry `T` follows the last token."""
-        from .inference import forward_backward as inference
+        from . import inference
 
         return self._infer(inference.beliefs, tokens, lengths, dtype)
 
     def next_token_probs(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`."""
-        from .inference import forward_backward as inference
+        from . import inference
 
         return self._infer(inference.predictions, tokens, lengths, dtype)
 
     def posteriors(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B T H"]:
         """`P(state that emits token t | all tokens)` (smoothing)."""
-        from .inference import forward_backward as inference
+        from . import inference
 
         return self._infer(inference.posteriors, tokens, lengths, dtype)
 
     def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
-        from .inference import viterbi
+        from . import inference as viterbi
 
         return self._infer(viterbi.viterbi, tokens, lengths, dtype)
 
@@ -313,7 +312,7 @@ class HMM(Conversions, Process):
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.
         """
-        from .inference import viterbi
+        from . import inference as viterbi
 
         k = integer("k", k, 1, 31)
 
@@ -327,7 +326,7 @@ class HMM(Conversions, Process):
 
         A step of Baum-Welch divides each row of counts by its sum; see [`ExpectedCounts`].
         """
-        from .inference import forward_backward as inference
+        from . import inference
 
         return self._infer(inference.expected_counts, tokens, lengths, dtype)
 
@@ -407,6 +406,45 @@ class HMM(Conversions, Process):
         from .analysis.mixed_states import mixed_states
 
         return mixed_states(self, depth, max_states=max_states)
+
+    @classmethod
+    def from_pomegranate(cls, model: Any, *, ends: str = "refuse") -> "HMM":
+        """The HMM of a pomegranate `DenseHMM`; see [`~hmm_datasets.hmm.convert.from_pomegranate`]."""
+        from .convert import from_pomegranate
+
+        return from_pomegranate(model, ends=ends)
+
+    def to_pomegranate(self) -> Any:
+        """This HMM as a pomegranate `DenseHMM`; see [`~hmm_datasets.hmm.convert.to_pomegranate`]."""
+        from .convert import to_pomegranate
+
+        return to_pomegranate(self)
+
+    @classmethod
+    def from_hmmlearn(cls, model: Any) -> "HMM":
+        """The HMM of an hmmlearn `CategoricalHMM`; see [`~hmm_datasets.hmm.convert.from_hmmlearn`]."""
+        from .convert import from_hmmlearn
+
+        return from_hmmlearn(model)
+
+    def to_hmmlearn(self) -> Any:
+        """This HMM as an hmmlearn `CategoricalHMM`; see [`~hmm_datasets.hmm.convert.to_hmmlearn`]."""
+        from .convert import to_hmmlearn
+
+        return to_hmmlearn(self)
+
+    @classmethod
+    def from_dynamax(cls, params: Any) -> "HMM":
+        """The HMM of the parameters of a dynamax `CategoricalHMM`; see [`~hmm_datasets.hmm.convert.from_dynamax`]."""
+        from .convert import from_dynamax
+
+        return from_dynamax(params)
+
+    def to_dynamax(self) -> tuple[Any, Any, Any]:
+        """A dynamax `CategoricalHMM`, its parameters and properties; see [`~hmm_datasets.hmm.convert.to_dynamax`]."""
+        from .convert import to_dynamax
+
+        return to_dynamax(self)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write `model.safetensors`, `config.json` and a tokenizer (see [`.tokenizer`]), each of them atomically.

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,18 @@ from ..errors import InputError
 
 if TYPE_CHECKING:
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+
+
+_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("num_chains", "num_values", "num_pairs", "num_keys", "num_queries"), int),
+    **dict.fromkeys(("num_letters", "string_length"), int),
+    "num_symbols": int | None,
+    "vocabulary": list[str] | None,
+    "nonterminals": list[str] | None,
+    "noise": float,
+    "parents": list[Any],
+}
+"""Types of settings, by their names, which mean the same in every kind; those of others are checked by their class."""
 
 
 class Process:
@@ -43,6 +56,9 @@ class Process:
 
     stored_name: ClassVar[str]
     """Name of the kind of process in its folder; part of the format and of the fingerprint."""
+
+    stored_in: ClassVar[str] = "process.json"
+    """The file that marks its folder; one of `storage.FORMATS`."""
 
     vocabulary: tuple[str, ...] | None = None
     has_oracle: bool = False
@@ -83,6 +99,11 @@ class Process:
     def parts(self) -> "tuple[Process, ...]":
         """The processes that this one is made of; a subclass that has some overrides [`Process.made_of`]."""
         return ()
+
+    @classmethod
+    def setting_types(cls, names: Iterable[str]) -> dict[str, Any]:
+        """Types of the settings of these names; those without one are checked by the constructor."""
+        return {name: _SETTINGS.get(name, Any) for name in names}
 
     @classmethod
     def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: "tuple[Process, ...]") -> Self:
@@ -136,7 +157,7 @@ class Process:
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
         """
-        from .sampling.sequences import checked_draw, fill_in_parallel
+        from .sampling import checked_draw, fill_in_parallel
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
 
@@ -182,7 +203,7 @@ class Process:
         Raises:
             `InputError`: the process has no hidden states; see `has_states`.
         """
-        from .sampling.sequences import checked_draw, fill_in_parallel, smallest_unsigned
+        from .sampling import checked_draw, fill_in_parallel, smallest_unsigned
 
         if not self.has_states or self.max_states is None:
             raise InputError(f"{self!r} has no hidden states to give; draw its symbols with sample")
@@ -241,7 +262,7 @@ class Process:
         """
         import torch
 
-        from .checks import as_tokens
+        from .arrays import as_tokens
 
         values, _ = as_tokens(tokens, self.num_symbols)
         distribution = self.next_token_probs(values)[:, :-1]
@@ -291,7 +312,7 @@ class Process:
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically."""
-        from .process_storage import save_process
+        from .storage import save_process
 
         save_process(self, folder)
 

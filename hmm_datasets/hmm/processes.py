@@ -5,19 +5,202 @@ start in their stationary distribution, except `dishonest_casino`, `weather` and
 sources do. In `T^(x)` the row is the state left, the column the state entered. `h` is the binary entropy in nats.
 
 `bloch_walk`, `frdn` and `moon` are generalized HMMs, and [`noisy`] makes a noisy process of any.
+
+Languages of finite automata as HMMs whose states are those of the automaton.
+
+Named processes that are generalized HMMs: no HMM of any finite size has their law.
+
+`hmm_datasets.processes` has them too. All of them are stationary. Definitions and defaults are those of Riechers,
+Elliott and Shai, "Neural networks leverage nominally quantum and post-quantum representations" (arXiv 2507.07432),
+appendix D.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from ..errors import InputError
-from .checks import distribution
+from .arrays import distribution
 from .generalized import GeneralizedHMM
 from .integers import integer
 from .model import HMM
-from .processes_generalized import bloch_walk, frdn, moon
+
+_BRACKETS = ("()", "[]", "{}", "<>")
+_MAX_STATES = 2000
+_MAX_ENTRIES = 1 << 29  # of the edges, which take 4 GiB
+
+
+def dyck(depth: int, kinds: int = 1, p: float = 0.5) -> HMM:
+    """Balanced brackets of `kinds` kinds, nested at most `depth` deep: the Dyck language `Dyck-(k, D)` (Hewitt et al.,
+    "RNNs can generate bounded hierarchical languages with optimal memory", EMNLP 2020).
+
+    A state is the stack of open brackets, so there are `1 + k + ... + k^D`. With an empty stack a bracket is opened,
+    with a full one the last is closed, and otherwise one is opened with probability `p`. The kind of an opened bracket
+    is uniform. Opening `i` is symbol `i`, and its closing is symbol `k + i`. A sequence begins with the empty stack.
+
+    Unifilar. With `w_d` the stationary distribution of the depth, a birth-death chain, the entropy rate is
+    `sum over 0 < d < D of w_d h(p) + ln(k) sum over d < D of w_d o_d` nats per token, with `h` the binary entropy and
+    `o_d` the probability of opening.
+
+    Args:
+        depth (`int`): `D`, 1 or more.
+        kinds (`int`, *optional*, defaults to 1): `k`.
+        p (`float`, *optional*, defaults to 0.5): probability of opening a bracket, in `[0, 1]`.
+
+    ```python
+    >>> hmm = dyck(3, kinds=2)
+    >>> hmm.num_states, "".join(hmm.vocabulary[x] for x in hmm.sample(1, 10, seed=1)[0])
+    (15, '[][(())][]')
+
+    ```
+    """
+    depth, kinds = integer("depth", depth, 1, 31), integer("kinds", kinds, 1, 31)
+    if not 0 <= p <= 1:
+        raise InputError(f"p is {p}; expected a probability")
+    states = depth + 1 if kinds == 1 else sum(kinds**d for d in range(min(depth, _MAX_STATES.bit_length()) + 1))
+    if states > _MAX_STATES:
+        raise InputError(f"depth {depth} of {kinds} kinds needs more than {_MAX_STATES:,} states; lower one of them")
+    if 2 * kinds * states**2 > _MAX_ENTRIES:
+        raise InputError(
+            f"depth {depth} of {kinds} kinds needs tables of {2 * kinds * states**2:,} entries; expected at most "
+            f"{_MAX_ENTRIES:,}, lower one of them"
+        )
+    edges = np.zeros((2 * kinds, states, states))
+    for state in range(states):
+        # Stacks are numbered as nodes of a complete tree: kind `i` on top of stack `s` is stack `k s + 1 + i`.
+        inner = kinds * state + kinds < states
+        opening = p if inner and state > 0 else float(inner)
+        if inner:
+            edges[range(kinds), state, range(kinds * state + 1, kinds * state + 1 + kinds)] = opening / kinds
+        if state > 0:
+            edges[kinds + (state - 1) % kinds, state, (state - 1) // kinds] = 1 - opening
+    names = [_BRACKETS[i] if i < len(_BRACKETS) else (f"({i}", f"){i}") for i in range(kinds)]
+    vocabulary = [name[0] for name in names] + [name[1] for name in names]
+    return HMM(start=np.eye(states)[0], edges=edges, vocabulary=vocabulary)
+
+
+def bloch_walk(alpha: float = 1.0, beta: float = math.sqrt(51)) -> GeneralizedHMM:
+    """Weak measurements of a qubit along `z` and `x` in turn at random (arXiv 2507.07432, appendix D.2).
+
+    Symbols 0 .. 3 are the outcomes `+z`, `-z`, `+x`, `-x`, with Kraus operators `g (alpha I + beta s)` for `s` = `Z`,
+    `-Z`, `X`, `-X` and `g = 1 / (2 sqrt(alpha^2 + beta^2))`. Predictive vectors are `(1, x, z)`, where `(x, z)` lies
+    in the disk of the Bloch ball with `y = 0`. The process starts in the centre, its stationary vector. Some libraries
+    call it `tom_quantum`.
+
+    The entropy rate has no known closed form. For the defaults it is 1.367251 nats per token, estimated with a
+    standard error of 2e-7.
+
+    Args:
+        alpha (`float`, *optional*, defaults to 1.0): weight of the identity, above 0.
+        beta (`float`, *optional*, defaults to the square root of 51): weight of the Pauli matrices; measurements are
+            projective for `beta = alpha`, and say nothing for 0 or infinity.
+
+    ```python
+    >>> bloch_walk().beliefs([[2]])[0, 1].round(4).tolist()
+    [1.0, 0.2747, 0.0]
+
+    ```
+    """
+    if not (0 < alpha < math.inf and math.isfinite(beta)):
+        raise InputError(f"alpha is {alpha}, beta {beta}; expected alpha above 0, and finite numbers")
+    square = 4 * (alpha * alpha + beta * beta)
+    turn, shrink = 2 * alpha * beta / square, (alpha * alpha - beta * beta) / square
+    operators = np.zeros((4, 3, 3))
+    for symbol, (axis, other, sign) in enumerate(((2, 1, 1), (2, 1, -1), (1, 2, 1), (1, 2, -1))):
+        operators[symbol, 0, 0] = operators[symbol, axis, axis] = 0.25
+        operators[symbol, 0, axis] = operators[symbol, axis, 0] = sign * turn
+        operators[symbol, other, other] = shrink
+    return GeneralizedHMM(operators, initial=[1.0, 0.0, 0.0], final=[1.0, 0.0, 0.0])
+
+
+def frdn(alpha: float = 2000.0, lam: float = 0.49) -> GeneralizedHMM:
+    """The process of Fox, Rubin, Dharmadhikari and Nadkarni: runs of symbol 1 between symbols 0, of length `n >= 1`
+    with probability `lam^n sin(n alpha / 2)^2`, else of length 0 (arXiv 2507.07432, appendix D.3).
+
+    It has 4 dimensions, and a quantum model of 3 levels. No HMM of finite size has its law if `alpha / pi` is
+    irrational (Fox and Rubin, Ann. Math. Statist. 39, 1968; Dharmadhikari and Nadkarni, ibid. 41, 1970; Fanizza,
+    Lumbreras and Winter, Commun. Math. Phys. 405, 2024). After each 0 it starts anew, so that the entropy rate is the
+    entropy of the length of a run over the mean distance of two zeros: `-sum f(n) ln f(n) / sum (n + 1) f(n)`.
+
+    Args:
+        alpha (`float`, *optional*, defaults to 2000.0): angle in radians.
+        lam (`float`, *optional*, defaults to 0.49): decay of the lengths, in `(0, 1/2]`.
+
+    ```python
+    >>> round(frdn().entropy_rate().value, 6)
+    0.644751
+
+    ```
+    """
+    if not (0 < lam <= 0.5 and math.isfinite(alpha)):
+        raise InputError(f"alpha is {alpha}, lam {lam}; expected a finite angle, and lam in (0, 0.5]")
+    cosine, sine = lam * math.cos(alpha), lam * math.sin(alpha)
+    size = (1 - cosine) ** 2 + sine**2
+    # (1, 1) times the inverse of 1 - lam R, for the rotation R by alpha.
+    sums = (1 - cosine + sine) / size, (1 - cosine - sine) / size
+    runs = 1 / (2 * (1 - lam))
+    anew = np.array([1 - runs + (sums[0] + sums[1]) / 4, runs, -sums[0] / 4, -sums[1] / 4])
+    stops = np.array([1, 1 - lam, 1 + sine - cosine, 1 - sine - cosine])
+    goes_on = np.array([[0, 0, 0, 0], [0, lam, 0, 0], [0, 0, cosine, -sine], [0, 0, sine, cosine]])
+    # The sum of `anew` times the powers of `goes_on`: how often each vector of a run occurs.
+    turned = [
+        (anew[2] * (1 - cosine) + anew[3] * sine) / size,
+        (anew[3] * (1 - cosine) - anew[2] * sine) / size,
+    ]
+    visits = np.array([anew[0], anew[1] / (1 - lam), *turned])
+    mean = visits[0] + visits[1] + visits[2] + visits[3]
+    return GeneralizedHMM(np.stack([np.outer(stops, anew), goes_on]), initial=visits / mean, final=np.ones(4))
+
+
+def moon(alpha: float = math.e, beta: float = 0.5) -> GeneralizedHMM:
+    """A process of 3 dimensions that neither an HMM nor a quantum system of finite size has (arXiv 2507.07432,
+    appendix D.4; Fanizza, Lumbreras and Winter, Commun. Math. Phys. 405, 2024).
+
+    After a symbol 0 it starts anew. Then symbols 1 and 2, which multiply a number `p = 1` by `alpha` and `beta`, give
+    a following 0 a weight of `p - 1 - ln p`, which is 0 for `p = 1` and positive elsewhere: two zeros never follow
+    each other. The weights are made probabilities by the largest eigenvalue of the sum of the operators, and its
+    vectors. Some libraries call it `post_quantum`.
+
+    That no finite model exists is proven for irrational `ln alpha / ln beta` and `alpha + beta` other than 2. There is
+    no closed form of the entropy rate, but `entropy_rate_bounds` gives it to rounding: 0.699046 nats per token.
+
+    Args:
+        alpha (`float`, *optional*, defaults to e): factor of symbol 1, above 1.
+        beta (`float`, *optional*, defaults to 0.5): factor of symbol 2, in `(0, 1)`.
+    """
+    if not 1 < alpha < math.inf or not 0 < beta < 1 or alpha + beta == 2:
+        raise InputError(f"alpha is {alpha}, beta {beta}; expected alpha > 1 > beta > 0, and a sum other than 2")
+    logs = math.log(alpha), math.log(beta)
+    largest = _moon_eigenvalue(alpha + beta, logs[0] + logs[1])
+    operators = np.zeros((3, 3, 3))
+    operators[0] = np.outer([1, 1, 0], [1, -1, -1])
+    for symbol, factor in ((1, alpha), (2, beta)):
+        operators[symbol] = [[factor, 0, 0], [0, 1, 0], [0, logs[symbol - 1], 1]]
+    last = (logs[0] + logs[1]) / (largest - 2)
+    final = np.array([largest - 1 + last, 1.0, last])
+    second = largest - 1 - alpha - beta
+    initial = np.array([1.0, second, -(1 + second) / (largest - 2)])
+    norm = initial[0] * final[0] + initial[1] * final[1] + initial[2] * final[2]
+    return GeneralizedHMM(operators / largest, initial=initial / norm, final=final)
+
+
+def _moon_eigenvalue(factors: float, logs: float) -> float:
+    """The largest root of the characteristic polynomial of `[[1 + factors, -1, -1], [1, 1, -1], [0, logs, 2]]`."""
+
+    def polynomial(x: float) -> float:
+        return (x - 1 - factors) * ((x - 1) * (x - 2) + logs) + x - 2 + logs
+
+    # It is positive above the root. Bisection ends when no number lies between the bounds, on every machine alike.
+    high = 4 + factors + abs(logs)
+    low = high
+    while polynomial(low) > 0:
+        low -= 1 / 64
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if polynomial(middle) > 0 else (middle, high)
+    return high
+
 
 __all__ = [
     "bloch_walk",

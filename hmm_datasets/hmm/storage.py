@@ -1,29 +1,73 @@
-"""Saving and loading the folder of an HMM: `model.safetensors` has the tables, `config.json` describes them.
+"""Folders of processes: one format for HMMs, which transformers loads too, and one for all others.
 
-`transformers.AutoModelForCausalLM` loads the same folder, with `trust_remote_code=True` or once
-`hmm_datasets.hmm.causal_lm` is imported, and `AutoTokenizer` the tokenizer in it; see [`.tokenizer`].
+The folder of an HMM: `model.safetensors` has the tables, `config.json` describes them, and
+`transformers.AutoModelForCausalLM` loads it with `trust_remote_code=True`, or once `hmm_datasets.hmm.causal_lm` is
+imported; `AutoTokenizer` loads the tokenizer in it (see [`.tokenizer`]). That of a tilted HMM also has `rewards` in
+`model.safetensors`, and `beta` and `length` in `config.json`, whose fingerprint is that of the tilted HMM.
+
+The folder of another process: `process.json` has the kind and the settings, `tables.safetensors` the arrays, and
+`part-0`, `part-1`, ... are the folders of the processes that it is made of. That of a family of HMMs has `family.json`
+and `hmm-0`, `hmm-1`, ... instead, with the same content. [`~hmm_datasets.load_source`] reads all of them.
 """
 
 import contextlib
+import dataclasses
+import importlib
 import math
 import os
 import types
 import typing
 from collections.abc import Collection, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..digests import check_digests, write_digests
 from ..errors import InputError
-from ..files import atomic_file, read_json, restored, write_json
-from ..hub_download import download
-from .format import FORMAT_VERSION, ModelType, architecture, auto_map, loader_name, write_loader
+from ..files import atomic_file, check_digests, inside, read_json, restored, write_digests, write_json
+from ..hub.download import download
 from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
 
 if TYPE_CHECKING:
     from .model import HMM
+    from .process import Process
+    from .tilted import TiltedHMM
+
+FORMAT_VERSION = 1
+"""Version of the format. It must change whenever `(hmm, seed, index)` would give other tokens."""
+
+ModelType = Literal["hmm", "tilted_hmm"]
+"""The `model_type` in `config.json`."""
+
+_CLASSES: dict[ModelType, tuple[str, str, str]] = {
+    "hmm": ("hmm_datasets.hmm.causal_lm", "HMMConfig", "HMMForCausalLM"),
+    "tilted_hmm": ("hmm_datasets.hmm.tilted_causal_lm", "TiltedHMMConfig", "TiltedHMMForCausalLM"),
+}
+
+
+def loader_name(model_type: ModelType) -> str:
+    """The file that the `auto_map` of a folder names."""
+    return f"modeling_{model_type}.py"
+
+
+def auto_map(model_type: ModelType) -> dict[str, str]:
+    """Entry of `config.json` with which programs that never import this package load the folder by name."""
+    _, config, model = _CLASSES[model_type]
+    module = loader_name(model_type).removesuffix(".py")
+    return {"AutoConfig": f"{module}.{config}", "AutoModelForCausalLM": f"{module}.{model}"}
+
+
+def architecture(model_type: ModelType) -> str:
+    """Name of the class of the causal language model."""
+    return _CLASSES[model_type][2]
+
+
+def write_loader(folder: Path, model_type: ModelType) -> None:
+    """Write the file that `auto_map` names. With `trust_remote_code=True` it imports the classes of this package."""
+    module, config, model = _CLASSES[model_type]
+    with atomic_file(folder / loader_name(model_type)) as temporary:
+        temporary.write_text(f"from {module} import {config}, {model}  # noqa: F401\n")
+
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -201,3 +245,154 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return type(value) is kind or (kind is type(None) and value is None)
+
+
+PROCESS_NAME = "process.json"
+FAMILY_NAME = "family.json"
+TABLES_NAME = "tables.safetensors"
+
+KINDS: dict[str, str] = {
+    "generalized": "generalized:GeneralizedHMM",
+    "chain_mixture": "families.mixture:ChainMixture",
+    "factored": "structured.factored:FactoredProcess",
+    "factorial": "structured.factorial:FactorialHMM",
+    "input_output": "structured.input_output:InputOutputHMM",
+    "markov_chain": "structured.markov:MarkovChain",
+    "process_mixture": "families.mixture:ProcessMixture",
+    "semi_markov": "structured.semi_markov:SemiMarkov",
+    "associative_recall": "families.tasks:AssociativeRecall",
+    "bijection": "families.tasks:Bijection",
+    "copying": "families.tasks:Copying",
+    "pcfg": "grammar.pcfg:PCFG",
+    "Mixture": "families.mixture:HMMMixture",
+    "PermutedEmissions": "families.permuted:PermutedEmissions",
+    "PermutedSymbols": "families.permuted:PermutedSymbols",
+    "RandomAutomata": "families.automata:RandomAutomata",
+    "RandomChains": "families.chains:RandomChains",
+}
+"""Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Format:
+    """How the file that describes a process names its kind and its parts.
+
+    Attributes:
+        kind, count (`str`): keys of the `stored_name` and of the number of parts.
+        part (`str`): folders of the parts, but for their numbers.
+        has_arrays (`bool`): whether it lists arrays.
+    """
+
+    kind: str
+    count: str
+    part: str
+    has_arrays: bool
+
+
+FORMATS = {
+    PROCESS_NAME: _Format("process", "num_parts", "part-", has_arrays=True),
+    FAMILY_NAME: _Format("family", "num_hmms", "hmm-", has_arrays=False),
+}
+
+
+_HMM = "model:HMM"  # named, since the model imports this module
+
+
+def class_of(where: str) -> Any:
+    """The class of an entry of [`KINDS`]."""
+    module, _, kind = where.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), kind)
+
+
+def save_process(process: "Process", folder: str | os.PathLike) -> None:
+    """Write the folder; the file that marks it is written last, followed only by the digests."""
+    from safetensors.numpy import save_file
+
+    folder, name = Path(folder), process.stored_in
+    folder.mkdir(parents=True, exist_ok=True)
+    parts, arrays, keys = process.parts(), process.arrays(), FORMATS[name]
+    for index, part in enumerate(parts):
+        part.save_pretrained(folder / f"{keys.part}{index}")
+    if arrays:
+        with atomic_file(folder / TABLES_NAME) as temporary:
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
+    write_json(
+        folder / name,
+        {
+            keys.kind: process.stored_name,
+            "format_version": FORMAT_VERSION,
+            "settings": process.settings(),
+            **({"arrays": sorted(arrays)} if keys.has_arrays else {}),
+            keys.count: len(parts),
+            "fingerprint": process.fingerprint(),
+        },
+    )
+    write_digests(folder, [*[TABLES_NAME] * bool(arrays), name])
+
+
+def load_process(folder: Path) -> "Process":
+    """Read a folder of any kind, and those of its parts.
+
+    Raises:
+        `InputError`: its format is another, or its tables do not match its settings.
+    """
+    marker = next((name for name in FORMATS if (folder / name).is_file()), None)
+    if marker is None:
+        return class_of(_HMM).from_pretrained(folder)
+    path, keys = folder / marker, FORMATS[marker]
+    fields = {keys.kind: str, "format_version": int, "settings": dict[str, Any], keys.count: int, "fingerprint": str}
+    content = checked_fields(path, read_json(path), fields | ({"arrays": list[str]} if keys.has_arrays else {}))
+    name = content[keys.kind]
+    kind = class_of(KINDS[name]) if name in KINDS else None
+    if kind is None or kind.stored_in != marker or content["format_version"] != FORMAT_VERSION:
+        known = sorted(name for name, where in KINDS.items() if class_of(where).stored_in == marker)
+        raise InputError(
+            f"{path}: {keys.kind} {name!r}, format_version {content['format_version']!r}; expected one of "
+            f"{', '.join(known)} and format_version {FORMAT_VERSION}"
+        )
+    settings = checked_fields(path, content["settings"], kind.setting_types(content["settings"]), "settings: ")
+    parts = tuple(load_process(inside(folder, f"{keys.part}{index}", path)) for index in range(content[keys.count]))
+    arrays = read_tables(folder / TABLES_NAME) if content.get("arrays") else {}
+    with naming(path, settings):
+        process = kind.made_of(settings, arrays, parts)
+        fingerprint = process.fingerprint()
+    if fingerprint != content["fingerprint"]:
+        raise InputError(
+            f"{path}: has fingerprint {content['fingerprint']}, its tables and parts have {fingerprint}; "
+            "the files belong to different processes, copy all of them again"
+        )
+    check_digests(folder, names=(marker, TABLES_NAME))
+    return process
+
+
+REWARDS = "rewards"
+
+
+def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:
+    """Write the folder, each file atomically."""
+    settings = {
+        "edge_emitting": tilted.hmm.edges is not None,
+        "pair_rewards": tilted.rewards.ndim == 2,
+        "beta": tilted.beta,
+        "length": tilted.length,
+        "fingerprint": tilted.fingerprint(),
+    }
+    write_folder(folder, "tilted_hmm", tilted.hmm, {**tilted.hmm.tables(), REWARDS: tilted.rewards}, settings)
+
+
+def load_tilted(kind: "type[TiltedHMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "TiltedHMM":
+    """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.tilted.TiltedHMM.from_pretrained`]."""
+    folder, config = read_settings(name_or_path, "tilted_hmm", revision, "a tilted HMM")
+    fields = {"beta": float, "length": int, "vocabulary": list[str] | None, "fingerprint": str}
+    checked_fields(folder / CONFIG_NAME, config, fields)
+    path = folder / WEIGHTS_NAME
+    tables = read_tables(path)
+    if tables.keys() - TABLES != {REWARDS}:
+        raise InputError(f"{path}: contains {', '.join(sorted(tables))}; expected the tables of an HMM, and {REWARDS}")
+    rewards = tables.pop(REWARDS)
+    hmm = made_of_tables(class_of(_HMM), path, tables, config.get("vocabulary"))
+    with naming(folder / CONFIG_NAME):
+        tilted = kind(hmm, rewards, config["beta"], config["length"])
+        fingerprint = tilted.fingerprint()
+    check_fingerprint(folder, fingerprint, config)
+    return tilted

@@ -32,15 +32,15 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
-from .checks import as_tokens
+from .arrays import as_tokens
 from .integers import integer
 from .model import HMM
-from .tilted_storage import load_tilted, save_tilted
+from .storage import load_tilted, save_tilted
 
 if TYPE_CHECKING:
     import torch
 
-    from .inference.tilted_filter import TiltedFilter
+    from .inference import TiltedFilter
 
 _MAX_TILT = 1e9  # largest reward over beta
 
@@ -210,8 +210,8 @@ class TiltedHMM:
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`.
         """
-        from .sampling.sequences import AliasTable, checked_draw
-        from .sampling.tilted_kernels import draw_start, draw_step
+        from .kernels.tilted import draw_start, draw_step
+        from .sampling import AliasTable, checked_draw
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, self.length, seed, first, step)
         keys = np.uint64(seed), np.uint64(first), np.uint64(step)
@@ -254,7 +254,7 @@ class TiltedHMM:
         """The tables as tensors on a device, for step-by-step inference."""
         import torch
 
-        from .inference.tilted_filter import TiltedFilter
+        from .inference import TiltedFilter
 
         values = torch.empty(self.length + 1, self.num_symbols, self.hmm.num_states, dtype=torch.float64)
         values[:-1] = torch.from_numpy(self._backward[0])
@@ -279,7 +279,7 @@ class TiltedHMM:
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`moves` (M, H, H), their logarithms, and `log_emission` (H, E); see `sampling.tilted_kernels`."""
-        from .sampling.tilted_kernels import log_entries
+        from .kernels.tilted import log_entries
 
         hmm = self.hmm
         moves = np.ascontiguousarray(hmm.transition[None] if hmm.edges is None else hmm.edges)
@@ -292,7 +292,7 @@ class TiltedHMM:
     @cached_property
     def _backward(self) -> tuple[Float[np.ndarray, "L E H"], Float[np.ndarray, "H"], float]:
         """The values of every position, the distribution of the first state, and `log Z`."""
-        from .sampling.tilted_kernels import fill_values, log_entries, log_sum
+        from .kernels.tilted import fill_values, log_entries, log_sum
 
         values = np.empty((self.length, self.num_symbols, self.hmm.num_states))
         message, log_scale = fill_values(*self._tables, self._tilts, values)
@@ -302,7 +302,7 @@ class TiltedHMM:
 
     @cached_property
     def _start(self) -> Float[np.ndarray, "H"]:
-        from .sampling.tilted_kernels import fill_state_rows
+        from .kernels.tilted import fill_state_rows
 
         out = np.empty((1, 1, self.hmm.num_states))
         fill_state_rows(self._backward[1][None, None], np.zeros((1, self.hmm.num_states)), out)
@@ -310,7 +310,7 @@ class TiltedHMM:
 
     def _steps(self) -> Iterator[tuple[Float[np.ndarray, "Y H E"], Float[np.ndarray, "N H H"]]]:
         """For every position `P(symbol | context, state)`, and `P(next state | symbol, state)` (`N` is 1 or `E`)."""
-        from .sampling.tilted_kernels import fill_message, fill_state_rows, fill_symbol_rows
+        from .kernels.tilted import fill_message, fill_state_rows, fill_symbol_rows
 
         values = self._backward[0]
         _, log_moves, _ = self._tables

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from .causal_lm import HMMConfig, HMMForCausalLM
-from .format import ModelType
-from .inference.tilted_filter import TiltedFilter
+from .inference import TiltedFilter
 from .model import HMM
+from .storage import ModelType
 from .tilted import TiltedHMM
 
 

@@ -8,8 +8,8 @@ from .cards import write_card
 from .push import PushResult, push_folder
 
 if TYPE_CHECKING:
-    from .hmm_dataset import write_hmm_dataset
-    from .push_by_kind import PushSettings, push_path
+    from .kinds.process import write_hmm_dataset
+    from .kinds.push import PushSettings, push_path
 
 __all__ = [
     "PushResult",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # These import torch and datasets, which pushing a folder does not need.
-_MODULE_OF = {"PushSettings": "push_by_kind", "push_path": "push_by_kind", "write_hmm_dataset": "hmm_dataset"}
+_MODULE_OF = {"PushSettings": "kinds.push", "push_path": "kinds.push", "write_hmm_dataset": "kinds.process"}
 
 
 def __getattr__(name: str) -> Any:

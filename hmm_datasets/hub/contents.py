@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
-from ..digests import DIGESTS_NAME
 from ..errors import InputError
-from ..files import inside, read_json
+from ..files import DIGESTS_NAME, inside, read_json
+from ..runtime.credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
 from .redaction import Redaction, is_events
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.

@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
 from ..errors import InputError
-from ..hub_download import RepoType
-from .access import endpoint_of, token_of
+from .access import causes_of, endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
-from .faults import causes_of, is_temporary, pause_before_retry, reason_of
+from .download import RepoType
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

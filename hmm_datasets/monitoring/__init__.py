@@ -1,1 +1,1 @@
-"""Monitoring a run and its machine: preflight checks, progress, verification of files."""
+"""Where checks of machines were in version 0.1, named by batch scripts. Gone in the next release."""

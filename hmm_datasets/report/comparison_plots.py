@@ -11,12 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from .plots import (
-    PAPER,
-    WIDTH,
-    markers,
-    save_figure,
-)
+from .plots import PAPER, WIDTH, markers, save_figure
 from .tables import Z_95
 
 FIGURES = {
@@ -57,7 +52,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
     """Draw all figures for which a comparison has data.
 
     Args:
-        comparison (`dict`): the result of [`~hmm_datasets.report.comparison.compare_reports`].
+        comparison (`dict`): the result of [`~hmm_datasets.evaluation.comparison.compare_reports`].
         folder (path): where the figures go.
 
     Returns:
@@ -178,7 +173,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot a value by two settings, with the numbers in the cells, and a dash where there is no run.
 
     Args:
-        sweep (`dict`): the result of [`~hmm_datasets.report.sweep.cells`].
+        sweep (`dict`): the result of [`~hmm_datasets.evaluation.comparison.cells`].
         path (path): where the PNG goes; a PDF is written next to it.
     """
     table = np.array(sweep["cells"], float)

@@ -18,15 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from .hmm_plots import draw_simplex
-from .plots import (
-    PAPER,
-    STYLES,
-    WIDTH,
-    markers,
-    plot_positions,
-    predictor_styles,
-    save_figure,
-)
+from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
 from .tables import Z_95
 
 _MIN_KL = 1e-6  # nats; smaller values are rounding, and would compress the rest of a logarithmic axis

@@ -1,19 +1,18 @@
 """An evaluation as sentences and tables, for the terminal and for the HTML page."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .tables import (
-    SHARES,
-    Z_95,
-    Table,
-    figure_text,
-    interval_text,
-    optimum_table,
-    predictor_titles,
-    rounded,
+from ..errors import InputError
+from ..files import (
+    DIGESTS_NAME,
+    check_digests,
+    read_json,
+    restored,
 )
+from .tables import SHARES, Z_95, Table, figure_text, interval_text, optimum_table, predictor_titles, rounded
 
 Report = Mapping[str, Any]
 
@@ -308,3 +307,17 @@ def _completions_text(completions: Report) -> str:
         wanted = "" if prompt["expected"] is None else f", expected {prompt['expected']!r}"
         lines.append(f"{marks[prompt['correct']]}  {prompt['prompt']!r} -> {prompt['greedy']!r}{wanted}")
     return "\n".join(lines)
+
+
+def read_report(folder: str | os.PathLike) -> dict[str, Any]:
+    """The `report.json` of an evaluation, which with its items is as it was written.
+
+    Raises:
+        `InputError`: there is no such report, or a file has changed since.
+    """
+    folder = restored(folder)
+    report = read_json(folder / "report.json")
+    check_digests(folder, f"evaluate again, or delete {folder / DIGESTS_NAME} to read the evaluation as it is")
+    if not isinstance(report, dict) or not isinstance(report.get("model"), dict):
+        raise InputError(f"{folder / 'report.json'}: not the report of an evaluation, which has a field `model`")
+    return report

@@ -136,7 +136,7 @@ def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, ti
     """Plot the expected loss of each predictor of a process by position.
 
     Args:
-        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.hmm_description.describe`].
+        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.process_description.describe`].
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """

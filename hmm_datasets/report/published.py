@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..display import format_duration
 from ..files import atomic_file, write_json
-from ..quantities import format_duration
 from .tables import Table
 
 RESULT_NAME = "result.json"

@@ -20,7 +20,7 @@ def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
     """A panel as `height` lines of at most `width` characters.
 
     ```python
-    >>> from hmm_datasets.report.curves import Curve
+    >>> from hmm_datasets.report.curves import (Curve)
     >>> print(text_plot(Panel("loss", "loss", [Curve("", [10, 20, 30], [3.0, 2.0, 1.0])]), width=40, height=6))
     ...                                         # doctest: +ELLIPSIS
     loss...

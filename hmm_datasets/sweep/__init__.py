@@ -1,1 +1,1 @@
-"""Sweeps: one recipe with many settings, each in its own folder, side by side on one machine or as a Slurm array."""
+"""Where sweeps were in version 0.1: jobs in the queue of Slurm name their class here. Gone in the next release."""

@@ -22,8 +22,8 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy
 from ..compat.huggingface_hub import patience
 from ..compat.transformers import PushInProgress
 from ..errors import InputError
+from ..hub.access import reason_of
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
-from ..hub.faults import reason_of
 from ..hub.push import PATIENCE, push_files
 
 if TYPE_CHECKING:

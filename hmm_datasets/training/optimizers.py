@@ -22,9 +22,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from .. import launch_environment
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..errors import InputError
+from ..runtime import environment as launch_environment
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
 _ADAMW = ("adamw_torch_fused", "adamw_torch")

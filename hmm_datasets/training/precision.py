@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from transformers.utils import is_torch_bf16_gpu_available
 
-from .. import launch_environment
 from ..errors import InputError
 from ..files import read_json
+from ..runtime import environment as launch_environment
 
 LAUNCHER_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 """Environment variable by which the launcher tells its processes a precision."""

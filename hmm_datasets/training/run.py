@@ -17,38 +17,30 @@ import torch
 from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
-from .. import heartbeats
 from ..compat.torch import wait_for_rank_zero
-from ..digests import check_digests, write_digests
 from ..errors import InputError, RolledBack
-from ..events import append_event
-from ..exclusive_lock import exclusive_lock
-from ..files import read_json, remove, write_json
-from ..hmm.process_names import SAVED_NAME, is_process_name
-from ..hub.run_cards import write_run_card
-from ..hub_download import commit_of, split_revision
-from ..identity import check_folder_identity, write_identity
-from ..launch_environment import seconds_before
-from ..place import this_place
-from ..report.forecast_table import consumption_table
+from ..files import check_digests, read_json, remove, write_digests, write_json
+from ..hmm.names import SAVED_NAME, is_process_name
+from ..hub.download import commit_of, split_revision
 from ..report.overview import draw_run
-from ..stop_requests import parse_time
-from .callbacks.evaluation_schedule import LogSpacedEvaluation
-from .callbacks.interruptions import Interruptions
-from .callbacks.profile import Profile
-from .callbacks.progress import ProgressLine
-from .callbacks.samples import Samples
-from .checkpoints.abandoned import set_later_aside
-from .checkpoints.inspection import list_steps, optimizer_checkpoint, verify_checkpoint
-from .checkpoints.resuming import Start, find_start
-from .checkpoints.rows_left_out import rows_identity
+from ..report.plan_tables import consumption_table
+from ..runtime import heartbeats
+from ..runtime.environment import seconds_before
+from ..runtime.events import append_event
+from ..runtime.lock import exclusive_lock
+from ..runtime.process_identity import this_place
+from ..runtime.run_identity import check_folder_identity, write_identity
+from ..runtime.stop_requests import parse_time
+from .callbacks import Interruptions, LogSpacedEvaluation, Profile, ProgressLine, Samples
+from .checkpoints.archive import set_later_aside
+from .checkpoints.resuming import Start, find_start, rows_identity
 from .checkpoints.saving import UNFINISHED_NAME
-from .lineage import lineage, weights_of
+from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
 from .models import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision
-from .record import History, write_record
-from .sharding import shard_sizes
+from .record import History, lineage, shard_sizes, weights_of, write_record
+from .run_card import write_run_card
 from .trainer import StepTrainer
 
 SUMMARY_NAME = "summary.json"
@@ -90,97 +82,138 @@ def train_and_save(
     lock_of_copies = nullcontext() if copies is None else exclusive_lock(copies)
     with exclusive_lock(folder, nested=True), lock_of_copies, heartbeats.beating(folder):
         heartbeats.name_device(this_place().device_with_uuid)
+        run = Run(trainer, settings, data, base)
         try:
-            return _train_and_save(trainer, settings, data, base)
+            if not run.prepare():
+                return run.summary
+            run.resume()
+            if run.train():
+                run.finish()
+            return run.summary
         finally:
             trainer.checkpoints.finish()
 
 
-def _train_and_save(
-    trainer: StepTrainer, settings: dict[str, Any], data: dict[str, Any], base: str | None
-) -> dict[str, Any]:
-    args, plan = trainer.args, trainer.plan
-    commit = None if base is None else commit_of(base)
-    if base is not None and commit is not None:  # a repository on the Hub may change while a run is interrupted
-        data = data | {"base": f"{split_revision(base)[0]}@{commit}"}
-    if args.optimizer_from is not None:
-        data = data | {"optimizer": _optimizer_weights(args.optimizer_from, base)}
-    check_folder_identity(Path(args.output_dir), {"data": data}, args.accept_changes)
-    if args.copies is not None:
-        remedy = "choose another copy_checkpoints_to"
-        check_folder_identity(args.copies, {"data": data}, args.accept_changes, remedy=remedy)
-    finished = _finished(args)
-    if finished is not None:
-        if trainer.is_world_process_zero():
-            print(f"{args.output_dir}: already finished, at step {finished['steps']}; nothing to do")
-        return finished
-    start = find_start(args) if plan is None else plan.start
-    _check_same_start(start)
-    trainer.begin(data, start)
-    if plan is not None and start is not None:
-        _check_tokens(plan, start, args.accept_changes)
-    trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
-    if args.should_save:
-        remove(Path(args.output_dir) / UNFINISHED_NAME)  # of a run that was killed
-        for folder in filter(None, (Path(args.output_dir), args.copies)):
-            _set_later_aside(trainer, folder, start)
+class Run:
+    """The stages of [`train_and_save`], whose arguments are those of a run, in the order of calling.
+
+    Attributes:
+        summary (`dict`): what `train_and_save` returns, once the run has ended.
+    """
+
+    def __init__(self, trainer: StepTrainer, settings: dict[str, Any], data: dict[str, Any], base: str | None):
+        self.trainer, self.settings, self.base = trainer, settings, base
+        self.folder, self.args, self.plan = Path(trainer.args.output_dir), trainer.args, trainer.plan
+        self.commit = None if base is None else commit_of(base)
+        self.data = data | self._versions()
+        self.summary: dict[str, Any] = {}
+        self.seconds = 0.0
+
+    def _versions(self) -> dict[str, Any]:
+        """What else the loss curve follows from: the commit of the base on the Hub, and the optimizer's weights."""
+        found: dict[str, Any] = {}
+        if self.base is not None and self.commit is not None:  # it may change while a run is interrupted
+            found["base"] = f"{split_revision(self.base)[0]}@{self.commit}"
+        if self.args.optimizer_from is not None:
+            found["optimizer"] = _optimizer_weights(self.args.optimizer_from, self.base)
+        return found
+
+    def prepare(self) -> bool:
+        """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
+        args = self.args
+        check_folder_identity(self.folder, {"data": self.data}, args.accept_changes)
         if args.copies is not None:
-            write_identity(args.copies, {"data": data} | rows_identity(trainer.rollbacks))
-    trainer.checkpoints.begin()
-    stage = trainer.stage or ("pretraining" if base is None else "midtraining")
-    origin = lineage(base, stage=stage, data=_description(settings, plan), commit=commit)
-    write_record(
-        *(args.output_dir, {**settings, **args.to_dict()}, data, args.accept_changes, origin),
-        identity=rows_identity(trainer.rollbacks),
-    )
-    if args.should_save and plan is not None:
-        _save_named_process(Path(args.output_dir), settings, plan)
-    interruptions = _add_callbacks(trainer)
-    trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin)}")
-    if plan is not None:
-        trainer.say(f"{args.output_dir}: {plan}")
-        if trainer.is_world_process_zero():
-            write_json(Path(args.output_dir) / PLAN_NAME, plan.to_dict())
-    if args.idle_devices:
-        trainer.say(f"{args.output_dir}: trains on one of {args.idle_devices + 1} GPUs; --launch ddp takes them all")
-    began = time.time()
-    try:
-        trainer.train(resume_from_checkpoint=None if start is None else str(start.folder))
-    except RolledBack:  # what the end of training would do for trackers, signals and uploads
-        trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
-        trainer.finish_pushes()
-        raise
-    seconds = time.time() - began
-    heartbeats.enter("finishing")
-    if interruptions.interrupted:
+            remedy = "choose another copy_checkpoints_to"
+            check_folder_identity(args.copies, {"data": self.data}, args.accept_changes, remedy=remedy)
+        finished = _finished(args)
+        if finished is None:
+            return True
+        if self.trainer.is_world_process_zero():
+            print(f"{args.output_dir}: already finished, at step {finished['steps']}; nothing to do")
+        self.summary = finished
+        return False
+
+    def resume(self) -> None:
+        """Find the checkpoint to continue from, move later ones aside, and write the record of the run."""
+        trainer, args, plan = self.trainer, self.args, self.plan
+        start = find_start(args) if plan is None else plan.start
+        _check_same_start(start)
+        trainer.begin(self.data, start)
+        if plan is not None and start is not None:
+            _check_tokens(plan, start, args.accept_changes)
+        trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
+        if args.should_save:
+            remove(self.folder / UNFINISHED_NAME)  # of a run that was killed
+            for folder in filter(None, (self.folder, args.copies)):
+                _set_later_aside(trainer, folder, start)
+            if args.copies is not None:
+                write_identity(args.copies, {"data": self.data} | rows_identity(trainer.rollbacks))
+        trainer.checkpoints.begin()
+        stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
+        origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
+        write_record(
+            *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
+            identity=rows_identity(trainer.rollbacks),
+        )
+        if args.should_save and plan is not None:
+            _save_named_process(self.folder, self.settings, plan)
+            write_json(self.folder / PLAN_NAME, plan.to_dict())
+
+    def train(self) -> bool:
+        """Train to the end of the budget; False if the run was stopped before, on request, with a checkpoint."""
+        trainer, args = self.trainer, self.args
+        interruptions = _add_callbacks(trainer)
+        trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin)}")
+        if self.plan is not None:
+            trainer.say(f"{args.output_dir}: {self.plan}")
+        if args.idle_devices:
+            trainer.say(
+                f"{args.output_dir}: trains on one of {args.idle_devices + 1} GPUs; --launch ddp takes them all"
+            )
+        began = time.time()
+        try:
+            trainer.train(resume_from_checkpoint=None if trainer.start is None else str(trainer.start.folder))
+        except RolledBack:  # what the end of training would do for trackers, signals and uploads
+            trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
+            trainer.finish_pushes()
+            raise
+        self.seconds = time.time() - began
+        heartbeats.enter("finishing")
+        if not interruptions.interrupted:
+            return True
         heartbeats.end(heartbeats.STOPPED, interruptions.reason or "on request")
         trainer.say(
             f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
             "checkpoint; the same command continues"
         )
-        return {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
-    trainer.save_finished()
-    evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
-    summary = _summary(trainer, plan, seconds, evaluation)
-    if trainer.is_world_process_zero():
-        write_json(Path(args.output_dir) / SUMMARY_NAME, summary)
-        write_digests(args.output_dir, [SUMMARY_NAME], into=args.output_dir)
-        draw_run(args.output_dir, in_terminal=not args.disable_tqdm)
-        if plan is not None:
-            print(consumption_table(plan.to_dict(), summary))
-        if not write_run_card(args.output_dir):
-            print(f"{args.output_dir}/README.md: written or edited by hand, so it is left as it is")
-    with heartbeats.during("working"):  # for as long as it takes
-        if args.push_to_hub:
-            _push(trainer)
-        wait_for_rank_zero()
-    trainer.accelerator.wait_for_everyone()
-    if plan is not None and summary["tokens"] != summary["planned_tokens"]:
-        raise InputError(
-            f"{args.output_dir}: the model is saved, but {summary['steps']:,} steps consumed {summary['tokens']:,} "
-            f"tokens, and the plan says {summary['planned_tokens']:,}; do not rely on its token counts"
-        )
-    return summary
+        self.summary = {"steps": trainer.state.global_step, "interrupted": interruptions.reason}
+        return False
+
+    def finish(self) -> None:
+        """Save the model, evaluate it, write summary, plots and card, and push; then compare tokens with the plan."""
+        trainer, args, plan = self.trainer, self.args, self.plan
+        trainer.save_finished()
+        evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
+        summary = self.summary = _summary(trainer, plan, self.seconds, evaluation)
+        if trainer.is_world_process_zero():
+            write_json(self.folder / SUMMARY_NAME, summary)
+            write_digests(args.output_dir, [SUMMARY_NAME], into=args.output_dir)
+            draw_run(args.output_dir, in_terminal=not args.disable_tqdm)
+            if plan is not None:
+                print(consumption_table(plan.to_dict(), summary))
+            if not write_run_card(args.output_dir):
+                print(f"{args.output_dir}/README.md: written or edited by hand, so it is left as it is")
+        with heartbeats.during("working"):  # for as long as it takes
+            if args.push_to_hub:
+                _push(trainer)
+            wait_for_rank_zero()
+        trainer.accelerator.wait_for_everyone()
+        if plan is not None and summary["tokens"] != summary["planned_tokens"]:
+            raise InputError(
+                f"{args.output_dir}: the model is saved, but {summary['steps']:,} steps consumed "
+                f"{summary['tokens']:,} tokens, and the plan says {summary['planned_tokens']:,}; do not rely on its "
+                "token counts"
+            )
 
 
 def _save_named_process(folder: Path, settings: dict[str, Any], plan: Plan) -> None:

@@ -1,5 +1,14 @@
-"""Settings of the trainers: dataclasses that are checked when they are created."""
+"""Settings of the trainers: dataclasses that are checked when they are created.
 
+Experiment trackers (TensorBoard, trackio, W&B and others) that get the rows of `history.jsonl` too.
+
+The Trainer's own callbacks send every value of a row. By default nothing is sent anywhere.
+
+Settings of what is looked at while a run trains, besides the held-out loss: tasks, and where its time goes.
+"""
+
+import difflib
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,26 +17,77 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
-from .. import launch_environment
-from ..data.passed_over import PassedOver
+from ..data.rows import PassedOver
 from ..errors import InputError
-from ..stop_requests import parse_time
-from .callbacks.samples import check_samples
-from .checkpoints.resuming import possible_starts
-from .checkpoints.rows_left_out import rollbacks_of, rows_passed_over
-from .components.loss_spikes import check_spikes
-from .components.z_loss import check_z_loss
-from .linear_cross_entropy import CHUNKED_VOCABULARY
-from .lora import LoRASettings
+from ..runtime import environment as launch_environment
+from ..runtime.stop_requests import parse_time
+from .callbacks import check_samples
+from .checkpoints.resuming import possible_starts, rollbacks_of, rows_passed_over
 from .optimizers import check_optimizer
+from .output_layer import CHUNKED_VOCABULARY
 from .plan.batch_schedule import BatchSchedule
 from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
+from .post_training.lora import LoRASettings
 from .precision import find_precision, launched_in
 from .sources import TrainingData
-from .trackers import check_trackers
-from .watching import WatchSettings
+from .step.loss import check_z_loss
+from .step.spikes import check_spikes
+
+_PACKAGES = ("tensorboard", "trackio", "wandb")
+
+
+def check_trackers(names: str | list[str] | None) -> None:
+    """Refuse a tracker that is not available, before a run starts.
+
+    Args:
+        names (`str` or list of `str`, *optional*): the value of `TrainingArguments.report_to`.
+
+    Raises:
+        `InputError`: a tracker that transformers does not know, or whose package is not installed.
+    """
+    from transformers.integrations import INTEGRATION_TO_CALLBACK
+
+    known = ["none", "all", *INTEGRATION_TO_CALLBACK]
+    for name in [names] if isinstance(names, str) else names or []:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+            raise InputError(f"report_to: {name} is not a tracker; {hint}")
+        if name in _PACKAGES and importlib.util.find_spec(name) is None:
+            raise InputError(f"report_to: {name} is not installed; pip install {name}, or leave it out")
+
+
+@dataclass
+class WatchSettings:
+    """A mixin for the settings of trainers; recipes evaluate the tasks (see `evaluation.during_training`)."""
+
+    task_steps: int = field(
+        default=0,
+        metadata={"help": "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never."},
+    )
+    core_data: str | None = field(default=None, metadata={"help": "With task_steps: folder of CORE's questions."})
+    core_tasks: list[str] = field(
+        default_factory=list, metadata={"help": "With task_steps: tasks of CORE; by default all that core_data has."}
+    )
+    core_max_per_task: int | None = field(
+        default=200, metadata={"help": "With task_steps: maximum number of questions per task of CORE."}
+    )
+    profile_steps: int = field(
+        default=0,
+        metadata={"help": "Profile so many steps, after the first three of this start; 0 for none. Slows these down."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("task_steps", "profile_steps"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        if self.core_data is not None and self.task_steps == 0:
+            raise InputError("core_data is set, but tasks are never evaluated; set task_steps, or leave core_data out")
+        if self.core_max_per_task is not None and self.core_max_per_task < 1:
+            raise InputError(f"core_max_per_task is {self.core_max_per_task}; expected 1 or more")
 
 
 @dataclass

@@ -23,7 +23,7 @@ from transformers import (
     set_seed,
 )
 
-from ..data.hmm_sequences import HMMSequences
+from ..data.sequences import HMMSequences
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..hmm.process import Process

@@ -188,7 +188,7 @@ class SequenceData(TrainingData):
     rows_per_epoch = None
 
     def __init__(self, settings: DataSettings):
-        from ..data.hmm_sequences import TEST_FIRST, HMMSequences
+        from ..data.sequences import TEST_FIRST, HMMSequences
         from ..hmm.families import load_source
         from ..hmm.tokenizer import hmm_tokenizer
 
@@ -212,7 +212,7 @@ class SequenceData(TrainingData):
         }
 
     def rows(self, num_rows):
-        from ..data.hmm_sequences import HMMSequences
+        from ..data.sequences import HMMSequences
 
         return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed).by_index()
 
@@ -248,7 +248,7 @@ class TokenData(TrainingData):
         } | ({"packed": True} if settings.packed else {})
 
     def rows(self, num_rows):
-        from ..data.repeated_windows import repeated_windows
+        from ..data.packing import repeated_windows
 
         return repeated_windows(
             self.stream,
@@ -278,8 +278,8 @@ class MixedData(TrainingData):
 
         from ..data.windows import TokenWindows
         from ..text.stream import TokenStream, tokenizer_hash
-        from .components.held_out_loss import HeldOutParts
         from .models import check_packed, load_pretrained
+        from .step.held_out_loss import HeldOutParts
 
         self._settings = settings
         self.row_length = settings.length
@@ -305,7 +305,7 @@ class MixedData(TrainingData):
 
     def rows(self, num_rows):
         from ..data.interleaving import InterleavedRows
-        from ..data.repeated_windows import repeated_windows
+        from ..data.packing import repeated_windows
 
         settings = self._settings
         sources = [
@@ -364,7 +364,7 @@ class _ShuffledData(TrainingData):
         return float((self._lengths >= self.row_length).mean())
 
     def rows(self, num_rows):
-        from ..data.shuffled_epochs import ShuffledEpochs
+        from ..data.rows import ShuffledEpochs
 
         return ShuffledEpochs(self._rows, self._seed, epochs=max(1, -(-num_rows // self.rows_per_epoch)))
 

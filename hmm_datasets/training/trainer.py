@@ -17,44 +17,45 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from ..compat.deepspeed import reduce_whole_gradients
 from ..compat.transformers import TrainingLength
-from ..data.hmm_sequences import EndlessSequences
 from ..data.packing import document_bounds
-from ..data.passed_over import KeptRows, PassedOver
+from ..data.rows import KeptRows, PassedOver
+from ..data.sequences import EndlessSequences
 from ..errors import InputError
-from ..heartbeats import during
-from ..hub.run_cards import write_run_card
-from .callbacks.run_totals import RunTotals
+from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
-from .checkpoints.model_files import loadable
-from .checkpoints.resuming import RestoredRandomState, Start, check_start
-from .checkpoints.rows_left_out import Rollback, rollbacks_of, rows_identity, rows_passed_over
-from .checkpoints.saving import Checkpoints, writer_of
+from .checkpoints.resuming import (
+    RestoredRandomState,
+    Rollback,
+    Start,
+    check_start,
+    rollbacks_of,
+    rows_identity,
+    rows_passed_over,
+)
+from .checkpoints.saving import Checkpoints, loadable, writer_of
 from .checkpoints.sharded import ShardedTrainer
-from .components.checked_streams import CheckedStreams
-from .components.component import Component
-from .components.finite_loss import FiniteLoss
-from .components.held_out_loss import HeldOutLoss
-from .components.logged_rows import ROW_INDEX, LoggedRows
-from .components.loss_spikes import LossSpikes
-from .components.phases import Phases
-from .components.skipped_steps import SkippedSteps
-from .components.step_loss import StepLoss
-from .components.throughput import Throughput
-from .components.token_counts import count_on_all_ranks
-from .components.z_loss import ZLoss
 from .hub_pushes import HubPushes
-from .loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output, without_adapter
-from .optimizers import (
-    apply_changes,
-    group_options,
-    named_optimizer,
-    resolved_learning_rate,
-    resolved_schedule,
+from .optimizers import apply_changes, group_options, named_optimizer, resolved_learning_rate, resolved_schedule
+from .output_layer import (
+    LabelScores,
+    LossOutput,
+    next_labels,
+    obstacle,
+    pad_output,
+    set_loss_output,
+    vocabulary_multiple,
+    without_adapter,
 )
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32
-from .scores import LogitScores, Scores
-from .vocabulary import pad_output, vocabulary_multiple
+from .run_card import write_run_card
+from .step.component import Component, LogitScores, Scores
+from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
+from .step.held_out_loss import HeldOutLoss
+from .step.loss import StepLoss, ZLoss
+from .step.not_finite import FiniteLoss, SkippedSteps
+from .step.rows import ROW_INDEX, CheckedStreams, LoggedRows
+from .step.spikes import LossSpikes
 
 
 class StepTrainer(ShardedTrainer):
@@ -62,12 +63,12 @@ class StepTrainer(ShardedTrainer):
 
     Attributes:
         plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): the plan of the run.
-        passed_over ([`~hmm_datasets.data.passed_over.PassedOver`]): rows that it leaves out since it went back.
-        step_loss ([`~hmm_datasets.training.components.step_loss.StepLoss`]): the loss of the step under way.
-        components (`list` of [`~hmm_datasets.training.components.component.Component`]): what a step does in addition
+        passed_over ([`~hmm_datasets.data.rows.PassedOver`]): rows that it leaves out since it went back.
+        step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): the loss of the step under way.
+        components (`list` of [`~hmm_datasets.training.step.component.Component`]): what a step does in addition
             to the loss. `before_...` methods are called in this order, `after_...` methods in the reverse order.
         schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): number of rows of every step.
-        totals ([`~hmm_datasets.training.callbacks.run_totals.RunTotals`]): totals over all starts of the run.
+        totals ([`~hmm_datasets.training.step.consumption.RunTotals`]): totals over all starts of the run.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
         identity (`dict`, *optional*): what determines the loss curve of the run; written into every checkpoint.
     """

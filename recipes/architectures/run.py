@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -74,7 +74,7 @@ def main(settings: ArchitectureSettings) -> None:
 def source_of(settings: ArchitectureSettings, task: str):
     """The process of a task."""
     from hmm_datasets.hmm.families.automata import RandomAutomata
-    from hmm_datasets.hmm.tasks import AssociativeRecall
+    from hmm_datasets.hmm.families.tasks import AssociativeRecall
 
     if task == "recall":
         return AssociativeRecall(settings.num_keys, settings.num_keys, settings.num_pairs)
@@ -110,7 +110,7 @@ def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, An
 
 def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
-    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.models import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
@@ -136,7 +136,7 @@ def automata_figures(model, family, trial: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from hmm_datasets.data.hmm_sequences import TEST_FIRST
+    from hmm_datasets.data.sequences import TEST_FIRST
     from hmm_datasets.hmm.analysis.predictors import ngram
 
     tokens = family.sample(trial["num_sequences"], trial["length"], seed=0, first=TEST_FIRST)
@@ -196,7 +196,7 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
 
 def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds: float) -> None:
     """Draw `architectures.png` and write the result."""
-    from hmm_datasets.report.architectures import draw_panels
+    from hmm_datasets.report.architecture_panels import draw_panels
     from hmm_datasets.report.published import Paper, write_result
 
     folder = Path(settings.output_dir)
@@ -225,7 +225,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
     """Accuracy of recall by width, and the excess on automata by token."""
     import numpy as np
 
-    from hmm_datasets.report.architectures import ArchitecturePanel
+    from hmm_datasets.report.architecture_panels import ArchitecturePanel
 
     def curves(task: str, values) -> dict[str, np.ndarray]:
         of = {

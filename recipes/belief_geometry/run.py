@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 LENGTHS = {"mess3": 32, "rrxor": 10}
 """Symbols per sequence: few for RRXOR, most of whose beliefs occur only before an observer knows the phase."""
@@ -60,7 +60,7 @@ class BeliefGeometrySettings:
 def main(settings: BeliefGeometrySettings) -> None:
     """Write the HMMs, train, evaluate, report."""
     from hmm_datasets.hmm import processes
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     found = {"mess3": processes.mess3(x=0.05, a=0.85), "rrxor": processes.rrxor()}

@@ -11,9 +11,9 @@ when started again it continues where it stopped.
 import argparse
 from pathlib import Path
 
-from hmm_datasets.benchmark.repository import write_benchmark
+from hmm_datasets.evaluation.benchmark.repository import write_benchmark
 from hmm_datasets.files import write_json
-from hmm_datasets.stages import run_or_exit
+from hmm_datasets.operations.stages import run_or_exit
 
 FOLDER = Path("outputs/benchmark")
 

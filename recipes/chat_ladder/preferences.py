@@ -17,11 +17,11 @@ def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-    from hmm_datasets.errors import one_line_errors
-    from hmm_datasets.evaluation.answers import answer, is_right, questions_of
+    from hmm_datasets.evaluation.chat.measures import answer, is_right, questions_of
     from hmm_datasets.files import write_jsonl
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
     from hmm_datasets.text.corpora.loading import load_corpus
-    from hmm_datasets.text.tokenizers.chat_template import stop_tokens
+    from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.models import load_pretrained
 
     parser = argparse.ArgumentParser(description="Preferences between a model's own answers.")

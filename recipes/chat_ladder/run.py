@@ -14,7 +14,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from hmm_datasets.stages import run_or_exit
+from hmm_datasets.operations.stages import run_or_exit
 
 ROOT = "outputs/chat_ladder"
 QUESTIONS = "story-questions"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 def main() -> None:
     """Read, print, write."""
-    from hmm_datasets.errors import one_line_errors
     from hmm_datasets.files import atomic_file, read_json, read_jsonl
     from hmm_datasets.report.tables import SHARES, Table
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
 
     parser = argparse.ArgumentParser(description="The evaluations of several stages in one table.")
     parser.add_argument("folder", type=Path)

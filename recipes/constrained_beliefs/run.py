@@ -13,7 +13,7 @@ For Mess3 the eigenvalue of `T` besides 1 is `1 - 3 x`, so a symbol at distance 
 `x > 1/3` the weights alternate in sign. Attention is not negative, so this takes two heads with opposite values.
 
 A Llama of one layer learns to predict Mess3 for each `x` and number of heads. Affine maps are fitted over all words
-of the context (`hmm_datasets.evaluation.word_probe`), from the residual stream between attention and feed-forward
+of the context (`hmm_datasets.evaluation.probes`), from the residual stream between attention and feed-forward
 layer and from the output, to the constrained and to the full beliefs. The report shows R2 of each, and the weight of
 a symbol by its distance: attention times how far the head's value of the symbol moves the represented belief towards
 `b(z)`, which in a model of one layer is known exactly. The equation is in the form in which others quote it; the
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ConstrainedBeliefsSettings:
 
 def main(settings: ConstrainedBeliefsSettings) -> None:
     """Train, probe, draw, report."""
-    from hmm_datasets.evaluation.word_probe import all_words
+    from hmm_datasets.evaluation.probes import all_words
     from hmm_datasets.hmm import processes
 
     began = time.time()
@@ -110,9 +110,8 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.word_probe import excess, fit_words
-    from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.models import new_model
+    from hmm_datasets.evaluation.probes import excess, fit_words
+    from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
@@ -181,7 +180,7 @@ def weights_by_distance(model: Any, words: Any, attention: Any, slope: Any) -> A
 
     Args:
         model: a Llama of one layer.
-        words ([`~hmm_datasets.evaluation.word_probe.WordSet`]): the words.
+        words ([`~hmm_datasets.evaluation.probes.WordSet`]): the words.
         attention (`np.ndarray` of shape `(N, heads, 1 + L)`): the attention of the last symbol.
         slope (`np.ndarray` of shape `(D, W)`): linear part of the map from the residual stream to beliefs.
 
@@ -211,7 +210,7 @@ def additive_weights(words: Any, slope: Any) -> Any:
     """The weight of a symbol in a sum over symbols, by its distance, in units of `b(z) - pi` as for a model.
 
     Args:
-        words ([`~hmm_datasets.evaluation.word_probe.WordSet`]): the words.
+        words ([`~hmm_datasets.evaluation.probes.WordSet`]): the words.
         slope (`np.ndarray` of shape `(L E, W)`): linear part of a map from [`additive_features`].
     """
     import numpy as np

@@ -11,7 +11,7 @@ settings, which are then used instead of the shipped ones.
 
 import argparse
 
-from hmm_datasets.stages import SideBySide, run_or_exit
+from hmm_datasets.operations.stages import SideBySide, run_or_exit
 
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
 HMM = (

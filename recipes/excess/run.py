@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -40,10 +40,10 @@ class ExcessSettings:
 
 def main(settings: ExcessSettings) -> None:
     """Train the models, score them, report."""
-    from hmm_datasets.benchmark.held_out import LENGTH
-    from hmm_datasets.benchmark.processes import chosen_processes
+    from hmm_datasets.evaluation.benchmark.held_out import LENGTH
+    from hmm_datasets.evaluation.benchmark.processes import chosen_processes
     from hmm_datasets.files import write_json
-    from hmm_datasets.stages import SideBySide, run_or_exit
+    from hmm_datasets.operations.stages import SideBySide, run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     chosen = chosen_processes(settings.processes or None)
@@ -82,9 +82,8 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
     import numpy as np
     from accelerate import Accelerator
 
-    from hmm_datasets.benchmark.held_out import open_benchmark
-    from hmm_datasets.benchmark.loading import load_models
-    from hmm_datasets.benchmark.scoring import score_model
+    from hmm_datasets.evaluation.benchmark.held_out import open_benchmark
+    from hmm_datasets.evaluation.benchmark.scoring import load_models, score_model
     from hmm_datasets.report.published import Finding, Paper, write_result
     from hmm_datasets.report.tables import Table
 

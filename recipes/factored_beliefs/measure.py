@@ -17,8 +17,8 @@ from representation import (
 )
 from torch import Tensor
 
-from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
-from hmm_datasets.hmm.factored import FactoredProcess
+from hmm_datasets.data.sequences import TEST_FIRST, HMMSequences
+from hmm_datasets.hmm.structured.factored import FactoredProcess
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

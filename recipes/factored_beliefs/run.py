@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -50,9 +50,9 @@ def main(settings: FactoredBeliefsSettings) -> None:
     from measure import FactoredMeasure
     from plot import write_factored_beliefs
 
-    from hmm_datasets.hmm.factored import FactoredProcess
     from hmm_datasets.hmm.families import load_source
-    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.hmm.structured.factored import FactoredProcess
+    from hmm_datasets.training.models import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)

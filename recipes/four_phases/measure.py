@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.data.sequences import TEST_FIRST
+from hmm_datasets.evaluation.policy import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
-from hmm_datasets.hmm.chain_mixture import ChainMixture
 from hmm_datasets.hmm.families.chains import RandomChains
-from hmm_datasets.hmm.inference.symbol_log_probs import symbol_log_probs
+from hmm_datasets.hmm.families.mixture import ChainMixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +33,7 @@ class NearestAlgorithm:
     """Measures models on held-out sequences of a mixture, and on as many of new chains from the same prior.
 
     Args:
-        mixture ([`~hmm_datasets.hmm.chain_mixture.ChainMixture`]): the chains that the model is trained on.
+        mixture ([`~hmm_datasets.hmm.families.mixture.ChainMixture`]): the chains that the model is trained on.
         length (`int`): symbols per sequence.
         num_sequences (`int`): sequences of each kind.
         alpha (`float`): concentration per symbol of the prior of the chains.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -44,8 +44,8 @@ def main(settings: FourPhasesSettings) -> None:
     from measure import NearestAlgorithm
     from plot import write_four_phases
 
-    from hmm_datasets.hmm.chain_mixture import random_chain_mixture
-    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.hmm.families.mixture import random_chain_mixture
+    from hmm_datasets.training.models import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)

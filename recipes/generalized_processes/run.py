@@ -7,7 +7,7 @@ The processes are Mess3, an HMM; the Bloch walk and FRDN, which a finite quantum
 Moon, which neither does. They are those of Riechers, Elliott and Shai, "Neural networks leverage nominally quantum and
 post-quantum representations" (arXiv 2507.07432). Networks of several architectures learn to predict each of them. Then
 an affine map from the hidden states of all layers together to the predictive vectors is fitted over all words of the
-context, weighted by their probabilities (`hmm_datasets.evaluation.word_probe`).
+context, weighted by their probabilities (`hmm_datasets.evaluation.probes`).
 
 The picture shows for each process the true predictive vectors, those found in each network, and the error of the fit
 (RMSE) as in figures 5 to 8 of the paper: to the predictive vectors; to the states of the Markov approximation of order
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 ORDER = 3
 """Order of the Markov approximation, as in the paper."""
@@ -52,7 +52,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
     """Train, probe, draw, report."""
     import numpy as np
 
-    from hmm_datasets.evaluation.word_probe import all_words
+    from hmm_datasets.evaluation.probes import all_words
     from hmm_datasets.hmm.families import load_source
 
     began = time.time()
@@ -82,9 +82,8 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.word_probe import best_of_order, excess, fit_words, hidden_states, markov_states
-    from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.models import new_model
+    from hmm_datasets.evaluation.probes import best_of_order, excess, fit_words, hidden_states, markov_states
+    from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols

@@ -24,7 +24,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ICLTransitionSettings:
 
 def main(settings: ICLTransitionSettings) -> None:
     """Save the chains, train, evaluate."""
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder = Path(settings.output_dir)
     chains(settings).save_pretrained(folder / "chains")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 KINDS = ("plain", "permuted")
 
@@ -87,9 +87,9 @@ def size_of(name: str) -> tuple[int, int]:
 def main(settings: ICLLSettings) -> None:
     """Fit HMMs, make the sources, train and measure models on them, compare."""
     from hmm_datasets.hmm.model import HMM
-    from hmm_datasets.stages import run_or_exit
-    from hmm_datasets.sweep.cell_folder import write_yaml
-    from hmm_datasets.sweep.sweep_file import read_sweep
+    from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.cells import write_yaml
+    from hmm_datasets.operations.sweeps.file import read_sweep
 
     root = Path(settings.output_dir)
     fits, models = root / "fits.yaml", root / "models.yaml"

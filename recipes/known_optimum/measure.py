@@ -16,11 +16,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import DPOConfig, GRPOConfig, GRPOTrainer
 
-from hmm_datasets.compat.trl import REFERENCE_COLUMNS, OpenDPOTrainer
-from hmm_datasets.compat.trl_reference import set_reference
+from hmm_datasets.compat.trl import REFERENCE_COLUMNS, OpenDPOTrainer, set_reference
 from hmm_datasets.data.preferences import preference_pairs
+from hmm_datasets.evaluation.policy import symbol_log_probs
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
-from hmm_datasets.hmm.inference.symbol_log_probs import symbol_log_probs
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.training.models import load_pretrained
 

@@ -13,7 +13,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -46,7 +46,7 @@ def main(settings: KnownOptimumSettings) -> None:
     from plot import write_known_optimum
 
     from hmm_datasets.hmm import processes
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder = Path(settings.output_dir)
     chosen = trials_of(settings)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -65,7 +65,7 @@ class LLMOnHMMsSettings:
 
 def main(settings: LLMOnHMMsSettings) -> None:
     """Train a model if none is given, measure, report."""
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     name = settings.model
@@ -126,7 +126,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from measure import SymbolTokens, agreement, text_predictions, viterbi_predictions
     from transformers import AutoTokenizer
 
-    from hmm_datasets.benchmark.loading import load_causal_lm
+    from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
     from hmm_datasets.hmm.analysis.predictors import bigram
     from hmm_datasets.training.models import load_pretrained
 

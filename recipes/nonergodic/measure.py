@@ -52,7 +52,7 @@ def excess_by_position(
         `InputError`: the process has no oracle, or has no exact distribution and there is no predictor.
 
     ```python
-    >>> from hmm_datasets.hmm.chain_mixture import ChainMixture
+    >>> from hmm_datasets.hmm.families.mixture import ChainMixture
     >>> alike = ChainMixture([[[0.9, 0.1], [0.1, 0.9]]] * 2)
     >>> float(excess_by_position(alike, 4, 8).max())
     0.0

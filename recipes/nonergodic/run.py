@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -62,7 +62,7 @@ def main(settings: NonergodicSettings) -> None:
     """Train, compute the excess of everything, report."""
     from measure import excess_by_position, fit_power_law
 
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     sources = processes_of(settings)
@@ -86,8 +86,8 @@ def processes_of(settings: NonergodicSettings) -> dict[str, Any]:
     import numpy as np
 
     from hmm_datasets.hmm import processes
-    from hmm_datasets.hmm.chain_mixture import random_chain_mixture
     from hmm_datasets.hmm.families import HMMMixture, RandomChains
+    from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
     found: dict[str, Any] = {f"{n:,} chains": random_chain_mixture(n, 2, seed=settings.seed) for n in settings.counts}
     if settings.limit:
@@ -116,7 +116,7 @@ def predictor_of(folder: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from hmm_datasets.hmm.inference.symbol_log_probs import symbol_log_probs
+    from hmm_datasets.evaluation.policy import symbol_log_probs
     from hmm_datasets.training.models import load_pretrained
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 SHOWN_EPOCHS = (1, 2, 5, 10, 20, 50, 100)
 NUM_SENTENCES = 10

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 HELD_OUT = ("test", "unique_test")
 LOSSES = ("cross_entropy", "final_token_cross_entropy")
@@ -76,8 +76,8 @@ class TinyStoriesSettings:
 
 def main(settings: TinyStoriesSettings) -> None:
     """Fit, choose the best HMM, pretrain on it, compare."""
-    from hmm_datasets.stages import run_or_exit
-    from hmm_datasets.sweep.cell_folder import write_yaml
+    from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.cells import write_yaml
 
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():

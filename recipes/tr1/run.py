@@ -12,7 +12,7 @@ another stage of ZeRO. `history.jsonl` and `plots/` in the run's folder show bat
 import shlex
 from dataclasses import dataclass, field
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 
 @dataclass
@@ -32,7 +32,7 @@ class TR1Settings:
 
 def main(settings: TR1Settings) -> None:
     """Tokenize, train job after job, measure."""
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     run_or_exit(stages(settings))
 

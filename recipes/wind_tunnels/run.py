@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 FIRST_VERSION = "v1, by a summary"
 LATER = "another note, version unstated"
@@ -119,8 +119,8 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
     import torch
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors, task_log_probs
-    from hmm_datasets.hmm.tasks import Bijection
-    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.hmm.families.tasks import Bijection
+    from hmm_datasets.training.models import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     values, trained = trial["num_values"], trial["trained"]
@@ -139,7 +139,7 @@ def filter_errors(trial: dict[str, Any], folder: Path):
     from measure import told_sequences, train_filter
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors
-    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.models import architecture_config
 
     length = trial["measured"] + 2 * trial["num_values"]
     sizes = {"vocab_size": trial["num_values"], "length": length}
@@ -218,7 +218,7 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
     """Draw `entropy_errors.png` and write the result."""
     import numpy as np
 
-    from hmm_datasets.report.architectures import ArchitecturePanel, draw_panels
+    from hmm_datasets.report.architecture_panels import ArchitecturePanel, draw_panels
     from hmm_datasets.report.published import Paper, write_result
 
     panels, tokens = [], 0

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 _PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true"}
 
@@ -51,7 +51,7 @@ class WordplaySettings:
 
 def main(settings: WordplaySettings) -> None:
     """Tokenize, train, evaluate; train under each strategy; report."""
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     run_or_exit(stages(settings))
 

@@ -15,8 +15,8 @@ from typing import Any
 
 def main() -> None:
     """Write, compare, draw."""
-    from hmm_datasets.errors import one_line_errors
     from hmm_datasets.files import atomic_file, read_json, write_json
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
 
     parser = argparse.ArgumentParser(description="What the model writes, and the strategies side by side.")
     parser.add_argument("folder", type=Path)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 def main() -> None:
     """Evaluate, read, draw."""
-    from hmm_datasets.errors import one_line_errors
     from hmm_datasets.files import read_json, read_log, write_json
-    from hmm_datasets.stages import run_stages
+    from hmm_datasets.operations.stages import run_stages
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
 
     parser = argparse.ArgumentParser(description="The tasks along pretraining.")
     parser.add_argument("folder", type=Path)

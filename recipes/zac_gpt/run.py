@@ -17,8 +17,8 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.launch import run
-from hmm_datasets.recipe_settings import recipe_settings
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.program import run
 
 STAGES = ("pretrain", "midtrain", "sft", "lima")
 
@@ -67,7 +67,7 @@ class ZacSettings:
 def main(settings: ZacSettings) -> None:
     """Tokenize, train every stage, measure each."""
     from hmm_datasets.errors import InputError
-    from hmm_datasets.stages import run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     if len(settings.conversations) != 2 or len(settings.weights) != 3:
         raise InputError(

@@ -28,7 +28,7 @@ def evaluated(model: str, folder, **arguments) -> dict[str, float]:
     """The metrics of a run of the task."""
     from inspect_ai import eval as run
 
-    from hmm_datasets.benchmark.inspect_task import hmm_benchmark
+    from hmm_datasets.evaluation.benchmark.inspect_task import hmm_benchmark
 
     [log] = run(hmm_benchmark(**arguments), model=model, log_dir=str(folder), display="none")
     assert log.status == "success", log.error
@@ -36,7 +36,7 @@ def evaluated(model: str, folder, **arguments) -> dict[str, float]:
 
 
 def benchmarked(model, folder, *flags: str) -> dict:
-    from hmm_datasets.benchmark.report import BenchmarkSettings, run_benchmark
+    from hmm_datasets.evaluation.benchmark.report import BenchmarkSettings, run_benchmark
 
     settings = BenchmarkSettings(str(model), processes=flags, num_sequences=6, output_dir=str(folder))
     return run_benchmark(settings)
@@ -54,7 +54,7 @@ def test_the_scores_of_text_are_those_of_the_command(text_model, tmp_path):
 
 
 def test_the_exact_hmm_scores_zero_as_a_model_of_symbols(tmp_path):
-    from hmm_datasets.benchmark.processes import benchmark_processes
+    from hmm_datasets.evaluation.benchmark.processes import benchmark_processes
 
     benchmark_processes()["mess3"].save_pretrained(tmp_path / "mess3")
     found = evaluated(f"symbols/{tmp_path / 'mess3'}", tmp_path / "logs", process="mess3", num_sequences=6)
@@ -64,6 +64,6 @@ def test_the_exact_hmm_scores_zero_as_a_model_of_symbols(tmp_path):
 def test_inspect_reads_the_tasks_of_eval_yaml():
     from inspect_ai._eval.task.hf import HFTask
 
-    from hmm_datasets.benchmark.repository import eval_yaml
+    from hmm_datasets.evaluation.benchmark.repository import eval_yaml
 
     assert [HFTask.model_validate(task).id for task in yaml.safe_load(eval_yaml())["tasks"]] == ["ids", "text"]

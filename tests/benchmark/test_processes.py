@@ -5,10 +5,16 @@ import hashlib
 import numpy as np
 import pytest
 
-from hmm_datasets.benchmark.held_out import HeldOut, open_benchmark
-from hmm_datasets.benchmark.processes import KINDS, NUM_SYMBOLS, benchmark_processes, chosen_processes, mixture
-from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.benchmark.held_out import HeldOut, open_benchmark
+from hmm_datasets.evaluation.benchmark.processes import (
+    KINDS,
+    NUM_SYMBOLS,
+    benchmark_processes,
+    chosen_processes,
+    mixture,
+)
 
 PROCESSES = benchmark_processes()
 
@@ -33,7 +39,7 @@ def test_probabilities_are_multiples_of_a_power_of_two(name):
 
 
 def test_held_out_sequences_are_beyond_those_of_training_and_of_its_evaluations():
-    from hmm_datasets.benchmark.held_out import FIRST, NUM_SEQUENCES
+    from hmm_datasets.evaluation.benchmark.held_out import FIRST, NUM_SEQUENCES
 
     assert FIRST >= TEST_FIRST + 2**40
     assert FIRST + NUM_SEQUENCES < 2**64

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from huggingface_hub import parse_eval_result_entries
 
-from hmm_datasets.benchmark.processes import benchmark_processes
-from hmm_datasets.benchmark.report import BenchmarkSettings
-from hmm_datasets.benchmark.scoring import BASELINES
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.benchmark.processes import benchmark_processes
+from hmm_datasets.evaluation.benchmark.report import BenchmarkSettings
+from hmm_datasets.evaluation.benchmark.scoring import BASELINES
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_command_that_cannot_be_done_says_why_in_one_line(exact, arguments, me
 def test_a_folder_with_models_for_some_processes_only_names_the_first_that_is_missing(exact, tmp_path):
     from accelerate import Accelerator
 
-    from hmm_datasets.benchmark.loading import load_models
+    from hmm_datasets.evaluation.benchmark.scoring import load_models
 
     benchmark_processes()["even"].save_pretrained(tmp_path / "even")
     accelerator = Accelerator(cpu=True)

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from huggingface_hub import DatasetCard
 
-from hmm_datasets.benchmark.held_out import open_benchmark, parquet_path
-from hmm_datasets.benchmark.processes import KINDS, benchmark_processes
-from hmm_datasets.benchmark.repository import write_benchmark
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.benchmark.held_out import open_benchmark, parquet_path
+from hmm_datasets.evaluation.benchmark.processes import KINDS, benchmark_processes
+from hmm_datasets.evaluation.benchmark.repository import write_benchmark
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import load_source
 

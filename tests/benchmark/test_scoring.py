@@ -9,9 +9,9 @@ from accelerate import Accelerator
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from hmm_datasets.benchmark.held_out import LENGTH, open_benchmark
-from hmm_datasets.benchmark.scoring import BASELINES, baseline_losses, model_nats, optimal_nats, score_model
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.benchmark.held_out import LENGTH, open_benchmark
+from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, model_nats, optimal_nats, score_model
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 
 FEW = open_benchmark(num_sequences=6).processes

@@ -6,7 +6,7 @@ from memorized import CONVERSATIONS, TEXTS, WINDOW
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_template import end_of_turn, lay_out
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, lay_out
 from hmm_datasets.training.models import llama_config
 
 

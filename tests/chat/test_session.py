@@ -12,14 +12,14 @@ import torch
 from memorized import FRANCE, PARIS, WINDOW
 from transformers import AutoTokenizer
 
-from hmm_datasets.chat.session import Session
-from hmm_datasets.chat.speaker import Sampling, Speaker
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.chat.session import Session
+from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.tokenizers.chat_template import check_messages, end_of_turn, lay_out
+from hmm_datasets.text.tokenizers.chat_templates import check_messages, end_of_turn, lay_out
 
 GREEDY = Sampling(temperature=0)
 
@@ -302,7 +302,7 @@ def test_files_that_are_no_conversations_do_not_end_the_chat(speaker, talk, tmp_
     "template", ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"]
 )
 def test_a_template_without_end_is_given_up_in_one_line(chat_model, template, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.text.tokenizers.chat_template._PATIENCE", 0.3)
+    monkeypatch.setattr("hmm_datasets.text.tokenizers.chat_templates._PATIENCE", 0.3)
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     tokenizer.chat_template = template
     for action in (

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from hmm_datasets.compat.numba_lanes import (
+from hmm_datasets.hmm.kernels.filter import multiply, panels
+from hmm_datasets.hmm.kernels.lanes import (
     fill,
     gather,
     lanes_of,
@@ -14,7 +15,6 @@ from hmm_datasets.compat.numba_lanes import (
     store_rows,
     where_larger,
 )
-from hmm_datasets.hmm.inference.lane_tables import multiply, panels
 
 floats = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

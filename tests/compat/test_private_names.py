@@ -20,6 +20,7 @@ OUTSIDE = [path for path in FILES if COMPAT not in path.parents]
 
 STANDARD_LIBRARY = {
     "_asdict",
+    "_make",
     "_replace",
     "_fields",
     "_exit",
@@ -131,6 +132,6 @@ def test_a_class_outside_compat_overrides_no_private_method_of_another_library()
         for own in filter(is_ours, kind.__mro__):
             if not own.__module__.startswith("hmm_datasets.compat"):
                 overridden |= {f"{own.__qualname__}.{name}" for name in vars(own) if name in foreign - set(HOOKS)}
-    # Private attributes that Python itself gives to classes, and torch to those of `autograd.Function`.
-    given = ("_abc_impl", "_is_protocol", "_backward_cls")
+    # Private attributes that Python itself gives to classes, torch to those of `autograd.Function`, numba to types.
+    given = ("_abc_impl", "_is_protocol", "_backward_cls", "_is_internal")
     assert {name for name in overridden if name.rpartition(".")[2] not in given} == set()

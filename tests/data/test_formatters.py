@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets.formatting import NumpyFormatter, TorchFormatter
 
-from hmm_datasets.data.formatters import NumberNumpyFormatter, NumberTorchFormatter, number_arrays
+from hmm_datasets.data.builders.formatters import NumberNumpyFormatter, NumberTorchFormatter, number_arrays
 
 RAGGED = [[1, 2, 3], [4], []]
 EQUAL = [[1, 2], [3, 255], [0, 9]]

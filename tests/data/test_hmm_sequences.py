@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from hmm_datasets.data.hmm_sequences import ENDLESS, TEST_FIRST, HMMSequences
+from hmm_datasets.data.sequences import ENDLESS, TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
-from hmm_datasets.hmm.tasks import AssociativeRecall
+from hmm_datasets.hmm.families.tasks import AssociativeRecall
 
 MESS3 = processes.mess3()
 

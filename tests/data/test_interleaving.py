@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.data.interleaving import RESOLUTION, InterleavedRows
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 

@@ -12,8 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 from trl import pack_dataset
 
 from hmm_datasets.data import packing
-from hmm_datasets.data.packing import PackedWindows, best_fit, count_tokens
-from hmm_datasets.data.repeated_windows import repeated_windows
+from hmm_datasets.data.packing import PackedWindows, best_fit, count_tokens, repeated_windows
 from hmm_datasets.data.windows import IGNORED
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, write_tokens

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmm_datasets.data.passed_over import KeptRows, PassedOver
+from hmm_datasets.data.rows import KeptRows, PassedOver
 from hmm_datasets.errors import InputError
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)

@@ -16,9 +16,9 @@ from transformers import (
 )
 
 import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
-from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.data.packing import PackedWindows
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.stream import TokenStream, write_tokens

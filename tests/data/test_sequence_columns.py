@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from datasets import load_dataset
 
-from hmm_datasets.data.hmm_sequences import TEST_FIRST
-from hmm_datasets.data.sequence_columns import KNOWN_COLUMNS, TOKEN_COLUMNS
+from hmm_datasets.data.builders.columns import KNOWN_COLUMNS, TOKEN_COLUMNS
+from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import Family, HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains

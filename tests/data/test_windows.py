@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from hmm_datasets.data.repeated_windows import repeated_windows
-from hmm_datasets.data.windows import (
-    IGNORED,
-    StridedWindows,
-    TokenWindows,
-)
+from hmm_datasets.data.packing import repeated_windows
+from hmm_datasets.data.windows import IGNORED, StridedWindows, TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, write_tokens
 
@@ -230,7 +226,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 from transformers import default_data_collator
 from hmm_datasets.text.stream import TokenStream
-from hmm_datasets.data.repeated_windows import repeated_windows
+from hmm_datasets.data.packing import repeated_windows
 from hmm_datasets.data.windows import TokenWindows
 
 def resident():

@@ -9,13 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 
 from hmm_datasets import HMM, HMMSequences, processes
 from hmm_datasets.cli import main
-from hmm_datasets.evaluation.beliefs import probe_beliefs, row_of
-from hmm_datasets.evaluation.linear_probe import split_sequences
-from hmm_datasets.evaluation.markov_beliefs import Starts
+from hmm_datasets.evaluation.beliefs import Starts, probe_beliefs, row_of
+from hmm_datasets.evaluation.probes import split_sequences
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.sampling.sequences import checked_draw
+from hmm_datasets.hmm.sampling import checked_draw
 
 MESS3 = processes.mess3(x=0.05, a=0.85)
 NONUNIFILAR = processes.simple_nonunifilar()

@@ -11,19 +11,14 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
-from hmm_datasets.evaluation.linear_probe import (
-    Moments,
-    partners,
-    shuffled_positions,
-    split_sequences,
-)
+from hmm_datasets.evaluation.metrics import load_metric
+from hmm_datasets.evaluation.probes import Moments, partners, shuffled_positions, split_sequences
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.families import PermutedSymbols
-from hmm_datasets.metrics import load_metric
 
 MESS3 = processes.mess3(x=0.05, a=0.85)
 FIGURES = ["r2", "rmse", "shuffled_r2", "shuffled_rmse", "untrained_r2", "untrained_rmse"]

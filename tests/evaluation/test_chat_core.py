@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import evaluation
-from hmm_datasets.evaluation.chat import share
-from hmm_datasets.evaluation.chat_core import tasks
+from hmm_datasets.evaluation.chat.measures import share
+from hmm_datasets.evaluation.chat_core import score as tasks
 from hmm_datasets.evaluation.chat_core.harness_tasks import functions
 from hmm_datasets.evaluation.chat_core.sandbox import check_sandbox
 from hmm_datasets.evaluation.chat_core.score import summary
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
-from hmm_datasets.hub.run_cards import metrics_of
-from hmm_datasets.training.rewards import gsm8k
+from hmm_datasets.hub.kinds.evaluation import metrics_of
+from hmm_datasets.training.post_training.rewards import gsm8k
 
 ANSWER = "He has 1,150 + 50 = 1,200.\n#### 1200"
 
@@ -347,13 +347,13 @@ EVALUATE = """
     from huggingface_hub import HfApi, ModelCard
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from hmm_datasets.evaluation.chat_core.score import measure_chat_core
-    from hmm_datasets.evaluation.chat_core.tasks import load_tasks
+    from hmm_datasets.evaluation.chat_core.score import load_tasks
     from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
     from hmm_datasets.errors import InputError
-    from hmm_datasets.hub.push_results import push_results
-    from hmm_datasets.report.comparison import compare_reports, comparison_text
+    from hmm_datasets.hub.kinds.evaluation import push_results
+    from hmm_datasets.evaluation.comparison import compare_reports, comparison_text
     from hmm_datasets.text.tokenizers.bpe import train_bpe
-    from hmm_datasets.text.tokenizers.chat_template import end_of_turn
+    from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
 
     root, plan = Path(sys.argv[1]), json.loads(sys.argv[2])
     api, found = HfApi(), {}

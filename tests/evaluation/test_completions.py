@@ -5,12 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.completions import (
-    FACTS,
-    OPEN_PROMPTS,
-    begins_with,
-    complete,
-)
+from hmm_datasets.evaluation.completions import FACTS, OPEN_PROMPTS, begins_with, complete
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 

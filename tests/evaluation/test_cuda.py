@@ -5,7 +5,7 @@ import torch
 from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.evaluation.scoring import Row, score_rows

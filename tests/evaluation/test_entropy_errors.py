@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hmm_datasets.evaluation.entropy_errors import entropy_errors, task_log_probs
-from hmm_datasets.hmm.tasks import AssociativeRecall, Bijection
+from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection
 from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 

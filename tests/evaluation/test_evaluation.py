@@ -14,19 +14,14 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.evaluation import TASKS
 from hmm_datasets.evaluation.targets import held_out_part, open_target, trained_on
-from hmm_datasets.files import (
-    read_json,
-    read_jsonl,
-    write_json,
-    write_jsonl,
-)
+from hmm_datasets.files import read_json, read_jsonl, write_json, write_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import read_splits
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.lineage import lineage
+from hmm_datasets.training.record import lineage
 
 LENGTH, SEED = 12, 5
 STORIES = [f"Once there was a {animal}. The {animal} ran home." for animal in ("cat", "dog", "hen", "cow", "fox")]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
@@ -31,8 +31,8 @@ import json, sys
 import torch
 sys.path.insert(0, sys.argv[1])
 from accelerate import Accelerator
-from hmm_datasets.evaluation.ranks import share_rows
-from hmm_datasets.launch import exit_without_teardown
+from hmm_datasets.evaluation.scoring import share_rows
+from hmm_datasets.runtime.program import exit_without_teardown
 from test_ranks import measurements
 
 with exit_without_teardown():

@@ -8,12 +8,7 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hmm_datasets.evaluation import scoring
-from hmm_datasets.evaluation.scoring import (
-    Row,
-    common_prefix,
-    context_limit,
-    score_rows,
-)
+from hmm_datasets.evaluation.scoring import Row, common_prefix, context_limit, score_rows
 
 SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 ARCHITECTURES = {

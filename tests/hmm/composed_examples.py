@@ -8,16 +8,15 @@ import brute_force
 import numpy as np
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.chain_mixture import ChainMixture
-from hmm_datasets.hmm.factored import FactoredProcess
-from hmm_datasets.hmm.factorial import FactorialHMM
 from hmm_datasets.hmm.families import HMMMixture
-from hmm_datasets.hmm.input_output import InputOutputHMM
-from hmm_datasets.hmm.markov import MarkovChain
+from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.process_mixture import ProcessMixture
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm.structured.factored import FactoredProcess
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.markov import MarkovChain
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 
 def driven(num_inputs: int, num_states: int, num_symbols: int, seed: int) -> InputOutputHMM:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets import InputError
-from hmm_datasets.hmm.automata import dyck
+from hmm_datasets.hmm.processes import dyck
 
 
 def stack_law(word: tuple[int, ...], depth: int, kinds: int, p: float) -> float:

@@ -10,12 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.causal_lm import (
-    LOGIT_OF_ZERO,
-    BeliefCache,
-    HMMConfig,
-    HMMForCausalLM,
-)
+from hmm_datasets.hmm.causal_lm import LOGIT_OF_ZERO, BeliefCache, HMMConfig, HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
 
 HMMS = {

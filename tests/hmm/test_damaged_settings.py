@@ -10,15 +10,9 @@ import pytest
 from hmm_datasets import InputError, load_source
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.families import (
-    HMMMixture,
-    PermutedEmissions,
-    PermutedSymbols,
-    RandomAutomata,
-    RandomChains,
-)
-from hmm_datasets.hmm.process_names import example_of, named_process
-from hmm_datasets.hmm.process_storage import KINDS
+from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomAutomata, RandomChains
+from hmm_datasets.hmm.names import example_of, named_process
+from hmm_datasets.hmm.storage import KINDS
 from hmm_datasets.hmm.tilted import TiltedHMM
 
 CHANGES = 25
@@ -54,7 +48,11 @@ SOURCES = {
     "tilted": lambda: TiltedHMM(processes.mess3(), [0.0, 0.5, 1.0], 2.0, 4),
 }
 CALLS = {"generalized": "bloch_walk", "process_mixture": "mixture", "pcfg": "grammar"}
-SOURCES |= {kind: lambda kind=kind: named_process(f"process:{example_of(CALLS.get(kind, kind))}") for kind in KINDS}
+SOURCES |= {
+    kind: lambda kind=kind: named_process(f"process:{example_of(CALLS.get(kind, kind))}")
+    for kind in KINDS
+    if kind.islower()
+}
 
 
 def places(value, path=()):

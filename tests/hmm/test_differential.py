@@ -20,20 +20,19 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.chain_mixture import ChainMixture
-from hmm_datasets.hmm.factored import FactoredProcess
-from hmm_datasets.hmm.factorial import FactorialHMM
 from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.hmm.families.family import Family
+from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
+from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying, EpisodicTask
 from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.grammar import PCFG
-from hmm_datasets.hmm.input_output import InputOutputHMM
-from hmm_datasets.hmm.markov import MarkovChain
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.process_mixture import ProcessMixture
-from hmm_datasets.hmm.semi_markov import SemiMarkov
-from hmm_datasets.hmm.tasks import AssociativeRecall, Bijection, Copying, EpisodicTask
+from hmm_datasets.hmm.structured.factored import FactoredProcess
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.markov import MarkovChain
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 from hmm_datasets.hmm.tilted import TiltedHMM
 
 STYLES = ("dense", "zeros", "one", "rare", "tiny", "sticky", "even")

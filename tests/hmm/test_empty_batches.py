@@ -19,8 +19,8 @@ from hmm_datasets import (
 )
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families import RandomAutomata
-from hmm_datasets.hmm.process_mixture import ProcessMixture
-from hmm_datasets.hmm.tasks import AssociativeRecall, Bijection, Copying
+from hmm_datasets.hmm.families.mixture import ProcessMixture
+from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying
 
 KINDS = EXAMPLES | {
     "state-emitting": processes.dishonest_casino(),

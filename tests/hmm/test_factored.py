@@ -4,12 +4,13 @@ from composed_examples import CHAIN, TREE, driven, random_rows
 
 from hmm_datasets import FactoredProcess, MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm import factored, processes
-from hmm_datasets.hmm.factorial import FactorialHMM
-from hmm_datasets.hmm.input_output import InputOutputHMM
-from hmm_datasets.hmm.markov import random_markov_chain
-from hmm_datasets.hmm.sampling.derived_seeds import derived_seed
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.sampling import derived_seed
+from hmm_datasets.hmm.structured import factored
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.markov import random_markov_chain
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 THREE = [processes.mess3(), processes.golden_mean(0.3), processes.random(3, 2, seed=1)]
 

@@ -3,7 +3,7 @@ import pytest
 from composed_examples import random_rows
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
 
 SIZES = (2, 3, 4)
 TRANSITIONS = [random_rows(size, size, seed=size) for size in SIZES]

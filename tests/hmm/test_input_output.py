@@ -5,7 +5,7 @@ from composed_examples import driven, given_probability, random_rows
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 
 MODEL = driven(2, 3, 2, seed=3)
 

@@ -21,18 +21,16 @@ from hmm_datasets import (
     processes,
 )
 from hmm_datasets.data.builders.hmm import HMMBuilderConfig
-from hmm_datasets.data.shuffled_epochs import ShuffledEpochs
+from hmm_datasets.data.rows import ShuffledEpochs
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.analysis.mixed_states import mixed_states
-from hmm_datasets.hmm.analysis.predictors import ngram, predictors_of, unigram
-from hmm_datasets.hmm.analysis.window_losses import mean_losses, window_losses
-from hmm_datasets.hmm.chain_mixture import random_chain_mixture
+from hmm_datasets.hmm.analysis.predictors import mean_losses, ngram, predictors_of, unigram, window_losses
 from hmm_datasets.hmm.families import RandomAutomata
+from hmm_datasets.hmm.families.mixture import ProcessMixture, random_chain_mixture
+from hmm_datasets.hmm.families.tasks import Bijection
 from hmm_datasets.hmm.grammar import PCFG, random_hierarchical, random_hierarchy
 from hmm_datasets.hmm.integers import integer, integer_range
-from hmm_datasets.hmm.markov import random_markov_chain
-from hmm_datasets.hmm.process_mixture import ProcessMixture
-from hmm_datasets.hmm.tasks import Bijection
+from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 measure = load("nonergodic", "measure")
 

@@ -4,13 +4,13 @@ from composed_examples import random_rows
 
 from hmm_datasets import MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.markov import (
+from hmm_datasets.hmm.kernels.structured import scale_to_marginals
+from hmm_datasets.hmm.structured.markov import (
     chain_with_stationary,
     doubly_stochastic_chain,
     random_markov_chain,
     zipf_chain,
 )
-from hmm_datasets.hmm.sampling.chain_kernels import scale_to_marginals
 
 TABLES = {order: random_rows(*[3] * (order + 1), seed=order) for order in range(4)}
 
@@ -39,7 +39,7 @@ def test_a_start_that_is_stationary_stays():
 
 def test_many_contexts_are_stepped_to_the_same_stationary_distribution(monkeypatch):
     dense = MarkovChain(TABLES[3]).start
-    monkeypatch.setattr("hmm_datasets.hmm.markov._DENSE_CONTEXTS", 1)
+    monkeypatch.setattr("hmm_datasets.hmm.structured.markov._DENSE_CONTEXTS", 1)
     np.testing.assert_allclose(MarkovChain(TABLES[3]).start, dense, atol=1e-13)
     periodic = np.roll(np.eye(3), 1, axis=1)
     np.testing.assert_allclose(MarkovChain(periodic).start, np.full(3, 1 / 3), atol=1e-13)

@@ -9,9 +9,8 @@ from composed_examples import EXAMPLES, chain_probability, random_rows
 from hmm_datasets import HMM, HMMMixture, MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.chain_mixture import ChainMixture, random_chain_mixture
-from hmm_datasets.hmm.markov import random_markov_chain
-from hmm_datasets.hmm.process_mixture import ProcessMixture
+from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture, random_chain_mixture
+from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 PARTS = (processes.even(), processes.golden_mean(0.3), processes.random(3, 2, seed=2))
 WEIGHTS = (0.5, 0.2, 0.3)
@@ -134,7 +133,7 @@ def test_posteriors_in_blocks_are_those_of_all_rows(monkeypatch):
     mixture = random_chain_mixture(16, 5, seed=8)
     tokens = mixture.sample(50, 30)
     whole = mixture.next_token_probs(tokens)
-    monkeypatch.setattr("hmm_datasets.hmm.chain_mixture._BLOCK", 1)
+    monkeypatch.setattr("hmm_datasets.hmm.families.mixture._BLOCK", 1)
     np.testing.assert_allclose(mixture.next_token_probs(tokens), whole, atol=1e-14)
 
 

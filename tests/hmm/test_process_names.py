@@ -5,7 +5,7 @@ import yaml
 
 from hmm_datasets import HMM, HMMMixture, InputError, PermutedSymbols, RandomChains, load_source, processes
 from hmm_datasets.data.builders import registration
-from hmm_datasets.hmm.process_names import (
+from hmm_datasets.hmm.names import (
     EXAMPLES,
     PREFIX,
     constructors,

@@ -4,7 +4,7 @@ from composed_examples import random_rows
 
 from hmm_datasets import HMM
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 STATES, LONGEST = 4, 6
 TRANSITION = random_rows(STATES, STATES, seed=1) * (1 - np.eye(STATES))

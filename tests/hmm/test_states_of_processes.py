@@ -6,10 +6,10 @@ from composed_examples import random_rows
 from datasets import load_dataset
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.factorial import FactorialHMM
-from hmm_datasets.hmm.markov import random_markov_chain
-from hmm_datasets.hmm.process_names import PREFIX, example_of, named_process
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm.names import PREFIX, example_of, named_process
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.markov import random_markov_chain
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 SEED = 3
 NEXT = [[0, 0.3, 0.7], [0.5, 0, 0.5], [1, 0, 0]]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hmm_datasets.hmm.threads import in_parallel
+from hmm_datasets.hmm.kernels.threads import in_parallel
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

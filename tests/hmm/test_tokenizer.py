@@ -5,8 +5,8 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from hmm_datasets.digests import digest_problems
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import digest_problems
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM

@@ -24,7 +24,7 @@ MAKE = """
     hmm.save_pretrained(root / "hmm")
     PermutedSymbols(hmm).save_pretrained(root / "family")
 
-    from hmm_datasets.hub.hmm_dataset import write_hmm_dataset
+    from hmm_datasets.hub.kinds.process import write_hmm_dataset
     sizes = {"num_sequences": 50, "num_test_sequences": 10, "length": 8}
     write_hmm_dataset(hmm, root / "hmm_dataset", **sizes, show_progress=False)
     write_hmm_dataset(RandomChains(3, alpha=1.0), root / "family_dataset", **sizes, show_progress=False)
@@ -74,7 +74,7 @@ KINDS = {
 
 PUSH = """
     import json, sys
-    from hmm_datasets.hub.push_by_kind import PushSettings, push_path
+    from hmm_datasets.hub.kinds.push import PushSettings, push_path
     root, kinds = sys.argv[1], json.loads(sys.argv[2])
     found = {}
     for kind, path in kinds.items():

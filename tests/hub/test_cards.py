@@ -152,7 +152,7 @@ def test_a_missing_fact_is_named_and_nothing_is_written(tmp_path, kind, name):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_template_asks_for_the_facts_that_are_checked_and_no_others(kind):
-    from hmm_datasets.hub.card_facts import TYPES
+    from hmm_datasets.hub.cards import TYPES
 
     source = template_path(kind).read_text(encoding="utf-8")
     asked = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source))
@@ -161,7 +161,7 @@ def test_a_template_asks_for_the_facts_that_are_checked_and_no_others(kind):
 
 
 def test_templates_work_with_the_librarys_own_from_template(tmp_path):
-    from hmm_datasets.hub.card_facts import OPTIONAL
+    from hmm_datasets.hub.cards import OPTIONAL
 
     written = DatasetCard.load(write_card("dataset", tmp_path, FACTS["dataset"]))
     facts = {**OPTIONAL["dataset"], **FACTS["dataset"]}
@@ -295,7 +295,7 @@ def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp
     hmm.save_pretrained(tmp_path / "mess3")
     code = """
         import json, re, sys
-        from hmm_datasets.hub.push_by_kind import PushSettings, push_path
+        from hmm_datasets.hub.kinds.push import PushSettings, push_path
         from huggingface_hub import DatasetCard, ModelCard
         folder, repo_type = sys.argv[1:]
         repo_id = f"tester/card-{repo_type}"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.launch
 PULL = """
     import contextlib, io, json
     from hmm_datasets import HMM
-    from hmm_datasets.errors import one_line_errors
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), one_line_errors():

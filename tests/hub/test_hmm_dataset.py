@@ -7,12 +7,12 @@ from huggingface_hub import DatasetCard
 from pyarrow import parquet
 
 from hmm_datasets import HMM, load_source
-from hmm_datasets.data.hmm_sequences import TEST_FIRST
+from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.entropy import made_to_agree
 from hmm_datasets.hmm.families import PermutedSymbols, RandomChains
-from hmm_datasets.hub.hmm_dataset import write_hmm_dataset
+from hmm_datasets.hub.kinds.process import write_hmm_dataset
 
 NAMED = HMM(
     start=[0.5, 0.5],

@@ -5,8 +5,8 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hub.kinds import recognize
-from hmm_datasets.hub.push_by_kind import PushSettings, push_path
+from hmm_datasets.hub.kinds.push import PushSettings, push_path
+from hmm_datasets.hub.kinds.recognition import recognize
 
 
 @pytest.fixture(scope="module")

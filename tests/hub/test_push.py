@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hub_processes import PULL, PUSH, LocalHub, contents
 
-from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import write_digests
 from hmm_datasets.hub.access import how_to_push, reachable
 from hmm_datasets.hub.push import push_folder
 
@@ -322,7 +322,7 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
     code = """
         import json, sys
         from huggingface_hub import snapshot_download
-        from hmm_datasets.digests import digest_problems
+        from hmm_datasets.files import digest_problems
         from hmm_datasets.hub.push import push_folder
         push_folder(sys.argv[1], "tester/digests")
         pulled = snapshot_download("tester/digests", local_dir=sys.argv[1] + "-pulled")

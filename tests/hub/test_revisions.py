@@ -47,7 +47,7 @@ CODE = """
     found["there"] = curve("tester/curve", revisions=["all"])
     found["some"] = curve("tester/curve", revisions=["step-4"])
 
-    from hmm_datasets.hub.push_results import push_results
+    from hmm_datasets.hub.kinds.evaluation import push_results
     from huggingface_hub import ModelCard, hf_hub_download
     hmm.push_to_hub("tester/curve-hmm")
     for _ in range(2):

@@ -11,17 +11,17 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.digests import weights_sha256
-from hmm_datasets.files import read_json, write_json
+from hmm_datasets.files import read_json, weights_sha256, write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.hub.run_cards import write_hmm_card, write_run_card
+from hmm_datasets.hub.kinds.process import write_hmm_card
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.lineage import lineage
 from hmm_datasets.training.models import ModelSettings, new_model
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.post_training.trainers import FineTuner
+from hmm_datasets.training.record import lineage
 from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.run_card import write_run_card
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings, MixtureSettings
 from hmm_datasets.training.trainer import Pretrainer

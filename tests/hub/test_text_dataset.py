@@ -4,7 +4,7 @@ import numpy as np
 from datasets import Features, List, Value, load_dataset
 
 from hmm_datasets.data.builders import token_shards
-from hmm_datasets.hub.text_dataset import write_token_dataset
+from hmm_datasets.hub.kinds.text import write_token_dataset
 from hmm_datasets.text.stream import TokenStream, write_tokens
 
 EOS = 999

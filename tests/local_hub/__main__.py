@@ -8,7 +8,7 @@ from pathlib import Path
 # A folder that is run by its path is on the path itself, but is not a package there.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hmm_datasets.errors import one_line_errors
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 from local_hub.serving import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_USER, PART_SIZE, run_until_stopped
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.exclusive_lock import exclusive_lock
+from hmm_datasets.runtime.lock import exclusive_lock
 
 from .faults import Testing
 from .handler import TOKEN, Handler, Hub

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core.tasks import CORE_TASKS
-from hmm_datasets.metrics import load_metric
+from hmm_datasets.evaluation.core import CORE_TASKS
+from hmm_datasets.evaluation.metrics import load_metric
 
 
 def compute(correct: dict[str, list[int]], **settings) -> dict:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.clustered import clustered_mean
+from hmm_datasets.evaluation.metrics import NAMES, metric_path
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.hmm import processes
-from hmm_datasets.metrics import NAMES, metric_path
 from hmm_datasets.report.tables import hmm_table, out_of_order, text_table
+from hmm_datasets.statistics import clustered_mean
 from hmm_datasets.text.stream import TokenStream, write_tokens
 
 RANDOM = np.random.default_rng(0)
@@ -45,7 +45,7 @@ import doctest
 import json
 import evaluate
 import numpy as np
-from hmm_datasets.metrics import NAMES, metric_path
+from hmm_datasets.evaluation.metrics import NAMES, metric_path
 found = {}
 for name in NAMES:
     inputs = evaluate.load(metric_path(name)).inputs_description

@@ -9,11 +9,11 @@ import pytest
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.events import read_events
 from hmm_datasets.files import append_jsonl
-from hmm_datasets.heartbeats import Heart
-from hmm_datasets.monitoring.alerts import AlertSettings, alert
-from hmm_datasets.monitoring.run_state import RunObserver
+from hmm_datasets.operations.alerts import AlertSettings, alert
+from hmm_datasets.operations.run_state import RunObserver
+from hmm_datasets.runtime.events import read_events
+from hmm_datasets.runtime.heartbeats import Heart
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_only_what_was_not_delivered_is_tried_again(dead, tmp_path):
 
 
 def test_a_name_with_a_newline_does_not_end_watching(tmp_path, served, capsys, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.monitoring.alerts._FIRST_WAIT", 0.0)
+    monkeypatch.setattr("hmm_datasets.operations.alerts._FIRST_WAIT", 0.0)
     run = tmp_path / "a\nBcc: all@example.org\x1b[2J\udcff"
     append_jsonl(run / "history.jsonl", {"step": 3, "time": 1.0, "loss": float("nan"), "max_steps": 3})
     port = served(socketserver.ThreadingTCPServer, Garbage)
@@ -232,7 +232,7 @@ def test_a_disk_that_cannot_be_written_does_not_repeat_alerts(dead, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hmm_datasets.monitoring.alerts.write_json", full)
+    monkeypatch.setattr("hmm_datasets.operations.alerts.write_json", full)
     assert [len(alert(dead, AlertSettings(command="true"), now=float(now))) for now in range(5)] == [1, 0, 0, 0, 0]
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.heartbeats import FOLDER_NAME, Heart, Heartbeat
-from hmm_datasets.monitoring.diagnosis import DEAD, HANGING, RUNNING, STARTING, Limits, Observer, diagnose
+from hmm_datasets.operations.diagnosis import DEAD, HANGING, RUNNING, STARTING, Limits, Observer, diagnose
 from hmm_datasets.process_state import machine_id, start_time
+from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart, Heartbeat
 
 LIMITS = Limits(silent=30, step=60, start=600, pause=900)
 

@@ -10,11 +10,11 @@ import pexpect
 import pytest
 
 from hmm_datasets.cli import main
-from hmm_datasets.events import append_event
 from hmm_datasets.files import append_jsonl, write_json
-from hmm_datasets.heartbeats import FOLDER_NAME, Heart
-from hmm_datasets.monitoring.live_view import as_text
-from hmm_datasets.monitoring.run_state import RunObserver, format_state
+from hmm_datasets.operations.live_view import as_text
+from hmm_datasets.operations.run_state import RunObserver, format_state
+from hmm_datasets.runtime.events import append_event
+from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_live_view_is_drawn_in_a_terminal_until_the_run_is_finished(run, chi
 @pytest.mark.launch
 def test_a_process_writes_its_stacks_when_asked_and_is_read_from_outside_when_it_cannot(tmp_path, child_environment):
     program = (
-        "import sys, time; from hmm_datasets import heartbeats\n"
+        "import sys, time; from hmm_datasets.runtime import heartbeats\n"
         "def waiting_for_rows():\n"
         "    heartbeats.enter('data', 12); print('in', flush=True); time.sleep(120)\n"
         "with heartbeats.beating(sys.argv[1], every=0.2):\n"

@@ -11,12 +11,17 @@ import pytest
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.events import append_event, read_events
-from hmm_datasets.heartbeats import FOLDER_NAME
-from hmm_datasets.monitoring.diagnosis import Limits
-from hmm_datasets.monitoring.run_state import RunObserver
-from hmm_datasets.monitoring.supervision import SupervisionSettings, Supervisor, _without_hosts, hosts_to_blame
-from hmm_datasets.monitoring.supervisors import Presence
+from hmm_datasets.operations.diagnosis import Limits
+from hmm_datasets.operations.run_state import RunObserver
+from hmm_datasets.operations.supervision import (
+    Presence,
+    SupervisionSettings,
+    Supervisor,
+    _without_hosts,
+    hosts_to_blame,
+)
+from hmm_datasets.runtime.events import append_event, read_events
+from hmm_datasets.runtime.heartbeats import FOLDER_NAME
 
 QUICK = {"first_delay": 0.05, "max_delay": 0.4, "patience": 0.5}
 
@@ -24,9 +29,10 @@ QUICK = {"first_delay": 0.05, "max_delay": 0.4, "patience": 0.5}
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from hmm_datasets import heartbeats
-from hmm_datasets.errors import InputError, LostPeer, RankError, disk_full, one_line_errors
-from hmm_datasets.stop_requests import StopRequests
+from hmm_datasets.runtime import heartbeats
+from hmm_datasets.errors import InputError, LostPeer, RankError, disk_full
+from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.stop_requests import StopRequests
 
 run = Path(sys.argv[2])
 number = int(os.environ["HMM_DATASETS_SUPERVISED"])

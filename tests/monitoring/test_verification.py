@@ -10,17 +10,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.cli import main
-from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.digests import (
-    DIGESTS_NAME,
-    check_digests,
-    digest_problems,
-    write_digests,
-)
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import DIGESTS_NAME, check_digests, digest_problems, write_digests
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
-from hmm_datasets.monitoring.verification import verify
+from hmm_datasets.operations.verification import verify
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import llama_config

@@ -5,12 +5,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import append_jsonl
-from hmm_datasets.monitoring.watch import (
-    StatusSettings,
-    format_status,
-    read_status,
-    summarize,
-)
+from hmm_datasets.operations.progress import StatusSettings, format_status, read_status, summarize
 
 
 def rows_of(count: int, interval: float = 10.0, **more) -> list[dict]:

@@ -564,8 +564,8 @@ def write_live(folder: Path) -> dict[str, Any]:
     import shutil
 
     from hmm_datasets.cli import main
-    from hmm_datasets.heartbeats import read_heartbeats
-    from hmm_datasets.monitoring.supervisors import Presence
+    from hmm_datasets.operations.supervision import Presence
+    from hmm_datasets.runtime.heartbeats import read_heartbeats
 
     def copy() -> None:
         time.sleep(6)  # until there is a heartbeat of this step
@@ -594,7 +594,7 @@ def write_sweep(folder: Path) -> dict[str, Any]:
     import pickle
 
     from hmm_datasets.cli import main
-    from hmm_datasets.sweep.slurm import CellJob
+    from hmm_datasets.operations.sweeps.slurm import CellJob
 
     Path("sweep.yaml").write_text(SWEEP)
     assert main(["sweep", "sweep.yaml"]) == 0

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.runtime.shipped import shipped
 
 _loaded: dict[str, dict[str, ModuleType]] = {}
 """The modules of each experiment by name, imported once."""

@@ -54,7 +54,7 @@ def train(settings):
 
 if __name__ == "__main__":
     phase("import")
-    from hmm_datasets.launch import run
+    from hmm_datasets.runtime.program import run
 
     phase("rendezvous")
     run(train, "PretrainSettings")

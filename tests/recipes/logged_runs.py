@@ -10,7 +10,7 @@ LENGTH, GLOBAL_BATCH = 24, 12
 # rank can be killed in the middle of a step.
 SCRIPT = """
 import json, os, signal
-from hmm_datasets.launch import run
+from hmm_datasets.runtime.program import run
 
 def view(name, folder):
     from hmm_datasets import HMMSequences

@@ -10,15 +10,15 @@ import runpy
 import sys
 from pathlib import Path
 
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.shipped import shipped
 
 
 def train(recipe: str, arguments: list[str]) -> None:
     """What the recipe's program does between its start and its end."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    from hmm_datasets.training.command_line import parse_settings
+    from hmm_datasets.runtime.command_line import parse_settings
 
     sys.argv[:] = [recipe, *arguments]
     main = runpy.run_path(str(shipped(f"recipes/{recipe}.py")))["main"]

@@ -4,7 +4,7 @@ import runpy
 import sys
 import time
 
-from hmm_datasets import heartbeats
+from hmm_datasets.runtime import heartbeats
 
 if __name__ == "__main__":
     enter = heartbeats.enter

@@ -32,6 +32,6 @@ def main(settings):
 
 
 if __name__ == "__main__":
-    from hmm_datasets.launch import run
+    from hmm_datasets.runtime.program import run
 
     run(main, "PretrainSettings")

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from experiments import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
+from hmm_datasets.data.sequences import TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.files import read_json

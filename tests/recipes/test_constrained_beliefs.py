@@ -6,12 +6,12 @@ import torch
 from experiments import load
 from transformers import LlamaConfig
 
-from hmm_datasets.evaluation.word_probe import all_words, fit_words
+from hmm_datasets.evaluation.probes import all_words, fit_words
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.shipped import shipped
 from hmm_datasets.training.models import new_model
 
 FOLDER = shipped("recipes") / "constrained_beliefs"

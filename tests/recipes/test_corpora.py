@@ -279,7 +279,7 @@ def tiktoken_file(folder, ranks):
 
 
 def gpt2_file(folder, ranks):
-    from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters
+    from hmm_datasets.text.tokenizers.imports import byte_characters
 
     written = {"".join(byte_characters()[byte] for byte in token): rank for token, rank in ranks.items()}
     pairs = [f"{token[:-1]} {token[-1]}" for token in written if len(token) > 1]

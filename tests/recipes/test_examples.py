@@ -5,7 +5,7 @@ import doctest
 import pytest
 from experiments import load
 
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.runtime.shipped import shipped
 
 MODULES = sorted(path for path in shipped("recipes").glob("*/*.py") if ">>>" in path.read_text(encoding="utf-8"))
 

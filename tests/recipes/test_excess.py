@@ -7,9 +7,9 @@ from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.shipped import shipped
 
 FOLDER = shipped("recipes") / "excess"
 RECIPE = load("excess")

@@ -5,9 +5,9 @@ import pytest
 from experiments import load
 
 from hmm_datasets.files import read_json
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.shipped import shipped
 
 FOLDER = shipped("recipes") / "generalized_processes"
 RECIPE = load("generalized_processes")

@@ -3,8 +3,8 @@
 import pytest
 from experiments import load
 
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.shipped import shipped
 
 FOLDER = shipped("recipes") / "icl_transition"
 RECIPE = load("icl_transition")

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from experiments import load
 
-from hmm_datasets.hmm.chain_mixture import ChainMixture
+from hmm_datasets.hmm.families.mixture import ChainMixture
 
 measure = load("nonergodic", "measure")
 

@@ -7,14 +7,14 @@ from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl
-from hmm_datasets.recipe_commands import launch_config
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.sweep.cell_folder import write_yaml
-from hmm_datasets.sweep.planning import check_and_plan
-from hmm_datasets.sweep.sweep_file import read_sweep
-from hmm_datasets.training.command_line import check_flags, parse_settings
-from hmm_datasets.training.plan.devices import find_device, peak_flops
+from hmm_datasets.operations.launching import launch_config
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.sweeps.cells import write_yaml
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.operations.sweeps.planning import check_and_plan
+from hmm_datasets.runtime.command_line import check_flags, parse_settings
+from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.training.plan.compute import find_device, peak_flops
 
 FOLDER = shipped("recipes") / "leaky_tokenizer"
 

@@ -4,7 +4,7 @@ import pytest
 
 from hmm_datasets import load_source, processes
 from hmm_datasets.files import read_json
-from hmm_datasets.monitoring.verification import verify
+from hmm_datasets.operations.verification import verify
 
 pytestmark = pytest.mark.launch
 

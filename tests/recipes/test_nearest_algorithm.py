@@ -7,7 +7,7 @@ import torch
 from experiments import load
 
 from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
-from hmm_datasets.hmm.chain_mixture import random_chain_mixture
+from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
 measure = load("four_phases", "measure")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from hmm_datasets.monitoring.diagnosis import Limits
-from hmm_datasets.monitoring.run_state import RunObserver, format_state
-from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
+from hmm_datasets.operations.diagnosis import Limits
+from hmm_datasets.operations.run_state import RunObserver, format_state
+from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
 
 pytestmark = [pytest.mark.launch, pytest.mark.slow]
 

@@ -9,10 +9,10 @@ from experiments import load
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.chain_mixture import ChainMixture, random_chain_mixture
 from hmm_datasets.hmm.families import RandomChains
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.hmm.families.mixture import ChainMixture, random_chain_mixture
+from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.shipped import shipped
 
 measure = load("nonergodic", "measure")
 

@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl, read_yaml
-from hmm_datasets.stage_inputs import read_command
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.text.stream import tokenizer_hash, write_tokens
 from hmm_datasets.training.plan.budget import Budget
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: read_yaml(path) for path in sorted((ROOT / "accelerate_configs").glob("*.yaml"))}

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from hmm_datasets.training.checkpoints.conversion import convert
+from hmm_datasets.operations.checkpoints.convert import convert
 
 pytestmark = pytest.mark.launch
 
@@ -47,7 +47,7 @@ def held_out_loss(folder, hmm_folder):
     from transformers import AutoModelForCausalLM
 
     from hmm_datasets import HMM, HMMSequences
-    from hmm_datasets.data.hmm_sequences import TEST_FIRST
+    from hmm_datasets.data.sequences import TEST_FIRST
 
     view = HMMSequences(HMM.from_pretrained(hmm_folder), 16, first=TEST_FIRST, num_sequences=8)
     rows = torch.stack([row["input_ids"] for row in view.__getitems__(range(8))])
@@ -171,7 +171,7 @@ def test_a_run_goes_on_under_other_frameworks_with_the_losses_of_one_process(
 def test_processes_that_do_not_see_each_other_are_refused(program, tmp_path):
     """The launcher sets WORLD_SIZE, but the Trainer is alone: there would be two runs on half the data each."""
     code = f"""
-from hmm_datasets.errors import one_line_errors
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 from hmm_datasets.training import settings
 settings._fit_to_machine = lambda _: None
 with one_line_errors():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from bad_rows import GLOBAL_BATCH, LENGTH, WithBadRows, Without, losses, rows_by_step, train
 
-from hmm_datasets.events import read_events
 from hmm_datasets.files import read_json
+from hmm_datasets.runtime.events import read_events
 
 pytestmark = pytest.mark.launch
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmm_datasets.digests import file_digest
-from hmm_datasets.events import read_events
+from hmm_datasets.files import file_digest
 from hmm_datasets.hmm import processes
-from hmm_datasets.monitoring.run_state import RunObserver
+from hmm_datasets.operations.run_state import RunObserver
+from hmm_datasets.runtime.events import read_events
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 pytestmark = pytest.mark.launch

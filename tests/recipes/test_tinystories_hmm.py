@@ -10,12 +10,12 @@ from experiments import load
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
-from hmm_datasets.recipe_settings import recipe_settings
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.sweep.cell_folder import write_yaml
-from hmm_datasets.sweep.planning import check_and_plan
-from hmm_datasets.sweep.sweep_file import read_sweep
-from hmm_datasets.training.command_line import check_flags, parse_settings
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.sweeps.cells import write_yaml
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.operations.sweeps.planning import check_and_plan
+from hmm_datasets.runtime.command_line import check_flags, parse_settings
+from hmm_datasets.runtime.shipped import shipped
 
 FOLDER = shipped("recipes") / "tinystories_hmm"
 

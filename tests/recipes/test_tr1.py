@@ -4,9 +4,9 @@ import pytest
 from experiments import load
 
 from hmm_datasets.files import read_json, read_jsonl, read_yaml
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.runtime.shipped import shipped
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
 
 
 @pytest.mark.parametrize(("name", "billions"), [("1.3b", 1.415), ("13b", 13.10)])

@@ -11,7 +11,7 @@ import pytest
 from killed_run import GLOBAL_BATCH
 
 from hmm_datasets.hmm.processes import mess3
-from hmm_datasets.monitoring.run_state import RunObserver
+from hmm_datasets.operations.run_state import RunObserver
 
 pytestmark = pytest.mark.launch
 

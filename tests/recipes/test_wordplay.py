@@ -5,8 +5,8 @@ import json
 import pytest
 from experiments import load
 
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.runtime.shipped import shipped
 
 
 def test_its_stages_train_the_same_model_under_each_strategy():

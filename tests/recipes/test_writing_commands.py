@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny_chat import WORDS, message, save_tiny_chat
 
-from hmm_datasets.digests import digest_problems
-from hmm_datasets.files import write_jsonl
+from hmm_datasets.files import digest_problems, write_jsonl
 from hmm_datasets.hmm import processes
 
 pytestmark = pytest.mark.launch

@@ -5,8 +5,8 @@ from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.runtime.shipped import shipped
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-from hmm_datasets.evaluation.answers import Question, compare_answers
+from hmm_datasets.evaluation.chat.measures import Question, answers_table, compare_answers, transcripts
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.report.answers import answers_table, transcripts
 
 QUESTIONS = [
     Question([{"role": "user", "content": "What is red?"}], "The red hat.", "color", 1 / 3),

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.report.comparison import (
-    compare_reports,
-    comparison_text,
-    run_names,
-    write_comparison,
-)
-from hmm_datasets.report.sweep import cells
+from hmm_datasets.evaluation.comparison import cells, compare_reports, comparison_text, run_names, write_comparison
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS, RecipeCommand
+from hmm_datasets.operations.launching import RECIPE_COMMANDS, RecipeCommand
 
 SCRIPT = Path(__file__).with_name("stand_in.py")
 
@@ -22,7 +22,7 @@ def sweep_environment(tmp_path, child_environment, stand_in):
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from hmm_datasets.recipe_commands import RECIPE_COMMANDS, RecipeCommand\n"
+        "from hmm_datasets.operations.launching import RECIPE_COMMANDS, RecipeCommand\n"
         f"RECIPE_COMMANDS['stand-in'] = RecipeCommand({str(SCRIPT)!r}, 'count')\n"
     )
     return child_environment | {"PYTHONPATH": os.pathsep.join([str(folder), child_environment["PYTHONPATH"]])}

@@ -24,7 +24,7 @@ class Settings:
 
 
 def run(main, *kinds):
-    """Read the settings; what `hmm_datasets.launch.run` does, without torch."""
+    """Read the settings; what `hmm_datasets.runtime.program.run` does, without torch."""
     import yaml
 
     main(kinds[0](**yaml.safe_load(Path(sys.argv[2]).read_text())))

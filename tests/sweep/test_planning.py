@@ -5,12 +5,12 @@ import yaml
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.report.sweep_plan import plan_text
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.sweep.cell_folder import run_settings, write_yaml
-from hmm_datasets.sweep.planning import check_and_plan
-from hmm_datasets.sweep.sweep_file import read_sweep
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.operations.sweeps.cells import run_settings, write_yaml
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.operations.sweeps.planning import check_and_plan
+from hmm_datasets.operations.sweeps.report import plan_text
+from hmm_datasets.runtime.shipped import shipped
 
 
 @pytest.fixture

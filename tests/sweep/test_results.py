@@ -8,11 +8,11 @@ import yaml
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.exclusive_lock import exclusive_lock
-from hmm_datasets.report.sweep_page import sweep_table, write_page, write_tables
-from hmm_datasets.sweep.cell_folder import FAILED, FINISHED, prepare
-from hmm_datasets.sweep.results import check_values, collect
-from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, prepare
+from hmm_datasets.operations.sweeps.file import read_sweep
+from hmm_datasets.operations.sweeps.report import sweep_table, write_page, write_tables
+from hmm_datasets.operations.sweeps.results import check_values, collect
+from hmm_datasets.runtime.lock import exclusive_lock
 
 
 @pytest.fixture

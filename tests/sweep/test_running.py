@@ -10,8 +10,8 @@ import psutil
 import pytest
 import yaml
 
-from hmm_datasets.sweep.cell_folder import CellState, failure, last_line
-from hmm_datasets.sweep.running import CellLanes
+from hmm_datasets.operations.sweeps.cells import CellState, failure, last_line
+from hmm_datasets.operations.sweeps.local import CellLanes
 
 
 def wait_for(condition, seconds=60.0):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.sweep import slurm
-from hmm_datasets.sweep.cell_folder import CellState, prepare, read_states
-from hmm_datasets.sweep.sweep_file import read_sweep
+from hmm_datasets.operations.sweeps import slurm
+from hmm_datasets.operations.sweeps.cells import CellState, prepare, read_states
+from hmm_datasets.operations.sweeps.file import read_sweep
 
 
 def test_parameters_of_sbatch_are_read():

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.sweep.sweep_file import cell_name, read_sweep
+from hmm_datasets.operations.sweeps.file import cell_name, read_sweep
 
 
 @pytest.fixture

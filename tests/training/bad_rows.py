@@ -5,7 +5,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 from transformers.data.data_collator import default_data_collator
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import RolledBack
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes

@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from hmm_datasets import HMMSequences
-from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.evaluation.optimum import BaselineComparison
 from hmm_datasets.files import remove
 from hmm_datasets.hmm import processes
-from hmm_datasets.training import linear_cross_entropy
-from hmm_datasets.training.components.held_out_loss import HeldOutParts
-from hmm_datasets.training.loss_output import LabelScores, LossOutput, next_labels, obstacle, set_loss_output
+from hmm_datasets.training import output_layer as linear_cross_entropy
+from hmm_datasets.training.output_layer import LabelScores, LossOutput, next_labels, obstacle, set_loss_output
 from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.step.held_out_loss import HeldOutParts
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.components.held_out_loss import row_losses
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.optimizers import matrix_names
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.scores import LogitScores
 from hmm_datasets.training.settings import SFTSettings
+from hmm_datasets.training.step.component import LogitScores
+from hmm_datasets.training.step.held_out_loss import row_losses
 
 STEPS = 14  # five and a half steps per epoch
 

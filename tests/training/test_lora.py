@@ -8,12 +8,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.hub.kinds import recognize
+from hmm_datasets.hub.kinds.recognition import recognize
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.lora import save_merged
 from hmm_datasets.training.models import llama_config
-from hmm_datasets.training.plan.flops import unit_flops
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.plan.compute import unit_flops
+from hmm_datasets.training.post_training.lora import save_merged
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 

@@ -17,6 +17,7 @@ import hmm_datasets
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.models import (
     ModelSettings,
     check_packed,
@@ -28,7 +29,6 @@ from hmm_datasets.training.models import (
     set_attention,
 )
 from hmm_datasets.training.plan import forecast
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from hmm_datasets.compat.deepspeed import zero_muon_with_adamw
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.optimizers import MuonWithAdamW, check_optimizer, matrix_names, parameter_groups
 from hmm_datasets.training.settings import PretrainSettings
 

@@ -8,10 +8,9 @@ import pytest
 from tiny_chat import WORDS, losses, message
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.digests import DIGESTS_NAME
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.training.post_training import PolicyTuner
+from hmm_datasets.files import DIGESTS_NAME, read_json, read_jsonl
+from hmm_datasets.training.post_training.trainers import PolicyTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import GRPOSettings
 

@@ -13,13 +13,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, T5Config
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
-from hmm_datasets.shipped_files import shipped
-from hmm_datasets.training.models import (
-    PRESETS,
-    count_parameters,
-    llama_config,
-    model_config,
-)
+from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.training.models import PRESETS, count_parameters, llama_config, model_config
 from hmm_datasets.training.precision import find_precision, keep_loss_in_float32
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 

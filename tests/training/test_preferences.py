@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.training.post_training import PreferenceTuner
+from hmm_datasets.training.post_training.trainers import PreferenceTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings
 

@@ -8,12 +8,7 @@ import pytest
 import transformers
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.record import (
-    History,
-    git_commit,
-    versions,
-    write_record,
-)
+from hmm_datasets.training.record import History, git_commit, versions, write_record
 
 DATA = {"hmm": "abc", "length": 64, "splits": (1, 2), "seed": None}
 

@@ -10,18 +10,18 @@ import torch
 from transformers import default_data_collator, set_seed
 
 from hmm_datasets.cli import main
-from hmm_datasets.data.hmm_sequences import HMMSequences
 from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.data.packing import PackedWindows
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError, RolledBack
-from hmm_datasets.events import read_events
 from hmm_datasets.files import read_json, read_jsonl, write_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.operations.replay import origins, replay
+from hmm_datasets.runtime.events import read_events
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import ModelSettings, new_model
-from hmm_datasets.training.replay import origins, replay
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings

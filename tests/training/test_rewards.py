@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.rewards import final_number, gsm8k, reward
+from hmm_datasets.training.post_training.rewards import final_number, gsm8k, reward
 
 ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nIn all 48+24 = <<48+24=72>>72 clips.\n#### 72"
 

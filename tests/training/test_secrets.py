@@ -6,10 +6,10 @@ import zipfile
 import pytest
 import torch
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.models import llama_config, new_model
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training import command_line
-from hmm_datasets.training.command_line import parse_settings
+from hmm_datasets.runtime import command_line
+from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 
 

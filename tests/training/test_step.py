@@ -6,8 +6,8 @@ import torch
 from tiny_runs import LENGTH, random_rows, trainer
 from transformers import TrainingArguments
 
-from hmm_datasets.training.components.component import Component
 from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.step.component import Component
 
 
 class Recorded(Component):

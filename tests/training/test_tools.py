@@ -8,11 +8,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.calculator import calculator, with_calls
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.named_templates import set_chat_template
-from hmm_datasets.training.post_training import PolicyTuner
-from hmm_datasets.training.rewards import reward
+from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
+from hmm_datasets.training.post_training.rewards import prepare_for_tools, reward, tool
+from hmm_datasets.training.post_training.trainers import PolicyTuner
 from hmm_datasets.training.settings import GRPOSettings
-from hmm_datasets.training.tools import prepare_for_tools, tool
 
 ASKED = {"role": "user", "content": "Half of 48, and 24 more?"}
 ANSWER = "48/2=<<48/2=24>>24, and 24+24=<<24+24=48>>48. #### 48"

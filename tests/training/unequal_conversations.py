@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.compat.accelerate import shard_on_cpu
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 

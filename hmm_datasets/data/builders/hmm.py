@@ -26,17 +26,16 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import InputError
-from ...hmm.families.storage import FAMILY_NAME, load_source
 from ...hmm.integers import integer
+from ...hmm.loading import load_source
 from ...hmm.model import HMM
+from ...hmm.names import is_process_name
 from ...hmm.process import Process
-from ...hmm.process_names import is_process_name
-from ...hmm.process_storage import PROCESS_NAME
-from ...hmm.sampling.sequences import smallest_unsigned
-from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
-from ...hub_download import is_address, parent_of
-from ..hmm_sequences import ENDLESS, TEST_FIRST
-from ..sequence_columns import bytes_per_row, check_columns, column_features, known_columns
+from ...hmm.sampling import smallest_unsigned
+from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
+from ...hub.download import is_address, parent_of
+from ..sequences import ENDLESS, TEST_FIRST
+from .columns import bytes_per_row, check_columns, column_features, known_columns
 from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
 
 _MARKS = (PROCESS_NAME, FAMILY_NAME)
@@ -59,7 +58,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
         bos (`bool`, *optional*, defaults to `True`): put a beginning token of id `E` in front, so that the first
             symbol is predicted too. [`~hmm_datasets.HMMSequences`] has the same default.
         columns (list of `str`, *optional*, defaults to `["input_ids", "labels"]`): the columns, in this order; see
-            [`~hmm_datasets.data.sequence_columns`]. Models of transformers compute a loss from `labels`.
+            [`~hmm_datasets.data.builders.columns`]. Models of transformers compute a loss from `labels`.
         fingerprint (`str`, *optional*): fingerprint of a process that `data_dir` names, which is found by itself.
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
             loader workers; otherwise `datasets` draws every sequence on every rank and drops those of other ranks.

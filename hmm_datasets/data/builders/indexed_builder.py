@@ -21,9 +21,9 @@ import pyarrow as pa
 from datasets.builder import Key
 
 from ...compat.datasets import IndexedExamplesIterable, StreamedBuilder
-from ..formatters import register_formatters
-from ..sequence_columns import TOKEN_COLUMNS
 from ..windows import IGNORED
+from .columns import TOKEN_COLUMNS
+from .formatters import register_formatters
 
 register_formatters()
 

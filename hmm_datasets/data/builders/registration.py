@@ -3,7 +3,7 @@
 from ...compat.datasets_table import add_builders
 
 PREFIX = "process:"
-"""Start of the name of a process, which stands in place of a folder; see [`~hmm_datasets.hmm.process_names`]."""
+"""Start of the name of a process, which stands in place of a folder; see [`~hmm_datasets.hmm.names`]."""
 
 _COLUMNS_VERSION = 4
 """Version of the columns of prepared rows. It must change when the columns or their types change."""
@@ -15,7 +15,7 @@ def register() -> None:
 
 
 def _builders() -> dict[str, tuple[str, str]]:
-    from ...hmm import format as hmm_format
+    from ...hmm import storage as hmm_format
     from ...text.stream import index as token_index
 
     # The version is part of the name of the cache, so data of another format version are prepared again.

@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from ...errors import InputError
 from ...hmm.integers import integer
-from ...hmm.sampling.sequences import smallest_unsigned
-from ...hub_download import is_address, parent_of
+from ...hmm.sampling import smallest_unsigned
+from ...hub.download import is_address, parent_of
 from ...shuffle import indices_in_epochs
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream

@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from ...errors import InputError
 from ...hmm.integers import integer
-from ...hmm.sampling.sequences import smallest_unsigned
-from ...hub_download import download, is_address, parent_of
+from ...hmm.sampling import smallest_unsigned
+from ...hub.download import download, is_address, parent_of
 from ...text.tokenizers.words import ARRAYS_NAME, INDEX_NAME, Sentences, WordCorpus
-from ..sequence_columns import TOKEN_COLUMNS
+from .columns import TOKEN_COLUMNS
 from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
 
 _COLUMNS = (*TOKEN_COLUMNS, "text")

@@ -20,9 +20,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from ...errors import InputError
-from ...progress_bars import progress_bar
-from ...text.tokenizers.chat_template import stop_tokens
-from ..answers import continue_rows
+from ...runtime.progress import progress_bar
+from ...text.tokenizers.chat_templates import stop_tokens
+from ..chat.measures import continue_rows
 from ..scoring import Row, context_limit, score_rows
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
-from ...progress_bars import progress_bar
-from ..inference.forward_backward import Parameters, beliefs, next_token_probs
+from ...runtime.progress import progress_bar
+from ..inference import Parameters, beliefs, next_token_probs
 from ..integers import integer
 from ..model import HMM
 from ..process import Process

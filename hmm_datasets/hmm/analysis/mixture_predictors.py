@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..chain_mixture import ChainMixture
 from ..families.chains import RandomChains
+from ..families.mixture import ChainMixture
 from .predictors import Predictor, unigram
 from .stationary import cesaro_limit
 
@@ -32,12 +32,12 @@ def mixture_predictors(mixture: ChainMixture, alpha: float = 1.0) -> dict[str, P
     Each turns tokens `(B, T)` into distributions `(B, T+1, E)`, entry `t` given the tokens before `t`.
 
     Args:
-        mixture ([`~hmm_datasets.hmm.chain_mixture.ChainMixture`]): the chains.
+        mixture ([`~hmm_datasets.hmm.families.mixture.ChainMixture`]): the chains.
         alpha (`float`, *optional*, defaults to 1.0): concentration per symbol of the prior of inference.
 
     ```python
     >>> import torch
-    >>> from hmm_datasets.hmm.chain_mixture import random_chain_mixture
+    >>> from hmm_datasets.hmm.families.mixture import random_chain_mixture
     >>> found = mixture_predictors(random_chain_mixture(4, 3))
     >>> found["bigram_inference"](torch.tensor([[0, 1, 0]]))[0, 3].tolist()
     [0.25, 0.5, 0.25]

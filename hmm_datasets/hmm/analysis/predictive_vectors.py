@@ -20,15 +20,8 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..integers import integer
-from ..sampling.linear_kernels import REFUSED, ROUNDING
-from .entropy import (
-    EntropyRate,
-    EntropyRateBounds,
-    OptimalLoss,
-    exact_losses,
-    sampled_entropies,
-    sampled_entropy_rate,
-)
+from ..kernels.linear import REFUSED, ROUNDING
+from .entropy import EntropyRate, EntropyRateBounds, OptimalLoss, exact_losses, sampled_entropies, sampled_entropy_rate
 from .mixed_states import TOLERANCE, Tree
 from .stationary import cesaro_limit, entropy
 

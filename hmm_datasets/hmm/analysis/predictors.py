@@ -8,12 +8,18 @@ and Trofimov, IEEE Trans. Inf. Theory 27, 1981).
 
 The distributions of many sequences do not fit in memory. [`stream`] yields them one batch at a time, and
 [`cross_entropy`] computes their mean loss at each position.
+
+Losses of a process on given sequences: the mean over a sequence, and the loss at its last token.
+
+The loss at the last token is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`. It is the loss with the longest context that
+a sequence offers. Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of
+`B` rows.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +27,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
-from ...progress_bars import progress_bar
-from ..checks import as_tokens
-from ..inference import forward_backward as inference
+from ...runtime.progress import progress_bar
+from .. import inference
+from ..arrays import as_tokens
 from ..integers import integer
 from ..model import HMM
 from ..process import Process
+
+if TYPE_CHECKING:
+    import torch
 
 Predictor = Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T+1 E"]]
 
@@ -286,3 +295,70 @@ def _on(tokens: Any, device: torch.device | str | None) -> Tensor:
 
 def _one_hot(tokens: Tensor, num_symbols: int) -> Tensor:
     return torch.nn.functional.one_hot(tokens, num_symbols).to(torch.float64)
+
+
+_CHUNK_TOKENS = 1 << 22
+
+
+def window_losses(
+    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]]:
+    """The loss per token of every sequence, and its loss at the last token, in nats.
+
+    Args:
+        source ([`~hmm_datasets.hmm.process.Process`]): what the sequences are scored by.
+        tokens (array of shape `(N, L)`): symbols.
+        device (*optional*): where to compute; the CPU by default.
+
+    Returns:
+        `tuple` of two arrays of shape `(N,)`; both are infinite for a sequence that the source cannot emit.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> mean, last = window_losses(processes.golden_mean(), np.array([[1, 0, 1]]))  # after 0 comes 1
+    >>> float(last[0].round(12)) + 0.0
+    0.0
+
+    ```
+    """
+    count, length = tokens.shape
+    if length == 0:
+        raise InputError(f"tokens have shape {tokens.shape}; expected (N, L) with one token or more in each sequence")
+    # An HMM keeps one belief per row, other processes the distributions of all tokens.
+    width = source.num_states if isinstance(source, HMM) else length * source.num_symbols
+    rows = max(1, _CHUNK_TOKENS // max(length, width))
+    total, before = np.empty(count), np.empty(count)
+    with progress_bar(tokens.size, " tokens") as bar:
+        for start in range(0, count, rows):
+            part = np.asarray(tokens[start : start + rows])
+            for found, seen in ((total, part), (before, part[:, :-1])):
+                found[start : start + rows] = _log_likelihood(source, seen, device)
+            bar.update(part.size)
+    impossible = np.isinf(total)
+    before[impossible] = 0.0
+    return -total / length, np.where(impossible, np.inf, before - total)
+
+
+def mean_losses(
+    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+) -> dict[str, float | int | None]:
+    """Means of [`window_losses`] over sequences, ready for JSON.
+
+    Returns:
+        `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
+        a sequence; `windows` and `length`, the numbers of sequences and of tokens in each.
+    """
+    if len(tokens) == 0:
+        raise InputError("tokens hold no sequence; expected one or more")
+    names = ("cross_entropy", "final_token_cross_entropy")
+    means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
+    found = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
+    return {**found, "windows": len(tokens), "length": tokens.shape[1]}
+
+
+def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:
+    if device is None:
+        return source.log_likelihood(tokens)
+    import torch
+
+    return source.log_likelihood(torch.from_numpy(tokens.astype(np.int64)).to(device)).cpu().numpy()

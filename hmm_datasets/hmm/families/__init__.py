@@ -11,12 +11,12 @@ rank or worker. See `family` for the random numbers. `family.save_pretrained(fol
 reads a family or an HMM.
 """
 
+from ..loading import load_source
 from .automata import RandomAutomata
 from .chains import RandomChains
 from .family import Family
 from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
-from .storage import load_source
 
 __all__ = [
     "Family",

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..integers import integer, integer_range
+from ..kernels.draws import FAMILY_STREAM, MAX_SHUFFLED
 from ..model import HMM
-from ..sampling.kernels import FAMILY_STREAM, MAX_SHUFFLED
 from .family import Family, first_words, group_number, permutation_of
 
 AUTOMATON_SIZES, AUTOMATON_SYMBOLS, AUTOMATON_EDGES = (FAMILY_STREAM | np.uint64(x << 8) for x in (16, 17, 18))

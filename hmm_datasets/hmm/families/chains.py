@@ -11,28 +11,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
-from ..checks import as_tokens
+from ..arrays import as_tokens
 from ..integers import integer, integer_range
+from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_distribution
+from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
-from ..sampling.dirichlet import (
-    fill_dirichlet_rows,
-    fill_zipf_rows,
-    make_doubly_stochastic,
-    stationary_distribution,
-)
-from ..sampling.sequences import AliasTable, sample_tokens
-from .family import (
-    CHAINS,
-    HIDDEN,
-    NUM_STATES,
-    SUBSET,
-    ZIPF,
-    Family,
-    first_words,
-    group_number,
-    group_runs,
-    permutation_of,
-)
+from ..sampling import AliasTable, sample_tokens
+from .family import Family, first_words, group_number, group_runs, permutation_of
 
 
 @dataclass(frozen=True)
@@ -213,7 +198,7 @@ class RandomChains(Family):
         """
         import torch
 
-        from .posterior_averages import posterior_mean, urns
+        from .mixture import posterior_mean, urns
 
         if not self.has_exact_distribution:
             raise InputError(

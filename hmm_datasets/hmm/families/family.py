@@ -15,38 +15,20 @@ which are drawn again where they would make some choices more likely (Lemire, AC
 """
 
 import dataclasses
-import hashlib
-import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, ClassVar
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
-from ...digests import write_digests
 from ...errors import InputError
-from ...files import write_json
-from ..checks import as_tokens
-from ..format import FORMAT_VERSION
+from ..arrays import as_tokens
 from ..integers import integer
+from ..kernels.draws import MAX_SHUFFLED, shuffle, shuffle_buffer
 from ..model import HMM
 from ..process import Process
-from ..sampling.kernels import (
-    FAMILY_STREAM,
-    MAX_SHUFFLED,
-    shuffle,
-    shuffle_buffer,
-)
-from ..sampling.sequences import philox, sample_tokens
-
-FAMILY_NAME = "family.json"
-
-# Purpose 1 is EMISSIONS_STREAM, which is defined with the kernels.
-SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN, PREFERENCES = (
-    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8, 9)
-)
+from ..sampling import philox, sample_tokens
 
 MAX_ENUMERATED = 7
 """Maximum number of elements for which exact distributions sum over all permutations, of which there are then 5040."""
@@ -60,6 +42,7 @@ class Family(Process):
         group (`int`): number of consecutive sequences that share an HMM: `i` and `j` do if `i // group == j // group`.
     """
 
+    stored_in = "family.json"
     has_oracle = computes_on_devices = True
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -91,33 +74,22 @@ class Family(Process):
         fields = [field.name for field in dataclasses.fields(self) if field.name not in ("hmm", "hmms")]
         return {name: getattr(self, name) for name in fields}
 
-    def fingerprint(self) -> str:
-        """The first 32 hexadecimal digits of the SHA-256 of settings and HMMs.
+    @classmethod
+    def setting_types(cls, names: Iterable[str]) -> dict[str, Any]:
+        hints = typing.get_type_hints(cls)
+        return {name: hints.get(name, Any) for name in names}
 
-        Equal fingerprints mean equal streams.
-        """
-        content = [self.stored_name, self.settings(), [hmm.fingerprint() for hmm in self.parts()]]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-
-    def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write a folder that [`~hmm_datasets.hmm.families.load_source`] reads.
-
-        `family.json`, which marks the folder as that of a family, is written last, followed only by its digest.
-        """
-        folder, parts = Path(folder), self.parts()
-        for index, hmm in enumerate(parts):
-            hmm.save_pretrained(folder / f"hmm-{index}")
-        write_json(
-            folder / FAMILY_NAME,
-            {
-                "family": self.stored_name,
-                "format_version": FORMAT_VERSION,
-                "settings": self.settings(),
-                "num_hmms": len(parts),
-                "fingerprint": self.fingerprint(),
-            },
-        )
-        write_digests(folder, [FAMILY_NAME])
+    @classmethod
+    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+        names = {field.name for field in dataclasses.fields(cls)}
+        if "hmm" in names and len(parts) != 1:
+            raise InputError(f"num_hmms is {len(parts)}; expected 1 for {cls.__name__}")
+        given = {"hmms": parts} if "hmms" in names else {"hmm": parts[0]} if "hmm" in names else {}
+        if set(settings) | set(given) != names:
+            odd = ", ".join(sorted((set(settings) | set(given)) ^ names))[:200]
+            raise InputError(f"settings: {odd} missing or unknown; expected those of {cls.__name__}")
+        # JSON has lists where the settings have tuples.
+        return cls(**given, **{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""
@@ -159,7 +131,7 @@ class Family(Process):
         """
         import torch
 
-        from ..inference import forward_backward as inference
+        from .. import inference
 
         values, _ = as_tokens(tokens, self.num_symbols)
         asked = (("seed", seed, 0), ("first", first, 0), ("step", step, 1))

@@ -28,8 +28,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...errors import InputError
-from ...stop_requests import STOP, Stopped, StopRequests
-from ..inference import forward_backward as inference
+from ...runtime.stop_requests import STOP, Stopped, StopRequests
+from .. import inference
 from ..model import HMM
 
 _CACHED_ENTRIES = 1 << 16  # of the beliefs of one step, which should stay in the cache of a core
@@ -84,7 +84,7 @@ class Workers:
 
     Args:
         device: where to compute; on the CPU with `torch.get_num_threads()` threads.
-        requests ([`~hmm_datasets.stop_requests.StopRequests`], *optional*): asked before every batch.
+        requests ([`~hmm_datasets.runtime.stop_requests.StopRequests`], *optional*): asked before every batch.
 
     Raises:
         `InputError`: the device cannot be used.

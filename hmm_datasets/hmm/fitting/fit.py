@@ -37,13 +37,13 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from ... import heartbeats
 from ...errors import InputError
-from ...exclusive_lock import exclusive_lock
 from ...files import append_jsonl, write_jsonl
-from ...progress_bars import progress_bar
-from ...stop_requests import Stopped, StopRequests
-from ..checks import ONE_COLUMN, as_tokens
+from ...runtime import heartbeats
+from ...runtime.lock import exclusive_lock
+from ...runtime.progress import progress_bar
+from ...runtime.stop_requests import Stopped, StopRequests
+from ..arrays import ONE_COLUMN, as_tokens
 from ..integers import integer
 from ..model import HMM
 from .baum_welch import (
@@ -104,7 +104,7 @@ def fit_hmm(
             checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
-        requests ([`~hmm_datasets.stop_requests.StopRequests`], *optional*): asked before every batch.
+        requests ([`~hmm_datasets.runtime.stop_requests.StopRequests`], *optional*): asked before every batch.
 
     Returns:
         [`FitResult`].

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ...digests import check_digests, write_digests
 from ...errors import InputError
-from ...files import atomic_folder, read_json, restore_all, write_json
-from ...identity import Identity, check_folder_identity, write_identity
+from ...files import atomic_folder, check_digests, read_json, restore_all, write_digests, write_json
+from ...runtime.run_identity import Identity, check_folder_identity, write_identity
 from ..model import HMM
 from ..storage import read_tables
 from .baum_welch import Sequences, Statistics

@@ -12,13 +12,18 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
-from ..given_arrays import as_given, token_array
+from ..arrays import as_given, token_array
+from ..kernels.grammar import (
+    ExpansionTables,
+    LawTables,
+    draw_sentences,
+    expansion_tables,
+    fill_next_token_probs,
+    law_tables,
+)
 from ..process import Process
-from ..sampling.sequences import fill_in_parallel
-from .checks import as_rules, as_words, check_sums, expected_lengths
-from .expansion import ExpansionTables, draw_sentences, expansion_tables
-from .law import LawTables, fill_next_token_probs, law_tables
-from .rules import Alternatives, normal_form, parse_rules
+from ..sampling import fill_in_parallel
+from .rules import Alternatives, as_rules, as_words, check_sums, expected_lengths, normal_form, parse_rules
 
 
 class PCFG(Process):

@@ -5,6 +5,8 @@ preference (`prompt`, `chosen` and `rejected`, each such a list). The module `co
 read from. Files have no splits, so their documents are split by a hash of their words (see `splits`). A stream has one
 document in memory at a time, except that a `.json` file is read as a whole. Skipped documents of a stream are read and
 hashed, but neither encoded nor copied.
+
+Documents as a `datasets` stream that does not encode rows again, because they already match the features.
 """
 
 import os
@@ -17,17 +19,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import launch_environment
+from datasets import DatasetInfo, Features, IterableDataset
+
+from ...compat.datasets import TypedExamples
 from ...errors import InputError
-from .conversations import (
-    FORMATS,
-    Format,
-    Kind,
-    as_text,
-    column_format,
-    num_characters,
-    recognize,
-)
+from ...runtime import environment as launch_environment
+from .conversations import FORMATS, Format, Kind, as_text, column_format, num_characters, recognize
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .local_files import SUFFIXES, read_rows
 from .presets import CORPORA, Corpus
@@ -314,8 +311,6 @@ def _load_file(
         )
     features = _features(settings["format"].kind)
     if streaming:
-        from .streaming import document_stream
-
         return document_stream(_keyed_documents, features, **settings)
     return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
 
@@ -338,8 +333,6 @@ def _load_computed(
     others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
     features = datasets.Features(_features(corpus.kind) | others)
     if streaming:
-        from .streaming import document_stream
-
         return document_stream(_keyed_computed_documents, features, **settings)
     return datasets.Dataset.from_list(list(_computed_documents(**settings)), features=features)
 
@@ -463,3 +456,10 @@ def _chosen_rows(
             documents.append(format.read(row, where))
     documents = list(selection(documents))
     return {column: [document[column] for document in documents] for column in _features(format.kind)}
+
+
+def document_stream(
+    generate: Callable[..., Iterator[tuple[int, dict]]], features: Features, **kwargs: Any
+) -> IterableDataset:
+    """The stream of the rows that `generate(**kwargs)` yields together with their keys."""
+    return IterableDataset(TypedExamples(generate, kwargs, features), info=DatasetInfo(features=features))

@@ -6,21 +6,10 @@ with the first document that brings it to `shard_tokens` tokens. The same docume
 """
 
 from .datatrove_shards import adopt_datatrove
-from .index import (
-    FORMAT_VERSION,
-    INDEX_NAME,
-    Shard,
-    TokenIndex,
-)
+from .index import FORMAT_VERSION, INDEX_NAME, Shard, TokenIndex
 from .reader import TokenStream
-from .resume import check_replaceable
-from .tokenization import (
-    lay_out_splits,
-    tokenize_corpus,
-    tokenize_splits,
-    tokenizer_hash,
-)
-from .writer import SHARD_TOKENS, write_tokens
+from .tokenization import lay_out_splits, tokenize_corpus, tokenize_splits, tokenizer_hash
+from .writer import SHARD_TOKENS, check_replaceable, write_tokens
 
 __all__ = [
     "FORMAT_VERSION",

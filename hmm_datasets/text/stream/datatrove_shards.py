@@ -13,16 +13,9 @@ import numpy as np
 
 from ...errors import InputError
 from ...files import write_json
-from ...progress_bars import progress_bar
+from ...runtime.progress import progress_bar
 from ..tokenizers.bpe import is_byte_level, token_bytes
-from .index import (
-    ENDS_DTYPE,
-    ENDS_SUFFIX,
-    INDEX_NAME,
-    Shard,
-    TokenIndex,
-    with_shards,
-)
+from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, Shard, TokenIndex, with_shards
 from .reader import map_file, verify_ends
 from .tokenization import tokenizer_index
 

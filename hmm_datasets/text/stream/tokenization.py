@@ -22,28 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from jaxtyping import Bool
 
-from ... import heartbeats
 from ...errors import InputError
-from ...progress_bars import progress_bar
+from ...runtime import heartbeats
+from ...runtime.progress import progress_bar
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
 from ..tokenizers.bpe import is_byte_level, token_bytes
-from ..tokenizers.chat_template import lay_out
-from .index import (
-    INDEX_NAME,
-    TokenIndex,
-    blank_index,
-    read_index,
-)
-from .writer import (
-    SHARD_TOKENS,
-    ShardWriter,
-    Source,
-    TokenBatch,
-    documents_from,
-    write_batches,
-    writing,
-)
+from ..tokenizers.chat_templates import lay_out
+from .index import INDEX_NAME, TokenIndex, blank_index, read_index
+from .writer import SHARD_TOKENS, ShardWriter, Source, TokenBatch, documents_from, write_batches, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int
 
-from ... import launch_environment
 from ...errors import InputError
-from ...progress_bars import progress_bar
+from ...runtime import environment as launch_environment
+from ...runtime.progress import progress_bar
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
 from ..corpora.local_files import check_text
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Int64, UInt16
 
-from ...digests import check_digests, write_digests
 from ...errors import InputError
-from ...files import atomic_folder, read_json, write_json
+from ...files import atomic_folder, check_digests, read_json, write_digests, write_json
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable

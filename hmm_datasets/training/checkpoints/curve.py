@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from ...credentials import masked
-from ...identity import Identity
+from ...runtime.credentials import masked
+from ...runtime.run_identity import Identity
 
 if TYPE_CHECKING:
     from ..trainer import StepTrainer

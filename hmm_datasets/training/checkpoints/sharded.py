@@ -31,7 +31,7 @@ from ...compat.deepspeed import (
 from ...compat.torch import only_data
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
 from ...errors import InputError
-from .inspection import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, zero_shards
+from .verifying import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, zero_shards
 
 
 class ShardedTrainer(OpenTrainer):

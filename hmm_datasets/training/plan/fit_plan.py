@@ -1,53 +1,71 @@
-"""`hmm-datasets plan` of a settings file for `hmm-datasets fit`."""
+"""What a fit will consume: parameters, tokens, operations, memory, and time at an assumed rate.
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+An epoch costs `6 N L H^2` operations for `N` sequences of `L` tokens and `H` states: a product with the transition
+table for each token in the forward pass, in the backward pass, and for the expected counts of moves. The loss on
+held-out sequences is not counted; it costs a third of that for as many tokens. Tables of data sheets have no rate for
+such products in float32, so the rate is one that is given, such as that of an earlier fit.
+"""
+
 from typing import Any
 
+import torch
+
 from ...errors import InputError
-from ...files import read_yaml
-from ...recipe_settings import recipe_settings
-from ..command_line import parse_settings
+from ...hmm.fitting.baum_welch import batch_rows
+from ...hmm.fitting.settings import FitSettings
 
 
-def is_fit(path: str | os.PathLike) -> bool:
-    """Whether a settings file is that of a fit."""
-    content = read_yaml(Path(path))
-    return "num_states" in content and not {"hmm", "tokens", "streams"} & content.keys()
-
-
-def plan_fit_recipe(
-    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False
-) -> dict[str, Any] | None:
-    """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
-
-    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a `.npy` file are counted.
+def plan_fit(
+    settings: FitSettings,
+    num_tokens: int,
+    length: int,
+    num_symbols: int,
+    *,
+    flops_per_second: float | None = None,
+) -> dict[str, Any]:
+    """The plan of a fit that runs for all of its `max_epochs`.
 
     Args:
-        path (path): the YAML file.
-        flags (sequence of `str`): flags of the recipe that override the file.
-        required (`bool`): whether it is an error if the tokens are not known, instead of no plan.
+        settings ([`FitSettings`]): settings of the fit.
+        num_tokens (`int`): tokens per epoch.
+        length (`int`): `L`, tokens per sequence.
+        num_symbols (`int`): `E`.
+        flops_per_second (`float`, *optional*): operations per second of the device.
 
     Returns:
-        `dict`: see [`~hmm_datasets.hmm.fitting.plan.plan_fit`]; `None` if the tokens are not known.
+        `dict`: `parameters`, the free ones of the tables; `tokens_per_epoch` and `flops_per_epoch`; `tokens` and
+        `flops` of all epochs; `memory`, bytes of the beliefs of a batch on a GPU, of the tables and of the counts; and
+        with a rate `time`, a `dict` with `seconds` and `device_hours`.
 
     Raises:
-        `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
-    """
-    from ...hmm.fitting.plan import plan_fit
-    from ...token_arrays import read_tokens
+        `InputError`: a number is not positive.
 
-    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=["--config", str(path), *flags])
-    num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
-    if corpus.is_array and os.path.exists(corpus.corpus):
-        tokens = read_tokens(corpus.corpus)
-        num_tokens, length = tokens.size, tokens.shape[1]
-        num_symbols = corpus.num_symbols or int(tokens.max()) + 1
-    if num_tokens is None:
-        if required:
-            raise InputError(
-                f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
-            )
-        return None
-    return plan_fit(fit, num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops)
+    ```python
+    >>> plan_fit(FitSettings(num_states=2, max_epochs=10), 1000, 50, 3)["parameters"]
+    7
+
+    ```
+    """
+    given: dict[str, float] = {"num_tokens": num_tokens, "length": length, "num_symbols": num_symbols}
+    given |= {} if flops_per_second is None else {"flops_per_second": flops_per_second}
+    for name, value in given.items():
+        if not value > 0:
+            raise InputError(f"{name} is {value}; expected a positive number")
+    states, dtype = settings.num_states, getattr(torch, settings.dtype)
+    shape = (max(1, num_tokens // length), length)
+    rows = min(shape[0], settings.batch_size or batch_rows(shape, states, dtype, torch.device("cuda")))
+    per_epoch = 6 * num_tokens * states**2
+    tables = states * (1 + states + num_symbols)
+    found = {
+        "parameters": (states - 1) + states * (states - 1) + states * (num_symbols - 1),
+        "tokens_per_epoch": num_tokens,
+        "flops_per_epoch": per_epoch,
+        "tokens": num_tokens * settings.max_epochs,
+        "flops": per_epoch * settings.max_epochs,
+        # Tables in the type of the recursions; counts, and those of stochastic EM, in float64.
+        "memory": rows * length * states * dtype.itemsize + tables * (dtype.itemsize + 2 * 8),
+    }
+    if flops_per_second is None:
+        return found
+    seconds = found["flops"] / flops_per_second
+    return found | {"time": {"seconds": seconds, "device_hours": seconds / 3600}}

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ...files import read_log
-from .devices import find_device, peak_flops
+from .compute import find_device, peak_flops
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -85,7 +85,7 @@ def assumed_rate(
     Args:
         tokens_per_second (`float`, *optional*): tokens per second over all devices.
         run (`str`, *optional*): folder of a run, whose history gives the model FLOPs per second and device.
-        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.devices.find_device`] knows.
+        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.compute.find_device`] knows.
         mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
         precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak.
 
@@ -264,8 +264,8 @@ def _remembered_peak(config, *how) -> int:
 def _allows_chunks(config: "PretrainedConfig") -> bool:
     import torch
 
-    from ..loss_output import obstacle
     from ..models import new_model
+    from ..output_layer import obstacle
 
     with torch.device("meta"):
         model = new_model(config)
@@ -281,8 +281,8 @@ def _tracked_peak(
 
     from ...compat.torch import fake_tensors, tracked_memory
     from ...compat.transformers_models import attention_of, set_config_attention
-    from ..loss_output import LabelScores, set_loss_output
     from ..models import default_dtype, new_model, set_attention
+    from ..output_layer import LabelScores, set_loss_output
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...data.passed_over import PassedOver
+from ...data.rows import PassedOver
 from ..models import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
 from .budget import Budget, accumulation_steps
-from .flops import flops_per_token
+from .compute import flops_per_token
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -35,7 +35,7 @@ class Plan:
         parameters (`dict`): number of parameters: `total`, and `body`, which leaves out embeddings.
         flops_per_token (`int`): FLOPs per token of the forward and the backward pass.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
-        passed_over ([`~hmm_datasets.data.passed_over.PassedOver`]): rows of the data that it leaves out.
+        passed_over ([`~hmm_datasets.data.rows.PassedOver`]): rows of the data that it leaves out.
     """
 
     budget: Budget
@@ -130,7 +130,7 @@ def make_plan(
         rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed rate, for a budget of hours or
         money.
         price_per_hour (`float`, *optional*): price of one device.
-        passed_over ([`~hmm_datasets.data.passed_over.PassedOver`], *optional*): rows of the data that it leaves out.
+        passed_over ([`~hmm_datasets.data.rows.PassedOver`], *optional*): rows of the data that it leaves out.
 
     Raises:
         `InputError`: batches that do not divide, or a budget of less than one step.

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import hmm_datasets  # noqa: F401 (makes "hmm" known)
 from hmm_datasets.data.builders.hmm import HMMExamples
-from hmm_datasets.data.hmm_sequences import TEST_FIRST, HMMSequences
+from hmm_datasets.data.sequences import TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols

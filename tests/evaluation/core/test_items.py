@@ -20,9 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core.items import score_core
-from hmm_datasets.evaluation.core.prompts import Questions
-from hmm_datasets.evaluation.core.tasks import CORE_TASKS
+from hmm_datasets.evaluation.core import CORE_TASKS, Questions, score_core
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 DATA = os.environ.get("HMM_DATASETS_CORE_DATA")
@@ -201,7 +199,7 @@ import sys
 from accelerate import Accelerator
 from transformers import AutoTokenizer, LlamaForCausalLM
 from hmm_datasets.files import write_json
-from hmm_datasets.evaluation.core.items import score_core
+from hmm_datasets.evaluation.core import score_core
 from hmm_datasets.evaluation.text import DocumentWindows, measure_text
 saved, questions, to = sys.argv[1:]
 model, tokenizer = LlamaForCausalLM.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)

@@ -6,7 +6,7 @@ import torch
 
 from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.analysis.predictors import cross_entropy
-from hmm_datasets.hmm.chain_mixture import random_chain_mixture
+from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
 MIXTURE = random_chain_mixture(3, 4, alpha=0.5, seed=1)
 TOKENS = torch.from_numpy(MIXTURE.sample(6, 12, seed=2).astype(np.int64))

@@ -7,10 +7,10 @@ from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, MarkovChain
 from hmm_datasets.hmm.analysis.mixture_predictors import independent_mixture
 from hmm_datasets.hmm.analysis.predictors import stationary_distributions
 from hmm_datasets.hmm.analysis.stationary import cesaro_limit, eliminate
-from hmm_datasets.hmm.chain_mixture import ChainMixture
-from hmm_datasets.hmm.factorial import FactorialHMM
-from hmm_datasets.hmm.input_output import InputOutputHMM
-from hmm_datasets.hmm.semi_markov import SemiMarkov
+from hmm_datasets.hmm.families.mixture import ChainMixture
+from hmm_datasets.hmm.structured.factorial import FactorialHMM
+from hmm_datasets.hmm.structured.input_output import InputOutputHMM
+from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 RARE = np.array([[1 - 1e-15, 1e-15], [3e-15, 1 - 3e-15]])
 SHARES = np.array([0.75, 0.25])
@@ -114,7 +114,7 @@ def test_transient_states_and_moves_that_underflow_leave_no_nan():
 
 def test_many_contexts_that_hardly_mix_are_eliminated(monkeypatch):
     table = two_blocks(size=2)
-    monkeypatch.setattr("hmm_datasets.hmm.markov._DENSE_CONTEXTS", 1)
+    monkeypatch.setattr("hmm_datasets.hmm.structured.markov._DENSE_CONTEXTS", 1)
     np.testing.assert_allclose(MarkovChain(table).start, in_fractions(table), rtol=1e-10)
 
 

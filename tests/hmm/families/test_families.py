@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.families import (
-    HMMMixture,
-    PermutedEmissions,
-    PermutedSymbols,
-    RandomChains,
-)
+from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.sampling.sequences import philox
+from hmm_datasets.hmm.sampling import philox
 
 BASE = processes.random(3, 4, alpha=0.5, seed=2)
 CLEAR = HMM(start=[1, 0, 0, 0], transition=np.roll(np.eye(4), 1, axis=1), emission=np.eye(4))

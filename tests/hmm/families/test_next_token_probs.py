@@ -10,15 +10,8 @@ from brute_force import likelihood, random_edges
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.families import (
-    HMMMixture,
-    PermutedEmissions,
-    PermutedSymbols,
-    RandomChains,
-)
-from hmm_datasets.hmm.families import (
-    permutation_averages as permutation_averages,
-)
+from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
+from hmm_datasets.hmm.families import permuted as permutation_averages
 from hmm_datasets.hmm.model import HMM
 
 STATES = processes.random(3, 4, alpha=0.5, seed=2)

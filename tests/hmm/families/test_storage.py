@@ -6,13 +6,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.families import (
-    HMMMixture,
-    PermutedEmissions,
-    PermutedSymbols,
-    RandomChains,
-    load_source,
-)
+from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains, load_source
 from hmm_datasets.hmm.model import HMM
 
 FAMILIES = {
@@ -76,7 +70,7 @@ def test_a_folder_put_together_from_two_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no such file|neither a folder"):
         load_source(tmp_path / "a")
     shutil.copytree(tmp_path / "b" / "hmm-0", tmp_path / "a" / "hmm-0")
-    with pytest.raises(InputError, match=r"fingerprint .* copy the whole folder again"):
+    with pytest.raises(InputError, match=r"fingerprint .* copy all of them again"):
         load_source(tmp_path / "a")
 
 

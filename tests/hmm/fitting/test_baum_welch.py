@@ -12,13 +12,7 @@ import torch
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.convert import to_pomegranate
-from hmm_datasets.hmm.fitting.baum_welch import (
-    Statistics,
-    Workers,
-    add_batch,
-    batch_rows,
-    even_batches,
-)
+from hmm_datasets.hmm.fitting.baum_welch import Statistics, Workers, add_batch, batch_rows, even_batches
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings

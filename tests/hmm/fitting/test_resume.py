@@ -163,7 +163,7 @@ from accelerate import PartialState
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.fitting.fit import fit_hmm
-from hmm_datasets.launch import exit_without_teardown
+from hmm_datasets.runtime.program import exit_without_teardown
 
 with exit_without_teardown():
     state = PartialState(cpu=True)

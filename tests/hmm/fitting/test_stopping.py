@@ -15,7 +15,7 @@ from hmm_datasets.hmm.fitting.baum_welch import Sequences, Workers, even_batches
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
-from hmm_datasets.stop_requests import STOP, Stopped, StopRequests
+from hmm_datasets.runtime.stop_requests import STOP, Stopped, StopRequests
 
 TOKENS = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1).astype(int)
 SHORT = FitSettings(num_states=3, max_epochs=5, tolerance=0, seed=5, batch_size=7, save_every=100)

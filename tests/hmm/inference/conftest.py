@@ -1,6 +1,6 @@
 import pytest
 
-from hmm_datasets.hmm.inference import fused_filter
+from hmm_datasets.hmm.kernels import filter as fused_filter
 
 
 @pytest.fixture(params=["compiled", "torch"], scope="module", autouse=True)

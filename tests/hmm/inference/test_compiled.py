@@ -5,7 +5,7 @@ import torch
 from brute_force import LEFT_TO_RIGHT, random_edges
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.inference import fused_filter
+from hmm_datasets.hmm.kernels import filter as fused_filter
 
 HMMS = {
     "states": processes.random(5, 4, alpha=0.5, seed=1),

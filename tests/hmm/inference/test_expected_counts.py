@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.inference.forward_backward import fused_counts
+from hmm_datasets.hmm.kernels import counts as fused_counts
 from hmm_datasets.hmm.model import HMM
 
 

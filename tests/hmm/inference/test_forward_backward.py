@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.inference import forward_backward as inference
+from hmm_datasets.hmm import inference, processes
 from hmm_datasets.hmm.model import HMM
 
 # A sum over 3**6 paths and a product of six matrices: some hundred roundings of 1e-16.

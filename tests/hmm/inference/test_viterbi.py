@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import inference as viterbi
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.inference import viterbi
 from hmm_datasets.hmm.model import HMM
 
 TINY = {

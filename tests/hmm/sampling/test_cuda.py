@@ -26,7 +26,7 @@ import numpy as np
 import torch
 sys.path.insert(0, sys.argv[1])
 from test_cuda import DRAWS, HMMS
-from hmm_datasets.hmm.sampling import cuda
+from hmm_datasets.hmm.kernels import cuda
 
 for name, hmm in HMMS.items():
     tables = [None if table is None else cuda.device_table(table, "cpu") for table in hmm._alias_tables]
@@ -42,7 +42,7 @@ print("same")
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from hmm_datasets.hmm.sampling.cuda import _draw_sequences as kernel
+from hmm_datasets.hmm.kernels.cuda import _draw_sequences as kernel
 
 types = {name: "*u32" for name in kernel.arg_names if name.endswith(("_thr", "_alias"))}
 types |= {"seed": "u64", "first": "u64", "step": "u64", "out": "*u8", "on_edges": "constexpr", "lanes": "constexpr"}
@@ -90,7 +90,7 @@ def test_a_tensor_that_cannot_hold_the_draw_is_refused():
 
 def test_the_kernel_is_launched_on_the_device_of_its_output(monkeypatch):
     """Triton takes the current device, as torch does for no operation on tensors."""
-    cuda = pytest.importorskip("hmm_datasets.hmm.sampling.cuda", reason="needs Triton")
+    cuda = pytest.importorskip("hmm_datasets.hmm.kernels.cuda", reason="needs Triton")
     current, launched = [0], []
 
     class Stub:

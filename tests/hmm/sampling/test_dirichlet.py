@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hmm_datasets.hmm.families import RandomChains
-from hmm_datasets.hmm.sampling.dirichlet import (
-    exp,
-    log,
-    make_doubly_stochastic,
-    stationary_distribution,
-)
+from hmm_datasets.hmm.kernels.dirichlet import exp, log, make_doubly_stochastic, stationary_distribution
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])

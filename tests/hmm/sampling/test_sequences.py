@@ -13,15 +13,10 @@ from scipy import stats
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.format import FORMAT_VERSION
+from hmm_datasets.hmm.kernels.draws import philox_block, pick
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.sampling.kernels import philox_block, pick
-from hmm_datasets.hmm.sampling.sequences import (
-    AliasTable,
-    integer_weights,
-    philox,
-    smallest_unsigned,
-)
+from hmm_datasets.hmm.sampling import AliasTable, integer_weights, philox, smallest_unsigned
+from hmm_datasets.hmm.storage import FORMAT_VERSION
 
 LITERAL = HMM(
     start=[0.5, 0.3, 0.2],

@@ -2,7 +2,9 @@
 
 import pytest
 
-from hmm_datasets.monitoring.preflight.agreement import (
+from hmm_datasets.operations.preflight.check import Check
+from hmm_datasets.operations.preflight.network import advice, slow_links
+from hmm_datasets.operations.preflight.report import (
     MissingRank,
     RankReport,
     check_clocks,
@@ -12,12 +14,12 @@ from hmm_datasets.monitoring.preflight.agreement import (
     check_products,
     check_rows,
     check_versions_agree,
+    count_failures,
+    folded,
     format_ranks,
+    format_report,
 )
-from hmm_datasets.monitoring.preflight.check import Check
-from hmm_datasets.monitoring.preflight.links import advice, slow_links
-from hmm_datasets.monitoring.preflight.table import count_failures, folded, format_report
-from hmm_datasets.place import Place
+from hmm_datasets.runtime.process_identity import Place
 
 
 def report(rank, *, per_host=2, kind="H200", checks=(), uuid=None, **facts):

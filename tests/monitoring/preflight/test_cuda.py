@@ -5,12 +5,16 @@ import socket
 import pytest
 import torch
 
-from hmm_datasets.monitoring.preflight import check_all_reduce, check_devices
-from hmm_datasets.monitoring.preflight.device_memory import check_device_memory
-from hmm_datasets.monitoring.preflight.gpu_state import check_gpu_state, gpu_states, has_nvlink
-from hmm_datasets.monitoring.preflight.product import measure_product
-from hmm_datasets.monitoring.preflight.versions import versions
-from hmm_datasets.place import this_place
+from hmm_datasets.operations.preflight import check_all_reduce, check_devices
+from hmm_datasets.operations.preflight.device import (
+    check_device_memory,
+    check_gpu_state,
+    gpu_states,
+    has_nvlink,
+    measure_product,
+)
+from hmm_datasets.operations.preflight.host import versions
+from hmm_datasets.runtime.process_identity import this_place
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hmm_datasets.monitoring.preflight.exchange import Exchange, NoStore
-from hmm_datasets.place import Place
+from hmm_datasets.operations.preflight.ranks import Exchange, NoStore
+from hmm_datasets.runtime.process_identity import Place
 
 PLACE = Place(0, 3, 0, "node0", 1, "CPU")
 

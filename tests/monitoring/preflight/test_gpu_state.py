@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from hmm_datasets.monitoring.preflight.devices import check_devices
-from hmm_datasets.monitoring.preflight.gpu_state import (
+from hmm_datasets.operations.preflight.device import (
+    check_devices,
     foreign,
     gpu_processes,
     gpu_states,

@@ -1,6 +1,6 @@
 import pytest
 
-from hmm_datasets.monitoring.preflight.network import check_network, infiniband, interface_to, named_interfaces
+from hmm_datasets.operations.preflight.network import check_network, infiniband, interface_to, named_interfaces
 
 THERE = ["eth0", "eth1", "ib0", "lo"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.monitoring.preflight import (
+from hmm_datasets.operations.preflight import (
     Check,
     PreflightSettings,
     check_all_reduce,
@@ -22,8 +22,8 @@ from hmm_datasets.monitoring.preflight import (
     format_checks,
     run_checks,
 )
-from hmm_datasets.monitoring.preflight.device_memory import _wrong_words, check_device_memory
-from hmm_datasets.monitoring.preflight.disk import check_disk_speed
+from hmm_datasets.operations.preflight.device import _wrong_words, check_device_memory
+from hmm_datasets.operations.preflight.host import check_disk_speed
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,7 +70,7 @@ def test_the_speed_of_a_disk_is_measured_and_nothing_is_left_on_it(tmp_path):
 def test_few_open_files_are_a_warning_with_the_command_that_allows_more(child_environment):
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); "
-        "from hmm_datasets.monitoring.preflight.machine import check_limits; print(check_limits())"
+        "from hmm_datasets.operations.preflight.host import check_limits; print(check_limits())"
     )
     command = [sys.executable, "-c", script]
     said = subprocess.run(command, env=child_environment, capture_output=True, text=True, check=True).stdout
@@ -100,7 +100,7 @@ def test_versions_are_those_that_are_imported():
 def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch):
     from packaging.specifiers import SpecifierSet
 
-    from hmm_datasets.monitoring.preflight import versions
+    from hmm_datasets.operations.preflight import host as versions
 
     wanted = {"numpy": SpecifierSet(">=999"), "no-such-package-at-all": None}
     monkeypatch.setattr(versions, "_requirements", lambda: wanted)
@@ -133,7 +133,7 @@ def test_a_silent_hub_is_a_warning_and_fails_only_a_run_that_pushes(monkeypatch)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert not check_hub().warning
     script = (
-        "from hmm_datasets.monitoring.preflight import check_hub; print(check_hub()); print(check_hub(needed=True))"
+        "from hmm_datasets.operations.preflight import check_hub; print(check_hub()); print(check_hub(needed=True))"
     )
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     result = subprocess.run(
@@ -172,7 +172,7 @@ def test_bad_settings_are_refused():
 @pytest.mark.launch
 def test_ranks_that_meet_time_an_all_reduce():
     script = (
-        "from hmm_datasets.monitoring.preflight import check_all_reduce; print(check_all_reduce(60.0), flush=True)"
+        "from hmm_datasets.operations.preflight import check_all_reduce; print(check_all_reduce(60.0), flush=True)"
     )
     lines = [process.communicate(timeout=120)[0] for process in start_ranks(script, (0, 1))]
     for rank, line in enumerate(lines):
@@ -182,7 +182,7 @@ def test_ranks_that_meet_time_an_all_reduce():
 
 @pytest.mark.launch
 def test_a_rank_whose_peer_never_comes_gives_up_and_ends():
-    script = "from hmm_datasets.monitoring.preflight import check_all_reduce; print(check_all_reduce(4.0), flush=True)"
+    script = "from hmm_datasets.operations.preflight import check_all_reduce; print(check_all_reduce(4.0), flush=True)"
     (process,) = start_ranks(script, (0,))
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 0

@@ -1,6 +1,6 @@
 import torch
 
-from hmm_datasets.monitoring.preflight.product import Product, measure_product
+from hmm_datasets.operations.preflight.device import Product, measure_product
 
 
 def test_products_of_one_device_are_exact_and_the_same_every_time():

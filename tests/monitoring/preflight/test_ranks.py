@@ -33,7 +33,7 @@ def start(child_environment):
             **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)},
             **environment,
         }
-        command = [*prefix, python, "-m", "hmm_datasets.monitoring.preflight", *map(str, flags)]
+        command = [*prefix, python, "-m", "hmm_datasets.commands.preflight", *map(str, flags)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen(command, env=environment, **pipes))
         return ranks[-1]

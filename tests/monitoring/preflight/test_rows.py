@@ -4,7 +4,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.monitoring.preflight.rows import first_rows
+from hmm_datasets.operations.preflight.rows import first_rows
 
 
 @pytest.fixture

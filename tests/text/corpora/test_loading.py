@@ -333,7 +333,7 @@ def test_any_hub_id_and_split_can_be_read(hub):
 def test_an_unreachable_hub_is_reported_in_one_line():
     for name in ("lima", "nobody/nothing"):
         program = f"""
-from hmm_datasets.errors import one_line_errors
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 from hmm_datasets.text.corpora.loading import load_corpus, read_splits
 with one_line_errors():
     load_corpus({name!r})

@@ -12,13 +12,7 @@ from datatrove.utils.dataset import DatatroveFolderDataset
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus, read_splits
-from hmm_datasets.text.stream import (
-    INDEX_NAME,
-    TokenStream,
-    adopt_datatrove,
-    tokenize_corpus,
-    write_tokens,
-)
+from hmm_datasets.text.stream import INDEX_NAME, TokenStream, adopt_datatrove, tokenize_corpus, write_tokens
 from hmm_datasets.text.stream.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 

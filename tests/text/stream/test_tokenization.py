@@ -160,7 +160,7 @@ def test_an_error_ends_every_thread_and_keeps_the_order_of_what_was_before_it(tm
 
 
 def test_a_progress_bar_shows_documents_tokens_and_what_is_left(tmp_path, tokenizer, texts, capsys, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.progress_bars._DELAY", 0)
+    monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     tokenize_corpus(texts, tokenizer, tmp_path / "a", "stories", batch_size=20)
     last = capsys.readouterr().err.split("\r")[-1]
     for shown in ("tokenizing stories: 100%", f"{len(texts)}/{len(texts)}", " documents/s", " tokens/s"):

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenizer_hash
-from hmm_datasets.text.tokenizers.bpe import (
-    MIN_VOCAB_SIZE,
-    SPECIAL_TOKENS,
-    SPLIT_PATTERNS,
-    token_bytes,
-    train_bpe,
-)
+from hmm_datasets.text.tokenizers.bpe import MIN_VOCAB_SIZE, SPECIAL_TOKENS, SPLIT_PATTERNS, token_bytes, train_bpe
 from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 
@@ -116,7 +110,7 @@ def test_the_built_in_gpt2_cut_is_the_pattern_named_gpt2(text):
 
 
 def test_reading_shows_a_rate_on_rank_0_alone(capfd, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.progress_bars._DELAY", 0)
+    monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     train_bpe(stories(), 300)
     shown = capfd.readouterr().err
     assert re.search(r"reading text: .*[kM]B/s", shown)

@@ -5,7 +5,7 @@ from transformers import GenerationConfig
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_template import (
+from hmm_datasets.text.tokenizers.chat_templates import (
     check_chat_template,
     end_of_turn,
     lay_out,

@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
-from hmm_datasets.text.tokenizers.tokenizer_import import import_tiktoken
+from hmm_datasets.text.tokenizers.imports import import_tiktoken
 from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 AWKWARD = [

@@ -11,7 +11,7 @@ from tiktoken_ext.openai_public import r50k_pat_str
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, train_bpe
-from hmm_datasets.text.tokenizers.tokenizer_import import byte_characters, import_gpt2, import_tiktoken
+from hmm_datasets.text.tokenizers.imports import byte_characters, import_gpt2, import_tiktoken
 
 # That of cl100k_base, as tiktoken writes it: fewer steps back, the same pieces as SPLIT_PATTERNS["gpt4"].
 CL100K = (

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM, TrainerCallback
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.launch_environment import FIRST_START
-from hmm_datasets.stop_requests import parse_time
+from hmm_datasets.runtime.environment import FIRST_START
+from hmm_datasets.runtime.stop_requests import parse_time
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings

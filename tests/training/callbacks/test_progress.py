@@ -5,8 +5,8 @@ import tiny_runs
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hmm_datasets.files import read_jsonl
-from hmm_datasets.monitoring.watch import format_status, read_status
-from hmm_datasets.training.callbacks.progress import ProgressLine
+from hmm_datasets.operations.progress import format_status, read_status
+from hmm_datasets.training.callbacks import ProgressLine
 from hmm_datasets.training.run import train_and_save
 
 

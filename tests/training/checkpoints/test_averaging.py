@@ -10,11 +10,10 @@ from tiny_runs import tiny_model
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.cli import main
-from hmm_datasets.digests import digest_problems
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, write_json
-from hmm_datasets.training.checkpoints.averaging import average
-from hmm_datasets.training.checkpoints.inspection import read_safetensors_sizes
+from hmm_datasets.files import digest_problems, read_json, write_json
+from hmm_datasets.operations.checkpoints.average import average
+from hmm_datasets.training.checkpoints.verifying import read_safetensors_sizes
 
 
 def brute_force(models, shares):

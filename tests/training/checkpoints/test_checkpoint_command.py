@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.exclusive_lock import exclusive_lock
 from hmm_datasets.files import append_jsonl, read_json, read_jsonl, write_json
+from hmm_datasets.runtime.lock import exclusive_lock
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture
 def no_waiting(monkeypatch):
-    monkeypatch.setattr("hmm_datasets.exclusive_lock.PATIENCE", 0.0)
+    monkeypatch.setattr("hmm_datasets.runtime.lock.PATIENCE", 0.0)
 
 
 def command(*words, code=0):
@@ -197,7 +197,7 @@ def test_a_whole_run_is_moved_aside_and_brought_back_or_deleted(run, trained, ca
 
 def test_a_run_that_is_running_is_not_touched(run, capsys):
     code = (
-        "import sys, time; from hmm_datasets.exclusive_lock import exclusive_lock\n"
+        "import sys, time; from hmm_datasets.runtime.lock import exclusive_lock\n"
         "with exclusive_lock(sys.argv[1]): print('locked', flush=True); time.sleep(60)"
     )
     before = content(run)

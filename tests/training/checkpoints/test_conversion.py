@@ -15,12 +15,11 @@ from tiny_runs import random_rows, trainer
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.cli import main
-from hmm_datasets.digests import digest_problems, write_digests
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, read_jsonl, write_json
-from hmm_datasets.training.checkpoints.conversion import convert
-from hmm_datasets.training.checkpoints.inspection import optimizer_checkpoint, verify_checkpoint
-from hmm_datasets.training.checkpoints.saved_tensors import SavedTensors, save_tensors
+from hmm_datasets.files import digest_problems, read_json, read_jsonl, write_digests, write_json
+from hmm_datasets.operations.checkpoints.convert import convert
+from hmm_datasets.operations.checkpoints.tensors import SavedTensors, save_tensors
+from hmm_datasets.training.checkpoints.verifying import optimizer_checkpoint, verify_checkpoint
 from hmm_datasets.training.run import train_and_save
 
 
@@ -230,7 +229,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line_by_name(run, tmp_path):
 
 
 def test_a_checkpoint_that_its_run_deletes_meanwhile_is_named(run, tmp_path, monkeypatch):
-    from hmm_datasets.training.checkpoints import conversion
+    from hmm_datasets.operations.checkpoints import convert as conversion
 
     source, names = run / "checkpoint-2", conversion.weight_names
 
@@ -274,8 +273,8 @@ MEASURE = """
 import sys
 from pathlib import Path
 import torch
-from hmm_datasets.training.checkpoints.conversion import convert
-from hmm_datasets.training.checkpoints.averaging import average
+from hmm_datasets.operations.checkpoints.convert import convert
+from hmm_datasets.operations.checkpoints.average import average
 import deepspeed
 
 def peak():

@@ -6,9 +6,8 @@ import pytest
 from tiny_runs import random_rows, tiny_model
 from transformers.data.data_collator import default_data_collator
 
-from hmm_datasets.digests import write_digests
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, write_json
+from hmm_datasets.files import read_json, write_digests, write_json
 from hmm_datasets.training.checkpoints.curve import ROUNDED, WITHOUT_EFFECT, replayed
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings

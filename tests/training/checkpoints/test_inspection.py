@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import save_file
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.checkpoints import inspection
-from hmm_datasets.training.checkpoints.inspection import (
+from hmm_datasets.operations.checkpoints.tensors import Weights
+from hmm_datasets.training.checkpoints import verifying as inspection
+from hmm_datasets.training.checkpoints.verifying import (
     LARGE_RATIO,
     good_checkpoints,
     list_checkpoints,
     read_safetensors_sizes,
     verify_checkpoint,
 )
-from hmm_datasets.training.checkpoints.weights import Weights
 
 
 def write_checkpoint(output_dir, step: int):

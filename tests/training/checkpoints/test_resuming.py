@@ -8,13 +8,13 @@ import tiny_runs
 from tiny_runs import conversations
 from transformers import LlamaForCausalLM, TrainerCallback, default_data_collator
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import ModelSettings, llama_config
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings

@@ -5,15 +5,15 @@ from bad_rows import GLOBAL_BATCH, LENGTH, WithBadRows, Without, losses, rows_by
 from tiny_runs import conversations
 from transformers import LlamaForCausalLM
 
-from hmm_datasets.data.passed_over import PassedOver
+from hmm_datasets.data.rows import PassedOver
 from hmm_datasets.errors import InputError, RolledBack
-from hmm_datasets.events import read_events
 from hmm_datasets.files import read_json
-from hmm_datasets.identity import write_identity
+from hmm_datasets.runtime.events import read_events
+from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.checkpoints.rows_left_out import Rollback, left_out_the_same, rows_identity
+from hmm_datasets.training.checkpoints.resuming import Rollback, left_out_the_same, rows_identity
 from hmm_datasets.training.models import llama_config
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 

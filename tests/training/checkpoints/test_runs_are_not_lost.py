@@ -7,10 +7,9 @@ import pytest
 from tiny_runs import trainer
 
 from hmm_datasets.cli import main
-from hmm_datasets.digests import digest_problems, write_digests
 from hmm_datasets.errors import InputError
-from hmm_datasets.events import read_events
-from hmm_datasets.files import read_json, read_jsonl, write_json
+from hmm_datasets.files import digest_problems, read_json, read_jsonl, write_digests, write_json
+from hmm_datasets.runtime.events import read_events
 from hmm_datasets.training.checkpoints.resuming import possible_starts
 from hmm_datasets.training.run import train_and_save
 

@@ -5,13 +5,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
-from hmm_datasets.digests import write_digests
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json, write_json
+from hmm_datasets.files import read_json, write_digests, write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.identity import check_identity
-from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
+from hmm_datasets.runtime.run_identity import check_identity
+from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
 from hmm_datasets.training.models import llama_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from tiny_runs import tiny_model, trainer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.events import read_events
 from hmm_datasets.files import read_json
+from hmm_datasets.runtime.events import read_events
 from hmm_datasets.training.run import train_and_save
 
 

@@ -10,8 +10,8 @@ from bad_rows import WithBadRows, losses, settings, train, trainer
 from transformers import TrainerCallback
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.events import read_events
 from hmm_datasets.files import read_jsonl
+from hmm_datasets.runtime.events import read_events
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import GRPOSettings
 

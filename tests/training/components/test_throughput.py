@@ -6,19 +6,20 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.data.hmm_sequences import HMMSequences
+from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.components.throughput import Stopwatch
 from hmm_datasets.training.models import llama_config
-from hmm_datasets.training.plan.devices import find_device, peak_flops
-from hmm_datasets.training.plan.flops import (
+from hmm_datasets.training.plan.compute import (
+    find_device,
     flops_per_token,
     matrix_parameters,
+    peak_flops,
     sequence_lengths,
     unit_flops,
 )
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.step.consumption import Stopwatch
 from hmm_datasets.training.trainer import Pretrainer
 
 

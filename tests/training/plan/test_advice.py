@@ -7,11 +7,10 @@ import pytest
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.plan.advice import USABLE, Job, linear_activations, options, reason
-from hmm_datasets.training.plan.devices import Device, find_device
+from hmm_datasets.operations.planning import advise, plan_recipe
+from hmm_datasets.training.plan.compute import Device, find_device
 from hmm_datasets.training.plan.forecast import memory_per_rank
-from hmm_datasets.training.plan.recipe_advice import advise
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
+from hmm_datasets.training.plan.ways_to_shard import USABLE, Job, linear_activations, options, reason
 
 G = 10**9
 SMALL = Device("small", 1e14, 1e14, 20 * G, 1e11)

@@ -6,15 +6,15 @@ from tiny_runs import conversations
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.shipped_files import local_or_shipped
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.named_templates import set_chat_template
-from hmm_datasets.training.conversations import conversation_splits, prepared_rows
+from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
 from hmm_datasets.training.models import llama_config
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
-from hmm_datasets.training.post_training import FineTuner
+from hmm_datasets.training.output_layer import add_embeddings
+from hmm_datasets.training.post_training.conversations import conversation_splits, prepared_rows
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.settings import SFTSettings
-from hmm_datasets.training.vocabulary import add_embeddings
 
 COUNT = 40
 WAYS = {

@@ -13,17 +13,17 @@ from hmm_datasets.cli import main
 from hmm_datasets.data.packing import count_tokens
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.identity import write_identity
-from hmm_datasets.shipped_files import local_or_shipped
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.runtime.run_identity import write_identity
+from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.stream import write_tokens
-from hmm_datasets.training import linear_cross_entropy
-from hmm_datasets.training.checkpoints.rows_left_out import Rollback, rows_identity
-from hmm_datasets.training.loss_output import LabelScores, set_loss_output
+from hmm_datasets.training import output_layer as linear_cross_entropy
+from hmm_datasets.training.checkpoints.resuming import Rollback, rows_identity
 from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.output_layer import LabelScores, set_loss_output
 from hmm_datasets.training.plan import forecast
-from hmm_datasets.training.plan.flops import flops_per_token
+from hmm_datasets.training.plan.compute import flops_per_token
 from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, assumed_rate, memory_per_rank, peak_activations
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings

@@ -7,8 +7,8 @@ from test_preferences import pairs, settings
 from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.plan.recipe_plan import plan_recipe
-from hmm_datasets.training.post_training import PreferenceTuner
+from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.training.post_training.trainers import PreferenceTuner
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hmm_datasets.training.rewards import final_number, gsm8k
+from hmm_datasets.training.post_training.rewards import final_number, gsm8k
 
 if TYPE_CHECKING:
     from datasets import Dataset

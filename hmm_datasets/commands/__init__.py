@@ -1,0 +1,1 @@
+"""The subcommands of `hmm-datasets`, one module for each."""

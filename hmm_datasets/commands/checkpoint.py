@@ -1,0 +1,368 @@
+"""The subcommands for the checkpoints of a run. Slow imports are in the functions that need them, as in `cli`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..display import format_bytes
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..training.checkpoints.archive import SetAside
+
+FORMATS = ("hf", "plain", "zero", "fsdp")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the subcommands of `hmm-datasets checkpoint`."""
+    actions = command.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = add("list", list_run, "list the checkpoints of a run: sizes, who wrote them, loss, whether they are whole")
+    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of a run")
+    sub.add_argument("--json", action="store_true", help="JSON instead of a table")
+
+    sub = add("verify", verify, "check that checkpoints are whole and have not changed; read every file")
+    sub.add_argument("path", type=Path, metavar="RUN|CHECKPOINT", help="output folder of a run, or one checkpoint-N")
+    sub.add_argument("--quick", action="store_true", help="check sizes and headers only, not the digests of the files")
+
+    sub = add("convert", convert, "write a checkpoint for another framework, or as a model, on the CPU")
+    sub.add_argument("path", type=Path, metavar="CHECKPOINT", help="checkpoint-N of a run")
+    sub.add_argument(
+        "destination", type=Path, metavar="DEST", help="folder of a new run; with hf, folder of the model"
+    )
+    sub.add_argument(
+        "--to",
+        choices=FORMATS,
+        required=True,
+        help="hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
+    )
+
+    sub = add("slim", slim, "remove what only resuming needs, and storage that no tensor uses")
+    sub.add_argument("path", type=Path, metavar="RUN|CHECKPOINT", help="output folder of a run, or one checkpoint-N")
+    sub.add_argument(
+        "--keep-newest", type=int, metavar="N", help="of a run: leave the newest N resumable, default 1; 0 for none"
+    )
+    _add_deletion(sub)
+
+    sub = add("average", average, "write the mean of the weights of several checkpoints as a model")
+    sub.add_argument("paths", nargs="+", type=Path, metavar="CHECKPOINT", help="checkpoints; with --last, one run")
+    sub.add_argument("--last", type=int, metavar="N", help="the newest N whole checkpoints of the run")
+    sub.add_argument(
+        "--weights", nargs="+", type=float, metavar="W", help="how much each counts; default all the same"
+    )
+    sub.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the model to write")
+
+    sub = add("prune", prune, "move old checkpoints, or a whole run, aside; with --delete, delete them")
+    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of a run")
+    sub.add_argument("--keep", type=int, metavar="N", help="keep the newest N whole checkpoints")
+    sub.add_argument("--every", type=int, metavar="STEPS", help="keep those whose step is a multiple of this, too")
+    sub.add_argument("--keep-best", metavar="METRIC", help="keep the one with the smallest METRIC in the history, too")
+    sub.add_argument("--greater-is-better", action="store_true", help="with --keep-best, the largest METRIC")
+    sub.add_argument("--all", action="store_true", help="the whole run")
+    _add_deletion(sub)
+    sub.epilog = "With --delete alone, what has been moved aside before is deleted."
+
+    sub = add("restore", restore, "bring back what has been moved aside from a run")
+    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of the run")
+    sub.add_argument(
+        "names", nargs="*", metavar="NAME", help="DATE of a folder in set_aside/, or checkpoint-N; default the newest"
+    )
+
+
+def _add_deletion(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--delete", action="store_true", help="delete instead of moving to set_aside/; frees space")
+    command.add_argument("--yes", action="store_true", help="with --delete, do not ask")
+
+
+def list_run(arguments: argparse.Namespace) -> int:
+    """Print the checkpoints of a run."""
+    from ..operations.checkpoints.prune import HEADER, list_run
+    from ..report.tables import text_table
+    from ..training.checkpoints.archive import list_set_aside
+    from ..training.checkpoints.verifying import LARGE_RATIO
+
+    found = list_run(arguments.path)
+    if arguments.json:
+        print(json.dumps([one.to_dict() for one in found], indent=2))
+        return 0
+    here, aside = ([one for one in found if (one.set_aside is None) is is_here] for is_here in (True, False))
+    if here:
+        print(text_table(HEADER, [one.cells() for one in here]))
+    for one in here:
+        for problem in one.problems:
+            print(f"{Path(one.folder).name}: {problem}")
+        if one.weight_bytes and one.bytes > LARGE_RATIO * one.weight_bytes:
+            print(
+                f"{Path(one.folder).name}: large; if tensors are stored with more than they use, this writes it anew: "
+                f"hmm-datasets checkpoint slim {one.folder}"
+            )
+    entries = list_set_aside(arguments.path)
+    for entry in entries:
+        print(f"set aside {entry.folder.name}: {_listed(entry.names)}: {format_bytes(entry.size())}, {entry.reason}")
+    if aside:
+        print(text_table(HEADER, [one.cells() for one in aside]))
+    if entries:
+        print(f"bring back: hmm-datasets checkpoint restore {arguments.path} DATE")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
+    from ..operations.verification import verify as verify_folder
+    from ..training.checkpoints.verifying import list_steps, verify_checkpoint
+
+    path = arguments.path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    is_run = not path.resolve().name.startswith("checkpoint-")
+    folders = [path / f"checkpoint-{step}" for step in list_steps(path)] if is_run else [path]
+    if not folders:
+        raise InputError(f"{path}: has no checkpoint-N; name the output_dir of a run, or hmm-datasets verify {path}")
+    newest = None
+    failed = False
+    for folder in folders:
+        report = verify_checkpoint(folder)  # refuses a folder of another name
+        if arguments.quick:
+            problems = [str(folder / problem) for problem in report.problems]
+        else:
+            problems = [problem for found in verify_folder(folder) for problem in found.problems]
+        failed |= bool(problems)
+        newest = folder if newest is None and not problems else newest
+        for line in problems or [str(folder)]:
+            print(f"{'BAD ' if problems else 'ok  '}  {line}", flush=True)
+    if is_run:
+        print("no checkpoint to resume from" if newest is None else f"resume from {newest}")
+    return 1 if failed else 0
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """Write a checkpoint for another framework."""
+    from ..operations.checkpoints.convert import convert
+
+    written = convert(arguments.path, arguments.destination, arguments.to)
+    print(f"{written}: {format_bytes(_size(written))}")
+    if arguments.to == "hf" and not (written / "tokenizer_config.json").is_file():
+        print(f"{written}: has no tokenizer, since the checkpoint has none; copy one there if the model reads text")
+    if arguments.to != "hf":
+        print(f"continue with the settings of the run and --output_dir {written.parent}")
+    return 0
+
+
+def slim(arguments: argparse.Namespace) -> int:
+    """Make the checkpoints of a run, or one checkpoint, smaller."""
+    from ..operations.checkpoints.slim import slim as slim_checkpoint
+    from ..runtime.lock import exclusive_lock
+    from ..training.checkpoints.verifying import good_checkpoints, resuming_names
+
+    path = arguments.path
+    is_run = not path.resolve().name.startswith("checkpoint-")
+    if not is_run and arguments.keep_newest is not None:
+        raise InputError("--keep-newest is for a run; leave it out for one checkpoint")
+    keep = 1 if arguments.keep_newest is None else arguments.keep_newest
+    if keep < 0:
+        raise InputError(f"--keep-newest {keep}; expected 0 or more")
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    with exclusive_lock(path if is_run else path.resolve().parent):
+        folders = list(good_checkpoints(path)) if is_run else [path]
+        if not folders:
+            raise InputError(
+                f"{path}: has no whole checkpoint-N; hmm-datasets checkpoint list {path} says what it has"
+            )
+        resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
+        if arguments.delete:
+            size = sum(_size(one / name) for one in folders if one not in resumable for name in resuming_names(one))
+            _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
+        saved, kept = 0, None
+        for folder in folders:
+            done = slim_checkpoint(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
+            saved += done.before - done.after
+            kept = done.aside or kept
+            parts = [
+                *(f"without {name}" for name in done.removed),
+                *(f"{name} written anew" for name in done.rewritten),
+            ]
+            print(
+                f"{folder}: {done.before:,} bytes before, {done.after:,} after"
+                + (f" ({', '.join(parts)})" if parts else " (as it was)")
+            )
+            for name in done.unread:
+                print(f"{folder / name}: has more than data in it, so it is left as it is")
+    print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
+    if kept is not None:
+        _say_kept(kept)
+    return 0
+
+
+def average(arguments: argparse.Namespace) -> int:
+    """Write the mean of several checkpoints."""
+    from ..operations.checkpoints.average import average, newest_checkpoints
+
+    paths: Sequence[Path] = arguments.paths
+    if arguments.last is not None:
+        if len(paths) != 1:
+            raise InputError(f"--last {arguments.last}: takes one run, not {len(paths)} folders")
+        paths = newest_checkpoints(paths[0], arguments.last)
+    average(paths, arguments.output, arguments.weights)
+    print(f"{arguments.output}: mean of {', '.join(map(str, paths))}")
+    return 0
+
+
+def prune(arguments: argparse.Namespace) -> int:
+    """Move checkpoints or a run aside, or delete them."""
+    from ..runtime.lock import exclusive_lock
+
+    run = arguments.path
+    others = [name for name in ("keep", "every", "keep_best") if getattr(arguments, name) is not None]
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder")
+    if arguments.all and others:
+        raise InputError(f"--all takes the whole run; leave out --{others[0].replace('_', '-')}")
+    if not arguments.all and arguments.keep is None and (others or not arguments.delete):
+        raise InputError("prune: give --keep N, the number of newest checkpoints to keep, or --all for the whole run")
+    with exclusive_lock(run):
+        if arguments.all:
+            return _prune_run(run, arguments)
+        if arguments.keep is None:
+            return _delete_set_aside(run, arguments.yes)
+        return _prune_checkpoints(run, arguments)
+
+
+def _prune_checkpoints(run: Path, arguments: argparse.Namespace) -> int:
+    from ..operations.checkpoints.prune import Keep, checkpoints_to_prune
+    from ..training.checkpoints.archive import delete, set_aside
+
+    keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
+    found = checkpoints_to_prune(run, keep)
+    names = [Path(one.folder).name for one in found]
+    if not found:
+        print(f"{run}: nothing to prune")
+        return 0
+    size = sum(one.bytes for one in found)
+    if arguments.delete:
+        _confirm([f"{run}/{name}" for name in names], size, arguments.yes)
+        for name in names:
+            delete(run / name)
+        print(f"{run}: deleted {_listed(names)}: {format_bytes(size)} freed")
+        return 0
+    entry = set_aside(run, names, "pruned")
+    print(f"{run}: moved {_listed(names)} to {entry.folder}")
+    _say_kept(entry)
+    return 0
+
+
+def _prune_run(run: Path, arguments: argparse.Namespace) -> int:
+    from ..runtime.lock import LOCK_NAME
+    from ..training.checkpoints.archive import delete, set_aside
+    from ..training.checkpoints.verifying import list_steps
+
+    run = run.resolve()
+    if not list_steps(run) and not (run / "run.json").is_file():
+        raise InputError(f"{run}: is not the folder of a run, which has run.json or checkpoint-N; delete it by hand")
+    size = _size(run)
+    if arguments.delete:
+        _confirm([str(run)], size, arguments.yes)
+        delete(run)
+        print(f"{run}: deleted: {format_bytes(size)} freed")
+        return 0
+    entry = set_aside(run.parent, [run.name], "pruned")
+    (entry.folder / run.name / LOCK_NAME).unlink(missing_ok=True)  # of this process
+    print(f"{run}: moved to {entry.folder}; it stays on the disk, {format_bytes(size)}")
+    print(f"bring back: hmm-datasets checkpoint restore {run}")
+    print(f"free the space: hmm-datasets checkpoint prune {run.parent} --delete")
+    return 0
+
+
+def _delete_set_aside(run: Path, yes: bool) -> int:
+    from ..training.checkpoints.archive import delete_set_aside, list_set_aside
+
+    entries = list_set_aside(run)
+    if not entries:
+        raise InputError(f"{run}: nothing is set aside; with --keep N, old checkpoints are pruned")
+    size = sum(entry.size() for entry in entries)
+    _confirm([f"{entry.folder}: {_listed(entry.names)}" for entry in entries], size, yes)
+    for entry in entries:
+        delete_set_aside(entry, entry.names)
+    print(f"{run}: {format_bytes(size)} freed")
+    return 0
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    """Bring back what has been moved aside."""
+    from ..runtime.lock import exclusive_lock
+    from ..training.checkpoints.archive import list_set_aside, restore
+
+    run = Path(arguments.path).absolute()
+    whole = [entry for entry in list_set_aside(run.parent) if run.name in entry.names]
+    if not run.exists() and whole:
+        restore(whole[0], [run.name])
+        print(f"{run}: brought back from {whole[0].folder}")
+        return 0
+    entries = list_set_aside(run)
+    if not entries:
+        raise InputError(f"{run}: nothing is set aside from it, so nothing can be brought back")
+    with exclusive_lock(run):
+        for entry, names in _chosen(entries, arguments.names):
+            moved = restore(entry, names)
+            print(f"{run}: brought back {_listed(moved) or 'nothing'} from {entry.folder}")
+    return 0
+
+
+def _chosen(entries: "list[SetAside]", names: list[str]) -> "list[tuple[SetAside, list[str]]]":
+    """What to bring back, from dates and names of checkpoints."""
+    if not names:
+        return [(entries[0], list(entries[0].names))]
+    chosen = []
+    for name in names:
+        for entry in entries:
+            found = [one for one in entry.names if entry.folder.name == name or one.split("/")[0] == name]
+            if found:
+                chosen.append((entry, found))
+                break
+        else:
+            known = sorted({one.split("/")[0] for entry in entries for one in entry.names})
+            dates = ", ".join(entry.folder.name for entry in entries)
+            raise InputError(f"{name}: not set aside; set aside on {dates}: {', '.join(known)}")
+    return chosen
+
+
+def _confirm(what: list[str], size: int, yes: bool) -> None:
+    """Say what will be deleted, and ask.
+
+    Raises:
+        `InputError`: nobody can be asked, or the answer is not yes.
+    """
+    print("\n".join(["delete:", *(f"  {one}" for one in what), f"  {size:,} bytes"]), flush=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nothing is deleted: there is no terminal to ask at; add --yes")
+    if input("delete this for ever? [yes/no] ").strip().lower() not in ("y", "yes"):
+        raise InputError("nothing is deleted")
+
+
+def _say_kept(entry: "SetAside") -> None:
+    run = entry.owner
+    print(
+        f"{format_bytes(entry.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "
+        f"restore {run} {entry.folder.name}; free the space: hmm-datasets checkpoint prune {run} --delete"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    names = sorted({name.split("/")[0] for name in names})
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _size(path: Path) -> int:
+    from ..files import size_of
+
+    return size_of(path)

@@ -1,0 +1,112 @@
+"""The subcommands about what can be run, and what a run would consume.
+
+Slow imports are in the functions that need them, as in `cli`.
+"""
+
+import argparse
+from pathlib import Path
+
+from ..errors import InputError
+from ..operations.launching import RECIPE_COMMANDS, launch_config
+from ..runtime.shipped import local_or_shipped
+
+
+def configs(arguments: argparse.Namespace) -> int:
+    """List the shipped recipes and settings."""
+    from ..runtime.shipped import list_shipped
+
+    print("Recipes, started by `hmm-datasets NAME`:")
+    for name, recipe in RECIPE_COMMANDS.items():
+        print(f"  {name:<24} {recipe.summary}")
+    titles = {
+        "recipes": "Settings for --config, and the recipes themselves:",
+        "accelerate_configs": "Launch configurations, for --launch NAME:",
+        "ds_configs": "DeepSpeed files, which launch configurations refer to:",
+    }
+    for folder, names in list_shipped().items():
+        print(f"\n{titles[folder]}")
+        for name in names:
+            print(f"  {name.removesuffix('.yaml') if folder == 'accelerate_configs' else name}")
+    print("\n`hmm-datasets configs copy NAME [DEST]` copies one, or a folder such as demo, for editing.")
+    return 0
+
+
+def copy_config(arguments: argparse.Namespace) -> int:
+    """Copy a shipped file or folder."""
+    from ..runtime.shipped import copy_shipped
+
+    print(copy_shipped(arguments.name, arguments.destination))
+    return 0
+
+
+def corpora(arguments: argparse.Namespace) -> int:
+    """Print the named corpora as a table or JSON."""
+    import json
+
+    from ..report.tables import text_table
+    from ..text.corpora.presets import corpus_rows
+
+    rows = corpus_rows()
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+
+    def cell(value) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    names = ("name", "kind", "source", "documents", "tokens")
+    print(text_table(names, [[cell(row[name]) for name in names] for row in rows]))
+    for row in rows:
+        print(f"\n{row['name']}: columns {', '.join(row['columns'])}; licence: {row['licence']}")
+    return 0
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Print the plan of a run as tables or JSON."""
+    import json
+
+    from ..operations.planning import advise, is_fit, plan_recipe
+    from ..report.plan_tables import advice_text, forecast_text
+
+    file = local_or_shipped(arguments.settings, "recipes")
+    if is_fit(file):
+        return plan_fit(file, arguments)
+    launch = None if arguments.launch is None else launch_config(arguments.launch)
+    if arguments.devices is not None:
+        advice = advise(
+            file,
+            arguments.flags,
+            devices=arguments.devices,
+            models=arguments.models or (),
+            ranks=arguments.ranks,
+            network=arguments.network * 1e9,
+            launch_config=launch,
+            assumed_vocab_size=arguments.assumed_vocab_size,
+        )
+        print(json.dumps(advice) if arguments.json else advice_text(advice))
+        return 0
+    if arguments.models is not None:
+        raise InputError("--models is for --devices; name one model with --model, or the devices to compare")
+    found = plan_recipe(
+        file,
+        arguments.flags,
+        num_processes=arguments.num_processes,
+        launch_config=launch,
+        assumed_vocab_size=arguments.assumed_vocab_size,
+    )
+    print(json.dumps(found) if arguments.json else forecast_text(found))
+    return 0
+
+
+def plan_fit(file: Path, arguments: argparse.Namespace) -> int:
+    """Print the plan of a fit as a table or JSON."""
+    import json
+
+    from ..operations.planning import plan_fit_recipe
+    from ..report.plan_tables import fit_plan_text
+
+    if arguments.devices is not None:
+        raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")
+    found = plan_fit_recipe(file, arguments.flags, required=True)
+    print(json.dumps(found) if arguments.json else fit_plan_text(found))
+    return 0

@@ -1,0 +1,278 @@
+"""The subcommands about one process: draw sequences, score sequences, describe it.
+
+Slow imports are in the functions that need them, as in `cli`.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from ..errors import InputError
+from ..runtime.progress import progress_bar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
+
+    from ..hmm.process import Process
+
+SPLITS = ("train", "test", "unique", "unique_test")
+"""The sentences of a `WordCorpus`, which is slow to import."""
+
+_CHUNK_TOKENS = 1 << 22
+
+
+def sample(arguments: argparse.Namespace) -> int:
+    """Draw sequences to a file or to stdout, one chunk at a time."""
+    import numpy as np
+
+    source = _drawable(arguments.hmm)
+    count, length, output = arguments.num_sequences, arguments.length, arguments.output
+    if count < 0 or length < 0:
+        raise InputError(f"--num-sequences {count} --length {length}; expected 0 or more of each")
+    if not 0 <= arguments.first < 1 << 64:
+        raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
+    if arguments.text and source.vocabulary is None:
+        raise InputError(f"--text: the symbols of {arguments.hmm} have no names; leave it out to get their numbers")
+    if output is None:
+        for chunk in _chunks(source, arguments):
+            _write_lines(sys.stdout, chunk, source.vocabulary if arguments.text else None)
+        sys.stdout.flush()
+        return 0
+    if output.suffix not in (".npy", ".bin", ".txt"):
+        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin or .txt")
+    if arguments.text and output.suffix != ".txt":
+        raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
+    from ..files import atomic_file
+    from ..hmm.sampling import smallest_unsigned
+
+    dtype = smallest_unsigned(source.num_symbols).newbyteorder("<")
+    with atomic_file(output) as temporary, contextlib.ExitStack() as files:
+        if output.suffix == ".txt":
+            lines = files.enter_context(temporary.open("w", encoding="utf-8"))
+            for chunk in _chunks(source, arguments):
+                _write_lines(lines, chunk, source.vocabulary if arguments.text else None)
+        else:
+            file = files.enter_context(temporary.open("wb"))
+            if output.suffix == ".npy":
+                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, header | {"shape": (count, length)})
+            for chunk in _chunks(source, arguments):
+                file.write(chunk.astype(dtype, copy=False).tobytes())
+    what = f"{count:,} sequences of {length:,} tokens"
+    print(f"{output}: {what}, {dtype.name}, {source.name}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Drawable:
+    """What sequences are drawn from: a process, or a model that was trained on one."""
+
+    name: str
+    num_symbols: int
+    vocabulary: Sequence[str] | None
+    draw: "Callable[[int, int, int, int], np.ndarray]"
+
+
+def _drawable(name_or_path: str) -> _Drawable:
+    from ..training.models import symbol_model
+
+    found = symbol_model(name_or_path)
+    if found is not None:
+        model, vocabulary = found
+        return _Drawable(f"model {name_or_path}", len(vocabulary), vocabulary, _drawn_by_model(model, len(vocabulary)))
+    source = _load(name_or_path)
+    name = f"{type(source).__name__} {source.fingerprint()}"
+    return _Drawable(name, source.num_symbols, source.vocabulary, source.sample)
+
+
+def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str] | None) -> None:
+    import numpy as np
+
+    if vocabulary is None:
+        np.savetxt(file, tokens, fmt="%d")
+        return
+    from ..text.tokenizers.words import as_text
+
+    file.writelines(as_text(vocabulary[symbol] for symbol in row) + "\n" for row in tokens.tolist())
+
+
+def score(arguments: argparse.Namespace) -> int:
+    """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
+    import numpy as np
+
+    from ..hmm.analysis.predictors import window_losses
+
+    hmm = _load(arguments.hmm)
+    tokens = _tokens_to_score(hmm, arguments)
+    count, length = tokens.shape
+    mean, last = window_losses(hmm, tokens)
+    impossible = int(np.isinf(mean).sum())
+    print(f"{_mean(mean)}, over {count:,} sequences of {length:,} tokens")
+    if impossible > 0:
+        print(f"{impossible:,} of {count:,} sequences are impossible under the process")
+    else:
+        print(f"{_mean(last)} at the last token of each")
+    return 0
+
+
+def _mean(rates: "np.ndarray") -> str:
+    """The mean in nats per token, with its standard error if there is one."""
+    import numpy as np
+
+    error = ""
+    if len(rates) > 1 and np.isfinite(rates).all():
+        error = f", standard error {rates.std(ddof=1) / np.sqrt(len(rates)):.6f}"
+    return f"{rates.mean():.6f} nats per token{error}"
+
+
+def _tokens_to_score(hmm: "Process", arguments: argparse.Namespace) -> "np.ndarray":
+    """The sequences of a `.npy` file, or windows of the sentences in a text or in a folder of words."""
+    import numpy as np
+
+    from ..hmm.arrays import read_tokens
+
+    path, length = arguments.tokens, arguments.length
+    if path.suffix == ".npy":
+        return read_tokens(path)
+    from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
+
+    vocabulary = hmm.vocabulary
+    if vocabulary is None:
+        raise InputError(f"{path}: the symbols of {arguments.hmm} have no names; give their numbers in a .npy file")
+    if (path / INDEX_NAME).exists():
+        corpus = WordCorpus.load(path)
+        if corpus.vocabulary != vocabulary:
+            raise InputError(f"{path}: has other words than {arguments.hmm}; give the words that it was fitted to")
+        return corpus.as_windows(arguments.split, length)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}); give a .npy file, a text, or words/") from None
+    sentences, count = sentences_of(text, vocabulary)
+    print(f"{path}: {len(sentences):,} of {count:,} sentences consist of the words of the HMM", file=sys.stderr)
+    tokens = np.concatenate([np.zeros(0, np.int64), *sentences])
+    if not len(tokens):
+        raise InputError(f"{path}: no sentence consists of the words of {arguments.hmm}; give another text")
+    length = min(length, len(tokens))
+    return tokens[: len(tokens) // length * length].reshape(-1, length)
+
+
+def emissions(arguments: argparse.Namespace) -> int:
+    """Draw how the emissions of states change over the epochs of a fit."""
+    import numpy as np
+
+    from ..hmm.fitting.state import checkpoints
+    from ..hmm.model import HMM
+    from ..report.hmm_plots import plot_emission_history
+
+    folder = arguments.fit
+    found = checkpoints(folder) or checkpoints(folder / "fit")
+    if not found:
+        raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
+    hmms = [HMM.from_pretrained(path / "hmm") for _, path in found]
+    last = hmms[-1]
+    states = arguments.states or np.argsort(-last.stationary(), kind="stable")[:3].tolist()
+    for state in states:
+        if not 0 <= state < last.num_states:
+            raise InputError(f"--states {state}: expected 0 to {last.num_states - 1}")
+    output = arguments.output or folder / "plots" / "emissions.png"
+    plot_emission_history(
+        np.stack([hmm.emission for hmm in hmms]),
+        [epoch for epoch, _ in found],
+        states,
+        output,
+        title=f"Emissions of an HMM of {last.num_states} states over the epochs of its fit",
+        names=last.vocabulary,
+        num_symbols=arguments.top,
+    )
+    print(output)
+    return 0
+
+
+def entropy_rate(arguments: argparse.Namespace) -> int:
+    """Print the entropy rate and its standard error."""
+    import math
+
+    from ..hmm.families import Family
+
+    source = _load(arguments.hmm)
+    if not source.is_stationary:
+        what = (
+            "a family of HMMs, whose optimal loss decreases as the tokens reveal the HMM"
+            if isinstance(source, Family)
+            else "not stationary, so that its optimal loss depends on the position"
+        )
+        raise InputError(
+            f"{arguments.hmm}: is {what}; use describe, which gives the losses of predictors at each position"
+        )
+    rate = source.entropy_rate()
+    exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
+    print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
+    return 0
+
+
+def describe(arguments: argparse.Namespace) -> int:
+    """Print the description of a process as tables or JSON, and write plots if requested."""
+    import json
+
+    from ..hmm.model import HMM
+    from ..report.process_description import describe_process, plot_hmm, process_text
+
+    process = _load(arguments.hmm)
+    if arguments.plot is not None and not isinstance(process, HMM):
+        raise InputError(f"--plot: {arguments.hmm} is not an HMM, but plots show one HMM; leave --plot out")
+    description = describe_process(process, length=arguments.length, num_sequences=arguments.num_sequences)
+    print(json.dumps(description) if arguments.json else process_text(description))
+    if arguments.plot is not None and isinstance(process, HMM):
+        for path in plot_hmm(process, arguments.plot):
+            print(path, file=sys.stderr)
+    return 0
+
+
+def processes(arguments: argparse.Namespace) -> int:
+    """Print a table of the processes that can be named, or of some of them."""
+    import json
+
+    from ..report.process_description import process_rows, process_table
+
+    rows = process_rows(arguments.names)
+    print(json.dumps(rows) if arguments.json else process_table(rows))
+    return 0
+
+
+def _load(name_or_path: str) -> "Process":
+    from ..hmm.families import load_source
+
+    return load_source(name_or_path)
+
+
+def _drawn_by_model(model: "PreTrainedModel", num_symbols: int) -> "Callable[[int, int, int, int], np.ndarray]":
+    """A function that draws from a model; a chunk is drawn from the seed and the index of its first sequence."""
+
+    def draw(count: int, length: int, seed: int, first: int) -> "np.ndarray":
+        import torch
+
+        from ..evaluation.policy import draw_from_policy
+
+        torch.manual_seed(hash((seed, first)))
+        with torch.inference_mode():
+            return draw_from_policy(model, count, length, num_symbols).cpu().numpy()
+
+    return draw
+
+
+def _chunks(source: _Drawable, arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
+    count, length = arguments.num_sequences, arguments.length
+    rows = max(1, _CHUNK_TOKENS // max(length, 1))
+    with contextlib.closing(progress_bar(count * length, " tokens")) as bar:
+        # Even without sequences one empty draw is made, which checks the arguments.
+        for start in range(0, max(count, 1), rows):
+            chunk = source.draw(
+                min(rows, count - start), length, arguments.seed, (arguments.first + start) % (1 << 64)
+            )
+            yield chunk
+            bar.update(chunk.size)

@@ -1,0 +1,188 @@
+"""The subcommand that runs sweeps. Slow imports are in the functions that need them, as in `cli`."""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..display import format_duration
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..operations.sweeps.cells import CellState
+    from ..operations.sweeps.file import Sweep
+    from ..operations.sweeps.planning import SweepPlan
+
+_DRAW_EVERY = 30.0  # seconds between two drawings of the page while cells run
+
+
+def add_arguments(command: argparse.ArgumentParser, commands: Mapping[str, Any]) -> None:
+    """Add the arguments of `hmm-datasets sweep`.
+
+    Args:
+        command ([`~argparse.ArgumentParser`]): the parser of the subcommand.
+        commands (`dict`): all subcommands by name, which `then` in the file of a sweep may use.
+    """
+    command.add_argument("file", metavar="FILE.yaml", help="the sweep: recipe, settings, grid, output_dir")
+    command.add_argument("--plan", action="store_true", help="say what would run and what it would consume, and end")
+    command.add_argument("--table", action="store_true", help="write the tables of what is finished, and end")
+    command.add_argument(
+        "--jobs", type=int, metavar="N", help="cells at a time; default one for each GPU, or for each core"
+    )
+    command.add_argument(
+        "--retries", type=int, default=1, metavar="N", help="times that a failed cell is started again, default 1"
+    )
+    command.add_argument(
+        "--launch", metavar="CONFIG", help="start each cell on several processes: name of a configuration, or a file"
+    )
+    command.add_argument("--num-processes", type=int, metavar="N", help="processes of each cell, with --launch")
+    command.add_argument(
+        "--slurm",
+        metavar="PARAMETERS",
+        help='submit the cells as an array: parameters of sbatch, such as "partition=main,gres=gpu:1,time=02:00:00", '
+        "and array_parallelism=N for at most N cells at a time",
+    )
+    command.set_defaults(commands=commands)
+    command.epilog = (
+        "When started again, the command skips finished cells, continues stopped ones and tries failed ones again. "
+        "The guide on sweeps describes the file."
+    )
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
+    from ..operations.launching import RECIPE_COMMANDS, launch_config
+    from ..operations.sweeps.file import read_sweep
+    from ..operations.sweeps.planning import plan_sweep
+    from ..runtime.lock import exclusive_lock
+
+    for name, least in (("jobs", 1), ("retries", 0), ("num_processes", 1)):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < least:
+            raise InputError(f"--{name} {getattr(arguments, name)}; expected {least} or more")
+    if arguments.num_processes is not None and arguments.launch is None:
+        raise InputError("--num_processes needs --launch with a configuration, such as cpu2 or ddp")
+    found = read_sweep(arguments.file, arguments.commands)
+    if arguments.table:
+        return _show_results(found)
+    config = None if arguments.launch is None else launch_config(arguments.launch)
+    if config is not None and not RECIPE_COMMANDS[found.recipe].launches:
+        raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
+    with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
+        plan = plan_sweep(found, config, arguments.num_processes)
+        _print_plan(found, plan)
+        if arguments.plan:
+            return 0
+        return _submit(found, arguments) if arguments.slurm is not None else _run(found, arguments, plan)
+
+
+def _print_plan(found: "Sweep", plan: "SweepPlan") -> None:
+    from ..operations.sweeps.cells import read_states
+    from ..operations.sweeps.report import plan_text
+
+    print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
+
+
+def _prepared(found: "Sweep", arguments: argparse.Namespace) -> "dict[str, CellState]":
+    from ..operations.sweeps.cells import prepare
+
+    launch = [] if arguments.launch is None else ["--launch", arguments.launch]
+    launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
+    return prepare(found, launch)
+
+
+def _run(found: "Sweep", arguments: argparse.Namespace, plan: "SweepPlan") -> int:
+    """Run the cells on this machine."""
+    from ..files import read_yaml
+    from ..operations.launching import launch_config
+    from ..operations.sweeps.local import CellLanes, LocalRun
+
+    processes = arguments.num_processes or 1
+    if arguments.launch is not None and arguments.num_processes is None:
+        processes = int(read_yaml(launch_config(arguments.launch)).get("num_processes", 1))
+    _refuse_queued(found)
+    states = _prepared(found, arguments)
+    lanes = CellLanes.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
+    print(f"Cells run {lanes}; their logs are {found.output_dir}/*/log.txt", flush=True)
+    began, drawn = time.monotonic(), time.monotonic()
+
+    def write() -> None:
+        nonlocal drawn
+        due = time.monotonic() - drawn > _DRAW_EVERY
+        _write_results(found, states, page=due)
+        drawn = time.monotonic() if due else drawn
+
+    stopped = LocalRun(found.cells, states, lanes, arguments.retries, write).run()
+    code = _show_results(found)
+    spent = format_duration(time.monotonic() - began)
+    print(f"{found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/; {spent}")
+    if stopped is not None:
+        print(f"stopped; the same command continues: hmm-datasets sweep {found.path}", file=sys.stderr)
+        return 128 + stopped
+    return code
+
+
+def _refuse_queued(found: "Sweep") -> None:
+    """Refuse to run cells here that wait in the queue of Slurm."""
+    from ..operations.sweeps.slurm import JOBS_NAME, queued_cells
+
+    if (found.output_dir / JOBS_NAME).exists():
+        queued = queued_cells(found)
+        if queued:
+            raise InputError(
+                f"{found.output_dir}: {len(queued)} cells are in the queue of Slurm, such as job "
+                f"{next(iter(queued.values()))}; wait for them, or cancel them with scancel"
+            )
+
+
+def _submit(found: "Sweep", arguments: argparse.Namespace) -> int:
+    """Submit the cells to Slurm."""
+    from ..operations.sweeps.cells import FINISHED
+    from ..operations.sweeps.slurm import parse_parameters, submit
+
+    parameters = parse_parameters(arguments.slurm)
+    states = _prepared(found, arguments)
+    jobs = submit(found, states, parameters, retries=arguments.retries)
+    finished = sum(state.state == FINISHED for state in states.values())
+    queued = len(found.cells) - finished - len(jobs)
+    for name, job in jobs.items():
+        print(f"{job}  {name}")
+    print(
+        f"cells: {len(jobs)} submitted, {queued} in the queue before, {finished} finished; "
+        f"hmm-datasets sweep {found.path} --table writes the tables of what is finished"
+    )
+    return 0
+
+
+def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | None" = None, *, page: bool) -> dict:
+    from ..operations.sweeps.report import write_page, write_tables
+    from ..operations.sweeps.results import collect
+
+    results = collect(found, states)
+    write_tables(results)
+    if page:
+        write_page(results)
+    return results
+
+
+def _show_results(found: "Sweep") -> int:
+    """Write and print the tables, and list the cells that failed."""
+    from ..operations.sweeps.cells import FAILED, LOG_NAME
+    from ..operations.sweeps.report import states_sentence, sweep_table
+    from ..operations.sweeps.results import check_values
+
+    if not found.output_dir.is_dir():
+        raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")
+    results = _write_results(found, page=True)
+    print(f"\n{sweep_table(results).text()}\n\n{states_sentence(results)}")
+    failed = False
+    for cell in results["cells"]:
+        if cell["state"] == FAILED:
+            failed = True
+            print(f"failed: {cell['name']}: {cell['errors'][-1]}\n        {cell['folder']}/{LOG_NAME}")
+        elif cell["errors"]:
+            print(f"failed at first: {cell['name']}: {cell['errors'][0]}")
+    sys.stdout.flush()
+    check_values(found, results)
+    return 1 if failed else 0

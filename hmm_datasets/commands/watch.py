@@ -1,0 +1,110 @@
+"""The subcommand that watches a run. Slow imports are in the functions that need them, as in `cli`."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..operations.run_state import RunState
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hmm-datasets watch`."""
+    command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
+    command.add_argument(
+        "--follow", action="store_true", help="repeat until the run is finished; in a terminal as a live view"
+    )
+    command.add_argument(
+        "--every", type=float, default=10.0, metavar="SECONDS", help="interval with --follow, default 10"
+    )
+    command.add_argument("--json", action="store_true", help="JSON instead of a table")
+    command.add_argument("--stacks", action="store_true", help="print the Python stacks of the ranks to blame")
+    command.add_argument("--all-stacks", action="store_true", help="print the Python stacks of all ranks")
+    command.add_argument(
+        "--hang-after",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
+    )
+    command.add_argument(
+        "--pause-after",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
+    )
+    command.add_argument("--job", metavar="ID", help="job of Slurm to look for in the queue; default that of the run")
+    command.add_argument("--email", metavar="ADDRESS", help="write there if the run needs somebody, and when it ends")
+    command.add_argument("--smtp", default="localhost", metavar="HOST[:PORT]", help="mail server, default localhost")
+    command.add_argument("--webhook", metavar="URL", help="post there, as JSON with a text")
+    command.add_argument("--command", metavar="COMMAND", help="run this, with the message on stdin")
+    command.add_argument(
+        "--quiet", type=float, default=3600.0, metavar="SECONDS", help="until the same is told again, default 3600"
+    )
+    command.epilog = "Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite."
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
+    from ..operations.alerts import AlertSettings, alert, is_pending
+    from ..operations.diagnosis import Limits
+    from ..operations.run_state import RunObserver
+
+    if not 0 < arguments.every < 1e6:
+        raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
+    alerts = AlertSettings(arguments.email, arguments.smtp, arguments.webhook, arguments.command, arguments.quiet)
+    limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
+    observer = RunObserver(arguments.path, limits, job=arguments.job)
+
+    def look(twice: bool = False) -> "RunState":
+        state = observer.look(twice=twice)
+        if alerts.anyone:
+            for line in alert(state, alerts):
+                print(line, file=sys.stderr, flush=True)
+        return state
+
+    if not arguments.follow:
+        state = look(twice=True)
+        _print(state, arguments)
+    elif sys.stdout.isatty() and not arguments.json:
+        from ..operations.live_view import show
+
+        state = show(look, arguments.every, time.sleep)
+    else:
+        state = _follow(look, arguments)
+    while arguments.follow and alerts.anyone and is_pending(observer.folder):
+        time.sleep(arguments.every)
+        state = look()
+    return 0 if state.ok else 1
+
+
+def _follow(look, arguments: argparse.Namespace) -> "RunState":
+    from ..operations.run_state import FINISHED
+
+    while True:
+        state = look()
+        _print(state, arguments)
+        print(flush=True)
+        if state.state == FINISHED:
+            return state
+        time.sleep(arguments.every)
+
+
+def _print(state: "RunState", arguments: argparse.Namespace) -> None:
+    import json
+
+    from ..operations.diagnosis import read_stacks
+    from ..operations.run_state import format_state, state_to_dict
+
+    print(json.dumps(state_to_dict(state), ensure_ascii=False) if arguments.json else format_state(state), flush=True)
+    if not (arguments.stacks or arguments.all_stacks) or state.diagnosis is None:
+        return
+    ranks = state.diagnosis.ranks if arguments.all_stacks else state.diagnosis.blamed
+    for rank, text in sorted(read_stacks(state.folder, ranks).items()):
+        place = next(one.beat.place for one in ranks if one.beat.rank == rank)
+        print(f"\n{place}\n{text.rstrip()}", flush=True)

@@ -1,0 +1,164 @@
+"""Rows that a run leaves out: intervals of a data set, and the data set without them.
+
+A run that went back because of a loss spike does not train on the rows around it. The other rows keep their order, so
+row `n` of what it trains on is found from the intervals alone, in time proportional to their number, and resuming
+still takes constant time.
+
+Reading several rows of a map-style data set, in one call if the data set supports it.
+
+Rows of a map-style data set over several epochs, each in a different random order, read by index.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from ..errors import InputError
+from ..hmm.integers import integer
+from ..shuffle import indices_in_epochs
+
+
+def rows_at(rows: Any, indices: Sequence[int]) -> list[Any]:
+    """The rows at `indices`, read in one call if the data set has `__getitems__`.
+
+    ```python
+    >>> rows_at(["a", "b", "c"], [2, 0])
+    ['c', 'a']
+
+    ```
+    """
+    together = getattr(rows, "__getitems__", None)
+    return together(indices) if together else [rows[index] for index in indices]
+
+
+class PassedOver:
+    """Intervals of rows of a data set that are left out.
+
+    Args:
+        intervals (iterable of `(int, int)`, *optional*): first row of each, and the row after its last; they may
+            overlap.
+
+    Attributes:
+        intervals (`tuple` of `(int, int)`): the same rows in order, without overlaps.
+        count (`int`): number of rows left out.
+
+    Raises:
+        `InputError`: an interval without rows.
+
+    ```python
+    >>> left_out = PassedOver([(3, 5), (8, 9)])
+    >>> [left_out.index(number) for number in range(7)]
+    [0, 1, 2, 5, 6, 7, 9]
+    >>> left_out.number(8)
+    6
+
+    ```
+    """
+
+    def __init__(self, intervals: Iterable[Sequence[int]] = ()):
+        merged: list[tuple[int, int]] = []
+        for first, end in sorted(map(tuple, intervals)):
+            if not 0 <= first < end:
+                raise InputError(f"passed_over: {first} to {end} is no interval of rows; expected 0 <= first < end")
+            if merged and first <= merged[-1][1]:
+                first, end = merged[-1][0], max(end, merged.pop()[1])
+            merged.append((first, end))
+        self.intervals = tuple(merged)
+        lengths = list(accumulate((end - first for first, end in merged), initial=0))
+        self.count = lengths[-1]
+        self._lengths = lengths
+        # The number, among the rows that are kept, of the first row after each interval.
+        self._numbers = [first - before for (first, _), before in zip(merged, lengths, strict=False)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PassedOver) and self.intervals == other.intervals
+
+    def __hash__(self) -> int:
+        return hash(self.intervals)
+
+    def __bool__(self) -> bool:
+        return bool(self.intervals)
+
+    def __repr__(self) -> str:
+        return f"PassedOver({list(self.intervals)})"
+
+    def index(self, number: int) -> int:
+        """The index, in the data set, of the row with this number among those that are kept."""
+        return number + self._lengths[bisect_right(self._numbers, number)]
+
+    def number(self, index: int) -> int:
+        """How many of the rows before an index of the data set are kept."""
+        return index - sum(min(end, index) - first for first, end in self.intervals if first < index)
+
+    def end(self, number: int) -> int:
+        """The index after that of the last of the first `number` rows that are kept; 0 if there are none."""
+        return 0 if number == 0 else self.index(number - 1) + 1
+
+    def before(self, index: int) -> "PassedOver":
+        """The rows left out before an index of the data set."""
+        return PassedOver((first, min(end, index)) for first, end in self.intervals if first < index)
+
+
+class KeptRows(Dataset):
+    """A map-style data set without the rows that are passed over, from one of the others on.
+
+    Args:
+        rows (map-style data set): all rows.
+        passed_over ([`PassedOver`]): those that are left out.
+        first (`int`, *optional*, defaults to 0): number, among the rows that are kept, of the first.
+
+    ```python
+    >>> kept = KeptRows("abcdefghij", PassedOver([(3, 5), (8, 9)]), first=2)
+    >>> len(kept), [kept[index] for index in range(5)]
+    (5, ['c', 'f', 'g', 'h', 'j'])
+
+    ```
+    """
+
+    def __init__(self, rows: Any, passed_over: PassedOver, first: int = 0):
+        self.rows, self.passed_over, self.first = rows, passed_over, first
+
+    def __len__(self) -> int:
+        return max(0, self.passed_over.number(len(self.rows)) - self.first)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        own = range(len(self))
+        return rows_at(self.rows, [self.passed_over.index(self.first + own[index]) for index in indices])
+
+
+class ShuffledEpochs(Dataset):
+    """A map-style data set with the rows of another one in every epoch.
+
+    Epoch `e` is items `e N` to `(e + 1) N` for `N` rows. Its order depends on `seed` and `e` alone and is the same on
+    every machine. A larger number of epochs adds items but changes none, so a run can be extended.
+
+    Args:
+        rows (map-style data set): `N` rows.
+        seed (`int`): seed of the order.
+        epochs (`int`): number of epochs.
+
+    ```python
+    >>> rows = ShuffledEpochs(["a", "b", "c"], seed=0, epochs=2)
+    >>> sorted(rows[index] for index in range(3)), len(rows)
+    (['a', 'b', 'c'], 6)
+
+    ```
+    """
+
+    def __init__(self, rows: Any, seed: int, epochs: int):
+        self.rows, self.seed, self.epochs = rows, integer("seed", seed, 0, 64), integer("epochs", epochs, 1, 31)
+
+    def __len__(self) -> int:
+        return len(self.rows) * self.epochs
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[int(indices_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return rows_at(self.rows, indices_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())

@@ -1,0 +1,181 @@
+"""The data set repository of the benchmark: Parquet files, the processes, `eval.yaml` and a card.
+
+`eval.yaml` has the fields of https://huggingface.co/docs/hub/eval-results, by which the Hub registers a benchmark, and
+those that inspect-ai reads (https://inspect.aisi.org.uk/tasks.html#hugging-face, `inspect_ai._eval.task.hf.HFTask`).
+There a task may name only scorers that are built into inspect-ai, and none of these reads log-probabilities. So what
+`inspect eval hf/USER/NAME` computes is how often a model guesses the last letter. The scores above the optimum come
+from the task in [`.inspect_task`] or from `hmm-datasets benchmark`.
+
+The same version of the package writes the same bytes each time.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...files import atomic_folder, write_digests
+from ...hmm.analysis.stationary import entropy
+from ...hmm.storage import FORMAT_VERSION
+from ...runtime.shipped import shipped
+from ...text.stream.writer import check_replaceable
+from .held_out import (
+    DATA_NAME,
+    EVAL_NAME,
+    FIRST,
+    LENGTH,
+    NUM_SEQUENCES,
+    PROCESSES_NAME,
+    HeldOut,
+    open_benchmark,
+    parquet_path,
+)
+from .processes import KINDS, LETTERS, mixture
+from .scoring import BASELINES, TRACKS, baseline_losses, mean_of, optimal_nats, summarize
+
+MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
+
+_TASKS = {
+    "ids": "Every symbol is one token, after a beginning token: models trained on the symbols.",
+    "text": "The sequence as text, `A B B A`: any causal language model.",
+}
+_PROMPT = """\
+Each of these letters was drawn at random, by probabilities that depend on the letters before it. Guess the letter that
+comes next. Answer with this letter only.
+
+{prompt}"""
+
+
+def write_benchmark(folder: str | os.PathLike) -> None:
+    """Write the folder of the data set repository; one that was written before is replaced.
+
+    It has `data/NAME/` (a Parquet file for each process), `processes/NAME/` (the HMM), `mixture/` (all processes as
+    one family, to train a model of all), `eval.yaml` and `README.md`.
+
+    Raises:
+        `InputError`: the folder contains something else.
+    """
+    check_replaceable(folder, EVAL_NAME, overwrite=True)
+    benchmark = open_benchmark()
+    with atomic_folder(folder) as temporary:
+        for held_out in benchmark.processes:
+            _write_parquet(held_out, temporary)
+            held_out.hmm.save_pretrained(temporary / PROCESSES_NAME / held_out.name)
+        mixture().save_pretrained(temporary / MIXTURE_NAME)
+        (temporary / EVAL_NAME).write_text(eval_yaml(), encoding="utf-8")
+        found = {held_out.name: _scores_of_baselines(held_out) for held_out in benchmark.processes}
+        scores = {track: {name: rows[track] for name, rows in found.items()} for track in TRACKS}
+        (temporary / CARD_NAME).write_text(_card(benchmark.processes, scores), encoding="utf-8")
+        write_digests(temporary, [parquet_path(held_out.name) for held_out in benchmark.processes])
+        check_replaceable(folder, EVAL_NAME, overwrite=True)  # something else may have been put there meanwhile
+
+
+def eval_yaml() -> str:
+    """The content of `eval.yaml`."""
+    import yaml
+
+    text = (
+        "Next-symbol prediction on held-out sequences of twelve known hidden Markov models. The score is in nats per "
+        "symbol above the exact optimum, so 0 is the best possible value of each task."
+    )
+    tasks = [
+        {
+            "id": track,
+            "config": "default",
+            "split": "test",
+            "field_spec": {"input": "context", "target": "next", "metadata": ["process"]},
+            "solvers": [
+                {"name": "prompt_template", "args": {"template": _PROMPT}},
+                {"name": "generate"},  # no temperature: the provider hf refuses 0
+            ],
+            "scorers": [{"name": "match", "args": {"location": "begin"}}],
+        }
+        for track in TRACKS
+    ]
+    head = {"name": "HMM benchmark", "description": text, "evaluation_framework": "inspect-ai"}
+    comment = (
+        "# The value of a result is in nats per symbol above the optimum, lower is better: `hmm-datasets benchmark\n"
+        "# MODEL`, or `inspect eval hmm_datasets/hmm_benchmark --model hf/MODEL`. What follows under `solvers` and\n"
+        "# `scorers` is what inspect-ai can run from this file alone, whose result is an accuracy.\n"
+    )
+    return comment + yaml.safe_dump({**head, "tasks": tasks}, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _write_parquet(held_out: HeldOut, folder: Path) -> None:
+    """Write the sequences with their optimal predictions."""
+    import datasets
+    import pyarrow as pa
+
+    from ...hub.parquet import write_split
+
+    lists = pa.list_(pa.float32())
+    entropies = entropy(held_out.hmm.next_token_probs(held_out.tokens)[:, :-1])
+    texts = held_out.texts()
+    columns = {
+        "process": pa.array([held_out.name] * held_out.num_sequences),
+        "input_ids": pa.array(held_out.tokens.tolist(), pa.list_(pa.uint8())),
+        "text": pa.array(texts),
+        "log_probs": pa.array(held_out.log_probs.astype(np.float32).tolist(), lists),
+        "entropies": pa.array(entropies.astype(np.float32).tolist(), lists),
+        "context": pa.array([text[:-2] for text in texts]),
+        "next": pa.array([text[-1] for text in texts]),
+    }
+    table = pa.table(columns)
+    features = datasets.Features.from_arrow_schema(table.schema)
+    write_split(folder, "test", [table], features, prefix=f"{DATA_NAME}/{held_out.name}")
+
+
+def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:
+    """For each track the optimum with its standard error, and the excess of each baseline."""
+    losses, found = baseline_losses(held_out), {}
+    for track in TRACKS:
+        optimum = optimal_nats(held_out, track)
+        row = summarize(optimum, held_out, track, losses)
+        found[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
+    return found
+
+
+def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    template = shipped("model_cards/benchmark.md").read_text(encoding="utf-8")
+    guesses = [held_out.hmm.next_token_probs(held_out.tokens[:, :-1])[:, -1].max(axis=-1) for held_out in processes]
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters["fixed"] = lambda number: f"{number:.4f}" if abs(number) >= 5e-5 else "0.0000"
+    return environment.from_string(template).render(
+        card_data=json.dumps(_front_matter(), indent=1),
+        kinds=KINDS,
+        hmms={held_out.name: held_out.hmm for held_out in processes},
+        scores=scores,
+        means={track: mean_of(scores[track]) for track in TRACKS},
+        baselines=BASELINES,
+        tasks=_TASKS,
+        first_seed=processes[0].seed,
+        first=FIRST,
+        length=LENGTH,
+        num_sequences=NUM_SEQUENCES,
+        format_version=FORMAT_VERSION,
+        letters=LETTERS,
+        accuracy=float(np.mean(guesses)),
+    )
+
+
+def _front_matter() -> dict[str, Any]:
+    """The metadata of the card. JSON is YAML too."""
+    configs = [{"config_name": "default", "data_files": [{"split": "test", "path": f"{DATA_NAME}/*/*.parquet"}]}]
+    configs[0]["default"] = True
+    configs += [
+        {"config_name": name, "data_files": [{"split": "test", "path": f"{DATA_NAME}/{name}/*.parquet"}]}
+        for name in KINDS
+    ]
+    return {
+        "license": "apache-2.0",
+        "pretty_name": "HMM benchmark: language models against a known optimum",
+        "tags": ["hmm-datasets", "hidden-markov-model", "synthetic", "benchmark"],
+        "task_categories": ["text-generation"],
+        "size_categories": ["1K<n<10K"],
+        "configs": configs,
+    }

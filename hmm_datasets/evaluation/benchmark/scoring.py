@@ -1,0 +1,242 @@
+"""Scores of a model on the benchmark: nats per symbol above the optimum, on each process and in the mean.
+
+There are two tracks, because models read sequences in two ways.
+
+- `ids`: the model's tokens are the symbols, after a beginning token, as in models trained with this package. Every
+  symbol is scored.
+- `text`: any causal language model with a tokenizer reads `A B B A`. The log-probability of a symbol is the sum over
+  the tokens of its text, so models with different tokenizers compare. The first symbol is context and is not scored,
+  because it is predicted from nothing but the format. The model is told nothing of the process.
+
+The score of a process is the mean over sequences of the model's loss minus that of the exact HMM on the same symbols.
+It is 0 in expectation for the HMM itself and positive for any other model. The standard error is over sequences (see
+`evaluation.clustered`), and that of the mean over processes follows from theirs, since their sequences are
+independent.
+
+Loading the models that the benchmark scores.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from ...errors import InputError
+from ...hmm.analysis.predictors import predictors_of, stream
+from ...runtime.progress import progress_bar
+from ...statistics import clustered_mean
+from ..scoring import Row, beginning_token, common_prefix, context_limit, encode, score_rows
+from .held_out import LENGTH, HeldOut
+from .processes import benchmark_processes, mixture
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator") -> "dict[str, PreTrainedModel]":
+    """The model to score on each process, by its name.
+
+    Args:
+        name (`str`): folder or Hub name of one model for all processes, or a folder with a model for each process in
+            the subfolder of that name.
+        processes (sequence of `str`): names of processes.
+        accelerator ([`~accelerate.Accelerator`]): its device is where the models go.
+
+    Raises:
+        `InputError`: there is no such model.
+    """
+    folder = Path(name)
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return dict.fromkeys(processes, load_causal_lm(name, accelerator))
+    missing = [one for one in processes if not (folder / one / "config.json").is_file()]
+    if missing:
+        raise InputError(
+            f"{folder}: has neither config.json of a model nor {missing[0]}/config.json of a model for that process"
+        )
+    return {one: load_causal_lm(str(folder / one), accelerator) for one in processes}
+
+
+def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":
+    """A causal language model in eval mode; an HMM gets a beginning token, from which it predicts the first symbol."""
+    from transformers import AutoModelForCausalLM
+
+    from ...hmm.causal_lm import HMMForCausalLM
+    from ...training.models import load_pretrained
+
+    model = load_pretrained(AutoModelForCausalLM, name)
+    if isinstance(model, HMMForCausalLM) and model.config.bos_token_id is None:
+        hmm = model.to_hmm()
+        model = HMMForCausalLM.from_hmm(hmm, bos_token_id=hmm.num_symbols)
+    return model.to(accelerator.device).eval()
+
+
+TRACKS = ("ids", "text")
+
+BASELINES = {
+    "uniform": "uniform",
+    "unigram": "unigram, in context",
+    "bigram": "bigram, in context",
+    "process_bigram": "bigram of the process",
+    "mixture": "knows the twelve processes",
+}
+"""The baselines and their titles: the uniform distribution over the symbols of the process, n-grams counted in the
+sequence, the bigram of the process, and the optimum of a predictor that knows the twelve processes but not which of
+them it reads."""
+
+
+def first_scored(track: str) -> int:
+    """Position of the first symbol that a track scores."""
+    return 0 if track == "ids" else 1
+
+
+def rows_of(held_out: HeldOut, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None") -> list[Row]:
+    """The sequences as a model reads them: as symbols without a tokenizer (track `ids`), else as text.
+
+    Raises:
+        `InputError`: the model cannot read them.
+    """
+    rows = _symbol_rows(held_out, model) if tokenizer is None else _text_rows(held_out, tokenizer)
+    limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
+    if limit is not None and longest - 1 > limit:
+        raise InputError(
+            f"the model reads at most {limit} tokens, but a sequence of {held_out.name} has {longest}; the benchmark "
+            f"needs a model for sequences of {LENGTH} symbols"
+        )
+    return rows
+
+
+def _symbol_rows(held_out: HeldOut, model: "PreTrainedModel") -> list[Row]:
+    bos, needed = model.config.bos_token_id, held_out.hmm.num_symbols
+    if model.config.vocab_size <= needed:
+        raise InputError(
+            f"the model has {model.config.vocab_size} tokens, but {held_out.name} has {needed} symbols and a "
+            "beginning token; choose the processes that the model knows with --process"
+        )
+    if bos is None or bos < needed:
+        raise InputError(
+            f"the model's bos_token_id is {bos}; expected the id of its beginning token, {needed} or more for "
+            f"{held_out.name}; set it in config.json, or choose the processes that the model knows with --process"
+        )
+    return [Row([bos, *row], 1) for row in held_out.tokens.tolist()]
+
+
+def _text_rows(held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase") -> list[Row]:
+    texts = held_out.texts()
+    beginning, _ = beginning_token(tokenizer)
+    before = [] if beginning is None else [beginning]
+    rows = []
+    for whole, first in zip(encode(tokenizer, texts), encode(tokenizer, [text[0] for text in texts]), strict=True):
+        # Where a tokenizer joins the first letter with what follows, the joint token is scored.
+        context = common_prefix([whole, first])
+        rows.append(Row([*before, *whole], max(1, len(before) + context)))
+    return rows
+
+
+def optimal_nats(held_out: HeldOut, track: str) -> Float[np.ndarray, "N"]:
+    """The loss of the exact HMM on the scored symbols of each sequence, in nats per symbol."""
+    return -held_out.log_probs[:, first_scored(track) :].mean(axis=1)
+
+
+def model_nats(
+    held_out: HeldOut,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | None",
+    accelerator: "Accelerator",
+    *,
+    batch_size: int,
+    progress: Callable[[int], Any] = lambda done: None,
+) -> Float[np.ndarray, "N"]:
+    """The loss of a model on the scored symbols of each sequence, in nats per symbol."""
+    groups = [[row] for row in rows_of(held_out, model, tokenizer)]
+    nats = score_rows(model, groups, accelerator, batch_size=batch_size, progress=progress).nats
+    return nats.numpy() / (LENGTH - first_scored("ids" if tokenizer is None else "text"))
+
+
+def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
+    """The loss of each of [`BASELINES`] on every symbol, in nats; computed once, however many models are scored."""
+    return _baseline_losses(held_out.name, held_out.num_sequences)
+
+
+@cache
+def _baseline_losses(name: str, num_sequences: int) -> dict[str, Float[np.ndarray, "N L"]]:
+    held_out = HeldOut(name, benchmark_processes()[name], num_sequences)
+    predictors = predictors_of(held_out.hmm) | {"mixture": mixture().next_token_probs}
+    found = {}
+    for baseline in BASELINES:
+        losses = [
+            -probs[:, :-1].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
+            for tokens, probs in stream(predictors[baseline], held_out.tokens, show_progress=False)
+        ]
+        found[baseline] = torch.cat(losses).numpy()
+    return found
+
+
+def score_model(
+    models: Mapping[str, "PreTrainedModel"],
+    tokenizer: "PreTrainedTokenizerBase | None",
+    processes: Sequence[HeldOut],
+    accelerator: "Accelerator",
+    *,
+    batch_size: int = 32,
+) -> dict[str, Any]:
+    """Score the baselines, and the model of each process, which is usually one and the same.
+
+    Args:
+        models (mapping of [`~transformers.PreTrainedModel`]): the causal language model to score on each process, on
+            the device of the accelerator and in eval mode.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): None for the track `ids`, else `text`.
+        processes (sequence of [`HeldOut`]): sequences to score on.
+        accelerator ([`~accelerate.Accelerator`]): divides the sequences among ranks.
+        batch_size (`int`, *optional*, defaults to 32): sequences per rank in one forward pass.
+
+    Returns:
+        `dict`: `track`; `processes`, for each the result of [`summarize`]; and `mean`, of all processes.
+    """
+    track = "ids" if tokenizer is None else "text"
+    found = {}
+    with progress_bar(sum(one.num_sequences for one in processes), " sequences", desc="benchmark") as bar:
+        for one in processes:
+            nats = model_nats(
+                one, models[one.name], tokenizer, accelerator, batch_size=batch_size, progress=bar.update
+            )
+            found[one.name] = summarize(nats, one, track, baseline_losses(one))
+    return {"track": track, "processes": found, "mean": mean_of(found)}
+
+
+def summarize(
+    nats: Float[np.ndarray, "N"], held_out: HeldOut, track: str, baselines: Mapping[str, Float[np.ndarray, "N L"]]
+) -> dict[str, Any]:
+    """The score of one process from the model's loss on each sequence and the losses of the baselines.
+
+    Returns:
+        `dict`: in nats per symbol, `optimum` and `model` (mean losses), `excess` (their difference) with its
+        `standard_error`, and `baselines`, the excess of each. `share` is the share of the way from the uniform
+        distribution to the optimum: 1 at the optimum.
+    """
+    optimum, first = optimal_nats(held_out, track), first_scored(track)
+    excess = clustered_mean((nats - optimum)[:, None])
+    above = {name: float(losses[:, first:].mean() - optimum.mean()) for name, losses in baselines.items()}
+    return {
+        "optimum": float(optimum.mean()),
+        "model": float(nats.mean()),
+        "excess": excess.mean,
+        "standard_error": excess.standard_error,
+        "share": 1 - excess.mean / above["uniform"],
+        "baselines": above,
+    }
+
+
+def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over processes of the results of [`summarize`]."""
+    rows = list(found.values())
+    means = {name: sum(row[name] for row in rows) / len(rows) for name in ("optimum", "model", "excess")}
+    error = math.sqrt(sum(row["standard_error"] ** 2 for row in rows)) / len(rows)
+    baselines = {name: sum(row["baselines"][name] for row in rows) / len(rows) for name in BASELINES}
+    share = 1 - means["excess"] / baselines["uniform"]
+    return means | {"standard_error": error, "share": share, "baselines": baselines}

@@ -1,0 +1,293 @@
+"""A model that answers in a conversation, or continues a text, while its words are shown.
+
+A model chats if its tokenizer has a chat template, and its generation config stops at the token with which that
+template ends a turn. Otherwise it is a base model: it would not end its turn, so texts are continued instead.
+
+Generation is that of transformers, with a streamer for the words and a stopping criterion for Ctrl-C. An answer is a
+function of the conversation, the seed and the number of earlier attempts. Each answer reads the whole conversation
+again, so it costs the forward pass of that, and one pass per new token.
+"""
+
+import contextlib
+import copy
+import math
+import signal
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, StoppingCriteria, TextStreamer
+
+from ...errors import InputError
+from ...hmm import causal_lm  # noqa: F401, so that the model can be an HMM
+from ...hmm.tokenizer import check_symbols, reads_symbols
+from ...text.corpora.conversations import Messages
+from ...text.tokenizers.chat_templates import end_of_turn, lay_out, stop_tokens
+from ...training.models import load_pretrained, tokenizer_of
+from ..scoring import beginning_token, context_limit, encode
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+Mode = Literal["auto", "chat", "continue"]
+End = Literal["turn", "interrupt", "window", "max_new_tokens"]
+
+TEMPERATURE = 0.7
+"""Temperature for a model whose generation config does not sample."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn; None leaves a setting to the model's generation config, if that samples.
+
+    Attributes:
+        temperature (`float`, *optional*): 0 for greedy decoding; `TEMPERATURE` if nothing says otherwise.
+        top_p (`float`, *optional*): draw from the most likely tokens with this total probability.
+        top_k (`int`, *optional*): draw from this many of the most likely tokens; 0 for all.
+        seed (`int`): seed of the draws.
+        max_new_tokens (`int`): maximum number of tokens per answer.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int = 0
+    max_new_tokens: int = 512
+
+    def __post_init__(self):
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise InputError(f"--temperature {self.temperature}; expected 0 (greedy) or more")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"--top-p {self.top_p}; expected more than 0, and at most 1")
+        if self.top_k is not None and self.top_k < 0:
+            raise InputError(f"--top-k {self.top_k}; expected 0 (all tokens) or more")
+        if self.seed < 0:
+            raise InputError(f"--seed {self.seed}; expected 0 or more")
+        if self.max_new_tokens < 1:
+            raise InputError(f"--max-new-tokens {self.max_new_tokens}; expected 1 or more")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model said.
+
+    Attributes:
+        text (`str`): the words, without special tokens.
+        end (`str`): why it ended: the model ended its turn, Ctrl-C, the context window is full, or `max_new_tokens`.
+        dropped (`int`): messages at the beginning of the conversation that the model did not see.
+    """
+
+    text: str
+    end: End
+    dropped: int = 0
+
+
+class Speaker:
+    """A model with its tokenizer, ready to answer.
+
+    Args:
+        name (`str`): a folder, or a name on the Hub with an optional revision, as `"USER/NAME@step-1000"`.
+        sampling ([`Sampling`]): how answers are drawn.
+        mode (`str`, *optional*, defaults to `"auto"`): `"chat"` or `"continue"` to decide whether the model chats.
+
+    Raises:
+        `InputError`: there is no such model, it has no tokenizer, or one of more tokens than it has.
+    """
+
+    def __init__(self, name: str, sampling: Sampling, mode: Mode = "auto"):
+        self.name = name
+        self.sampling = sampling
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+        self.model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, name).to(device).eval()
+        self.tokenizer = _tokenizer(name, self.model)
+        self.window = context_limit(self.model)
+        self.base_because = None if mode == "chat" else base_because(self.tokenizer, self.model.generation_config)
+        if mode == "continue" and self.base_because is None:
+            self.base_because = "--mode continue"
+        if mode == "chat" and self.tokenizer.chat_template is None:
+            raise InputError(f"--mode chat: the tokenizer of {name} has no chat template; leave --mode out")
+        self.generation = self._generation_config()
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model answers; otherwise it continues texts."""
+        return self.base_because is None
+
+    def answer(self, messages: Messages, show: Callable[[str], object], attempt: int = 0) -> Answer:
+        """Answer the last message, or continue it.
+
+        Args:
+            messages (list of `dict`): the conversation. If it is too long for the context window, the oldest turns
+                are left out; a system message is always kept.
+            show (callable): called with each piece of text as soon as whole words are there.
+            attempt (`int`, *optional*, defaults to 0): number of earlier answers to the same message.
+
+        Raises:
+            `InputError`: the chat template refuses the messages, the last one is too long for the context window, or
+                a model of symbols does not know one of its words.
+        """
+        tokens, dropped = self._fitting(messages)
+        room = math.inf if self.window is None else self.window - len(tokens)
+        generation = copy.deepcopy(self.generation)
+        generation.max_new_tokens = int(min(self.sampling.max_new_tokens, room))
+        prompt = torch.tensor([tokens], device=self.model.device)
+        device = self.model.device
+        with (
+            torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type),
+            torch.inference_mode(),
+            _interrupts() as interrupted,
+        ):
+            torch.manual_seed(_seed(self.sampling.seed, len(messages), attempt))
+            output = self.model.generate(
+                input_ids=prompt,
+                attention_mask=torch.ones_like(prompt),
+                generation_config=generation,
+                streamer=_Words(self.tokenizer, show),
+                stopping_criteria=[_Stopped(interrupted)],
+            )
+        new = output[0, len(tokens) :].tolist()
+        end: End = "max_new_tokens" if len(new) == self.sampling.max_new_tokens else "window"
+        if new and new[-1] in (generation.eos_token_id or ()):
+            end = "turn"
+        elif interrupted.is_set():
+            end = "interrupt"
+        return Answer(self.tokenizer.decode(new, skip_special_tokens=True), end, dropped)
+
+    def tokens(self, messages: Messages) -> list[int]:
+        """The tokens that the model reads before it answers."""
+        if self.chats:
+            return lay_out(self.tokenizer, messages, add_generation_prompt=True)
+        beginning, _ = beginning_token(self.tokenizer)
+        words = messages[-1]["content"]
+        if reads_symbols(self.tokenizer):
+            check_symbols(self.tokenizer, words)
+        found = ([] if beginning is None else [beginning]) + encode(self.tokenizer, [words])[0]
+        if not found:
+            raise InputError("there is nothing to continue; write some words")
+        return found
+
+    def _fitting(self, messages: Messages) -> tuple[list[int], int]:
+        """The tokens of the newest turns that fit, and how many messages before them are left out.
+
+        A quarter of the context window, or `max_new_tokens` if that is less, is kept for the answer.
+        """
+        longest = math.inf
+        if self.window is not None:
+            longest = self.window - min(self.sampling.max_new_tokens, self.window // 4)
+        kept = messages if self.chats else messages[-1:]
+        while len(tokens := self.tokens(kept)) > longest:
+            first = 1 if kept[0]["role"] == "system" else 0
+            turns = [index for index, message in enumerate(kept) if message["role"] == "user" and index > first]
+            if not turns:
+                raise InputError(
+                    f"the message needs {len(tokens):,} tokens, but only {longest:,} fit into the context window of "
+                    f"{self.window:,} beside an answer; write a shorter one, or lower --max-new-tokens"
+                )
+            kept = kept[:first] + kept[turns[0] :]
+        return tokens, len(messages) - len(kept) if self.chats else 0
+
+    def _generation_config(self) -> "GenerationConfig":
+        """The model's generation config with the settings of `sampling`, and a token to stop at."""
+        config = copy.deepcopy(self.model.generation_config)
+        chosen = self.sampling
+        samples = bool(config.do_sample)
+        temperature = chosen.temperature
+        if temperature is None:
+            temperature = TEMPERATURE if not samples else 1.0 if config.temperature is None else config.temperature
+        config.max_length = None
+        config.use_cache = True
+        config.eos_token_id = stop_tokens(self.tokenizer, config) or None
+        if config.pad_token_id is None:
+            config.pad_token_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+        config.do_sample = temperature > 0
+        if temperature > 0:
+            config.temperature = float(temperature)
+            # Without a value here transformers would draw from the 50 most likely tokens only.
+            config.top_k = chosen.top_k if chosen.top_k is not None else config.top_k if samples else None
+            config.top_k = config.top_k or 0
+            config.top_p = chosen.top_p if chosen.top_p is not None else config.top_p if samples else None
+            config.top_p = config.top_p or 1.0
+        else:
+            config.temperature = config.top_k = config.top_p = None
+        return config
+
+
+def base_because(tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig") -> str | None:
+    """Why a model does not chat, in words; None if it does.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizer of the model.
+        generation_config ([`~transformers.GenerationConfig`]): generation config of the model.
+    """
+    if tokenizer.chat_template is None:
+        return "its tokenizer has no chat template"
+    end, stops = end_of_turn(tokenizer), generation_config.eos_token_id
+    if end is None or end in (stops if isinstance(stops, list | tuple) else [stops]):
+        return None
+    return (
+        f"its generation config does not stop at {tokenizer.convert_ids_to_tokens(end)}, with which its chat template "
+        "ends a turn; --mode chat talks to it nevertheless"
+    )
+
+
+def _tokenizer(name: str, model: "PreTrainedModel") -> "PreTrainedTokenizerBase":
+    tokenizer = tokenizer_of(name, symbols=True)
+    if tokenizer is None:
+        raise InputError(f"{name}: has no tokenizer, so words mean nothing to it; save one in its folder")
+    count, known = len(tokenizer), model.config.get_text_config().vocab_size
+    if count > known:
+        raise InputError(
+            f"{name}: its tokenizer has {count:,} tokens, but the model has {known:,}; save the tokenizer it was "
+            "trained with in its folder"
+        )
+    return tokenizer
+
+
+def _seed(*numbers: int) -> int:
+    """A seed that is a function of several numbers, and differs for each."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+class _Words(TextStreamer):
+    """Passes on the text of an answer, in whole words."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", show: Callable[[str], object]):
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.show = show
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if text:
+            self.show(text)
+
+
+class _Stopped(StoppingCriteria):
+    """Ends generation after the token during which Ctrl-C was pressed."""
+
+    def __init__(self, interrupted: threading.Event):
+        self.interrupted = interrupted
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
+        return torch.full((len(input_ids),), self.interrupted.is_set(), device=input_ids.device)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Generator[threading.Event]:
+    """A context in which the first Ctrl-C sets an event; the second interrupts as usual."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    usual = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, usual)

@@ -1,1 +1,0 @@
-"""CORE, the benchmark score of DCLM: its tasks, prompts, items and score."""

@@ -1,0 +1,41 @@
+"""Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+
+if TYPE_CHECKING:
+    import evaluate
+
+NAMES = (
+    "bayes_gap",
+    "belief_probe",
+    "bits_per_byte",
+    "core",
+    "final_token_cross_entropy",
+    "perplexity",
+    "predictor_kl",
+    "token_cross_entropy",
+)
+
+
+def metric_path(name: str) -> str:
+    """The folder of a metric, for `evaluate.load`.
+
+    ```python
+    >>> Path(metric_path("bayes_gap")).name
+    'bayes_gap'
+
+    ```
+    """
+    if name not in NAMES:
+        raise InputError(f"metric {name!r} is unknown; expected one of {', '.join(NAMES)}")
+    return str(Path(__file__).parent / name)
+
+
+def load_metric(name: str) -> "evaluate.EvaluationModule":
+    """Load a metric by name; it keeps its inputs in memory."""
+    import evaluate
+
+    return evaluate.load(metric_path(name), keep_in_memory=True)

@@ -1,0 +1,218 @@
+"""Checks of the input of an HMM: tables must be distributions, tokens must be symbols.
+
+Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value.
+
+Tokens as NumPy arrays for compiled loops, and results in the kind of array that the tokens came in.
+
+Reading sequences from a `.npy` file, for the command line.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from ..errors import InputError
+from .analysis.stationary import cesaro_limit
+from .kernels.threads import in_parallel
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+_REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
+ONE_COLUMN = (
+    ", since tokens of shape (N, 1) are N sequences of one symbol here; put sequences that follow each other in one "
+    "column, as hmmlearn has them, into the rows of a padded (B, T) array"
+)
+_MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
+_RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
+
+
+def check_dense(states: int) -> None:
+    """Refuse to make a dense HMM of a process that does without its tables, if they would fill the memory."""
+    if states > _MAX_DENSE:
+        raise InputError(
+            f"a dense HMM of {states:,} states; expected at most {_MAX_DENSE:,}, or SemiMarkov or FactorialHMM"
+        )
+
+
+def as_tables(
+    start: Any, transition: Any, emission: Any, edges: Any, normalize: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Check the tables of an HMM, and add missing ones: the marginals of `edges`, and the stationary distribution as
+    `start`."""
+    given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
+    if len(given) != (2 if edges is None else 0):
+        found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
+        raise InputError(f"an HMM takes either transition= and emission=, or edges= alone; found {found}")
+    if edges is None:
+        transition = distribution("transition", transition, 2, normalize)
+        emission = distribution("emission", emission, 2, normalize)
+    else:
+        edges = probabilities("edges", edges, 3)
+        if edges.shape[1] != edges.shape[2]:
+            raise InputError(f"edges has shape {edges.shape}; expected (E, H, H)")
+        # One row per state, with all the ways to leave it.
+        rows = distribution("edges", edges.transpose(1, 0, 2).reshape(edges.shape[1], -1), 2, normalize)
+        edges = np.ascontiguousarray(rows.reshape(edges.shape[1], edges.shape[0], -1).transpose(1, 0, 2))
+        transition = edges.sum(axis=0)
+        emission = np.ascontiguousarray(edges.sum(axis=2).T)
+    states = len(transition)
+    if transition.shape != (states, states) or len(emission) != states:
+        raise InputError(
+            f"transition has shape {transition.shape} and emission {emission.shape}; "
+            "expected (H, H) and (H, E) with the same H"
+        )
+    if start is None:
+        start = cesaro_limit(np.full(states, 1 / states), transition)
+    start = distribution("start", start, 1, normalize)
+    if start.shape != (states,):
+        raise InputError(f"start has shape {start.shape}; expected ({states},), one entry per state")
+    return start, transition, emission, edges
+
+
+def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
+    """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
+
+    Tokens beyond the length of a row may be anything; they are returned as 0.
+    """
+    import torch
+
+    given = None
+    if not isinstance(tokens, torch.Tensor):
+        try:
+            array = np.asarray(tokens)
+        except ValueError:
+            raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
+        if array.dtype.kind not in "iu" and array.size > 0:
+            raise InputError(f"tokens have type {array.dtype}; expected integers")
+        given, tokens = array, torch.from_numpy(array.astype(np.int64))
+    elif tokens.is_floating_point() or tokens.is_complex():
+        raise InputError(f"tokens have type {tokens.dtype}; expected integers")
+    if tokens.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (B, T)")
+    tokens = tokens.long()
+    if lengths is not None:
+        lengths = lengths if torch.is_tensor(lengths) else torch.as_tensor(np.asarray(lengths))
+        if lengths.shape != tokens.shape[:1] or (lengths.is_floating_point() and lengths.numel() > 0):
+            raise InputError(
+                f"lengths are {lengths.dtype} of shape {tuple(lengths.shape)}; expected integers, one for each of "
+                f"the {len(tokens)} rows{ONE_COLUMN if tokens.shape[1] == 1 else ''}"
+            )
+        lengths = lengths.to(tokens.device).long()
+        wrong = ((lengths < 0) | (lengths > tokens.shape[1])).nonzero()
+        if len(wrong) > 0:
+            row = int(wrong[0])
+            raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
+        beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
+        tokens = tokens.masked_fill(beyond, 0)
+    if tokens.numel() == 0:
+        return tokens, lengths
+    # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
+    # Bytes as they were given are compared many at a time.
+    if given is None or lengths is not None:
+        given = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    least, most = given.min(), given.max()
+    if least < 0 or most >= num_symbols:
+        row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()
+        raise InputError(
+            f"tokens[{row}, {position}] is {tokens[row, position].item()}; the symbols of this HMM are "
+            f"0..{num_symbols - 1}"
+        )
+    return tokens, lengths
+
+
+def array(name: str, values: Any, ndim: int) -> np.ndarray:
+    """`values` as a float64 array with `ndim` axes, none of them empty."""
+    try:
+        table = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not an array of numbers with {ndim} axes") from None
+    if table.ndim != ndim or 0 in table.shape:
+        raise InputError(f"{name} has shape {table.shape}; expected {ndim} axes, none empty")
+    return table
+
+
+def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
+    """`values` as an array of finite numbers, 0 or more."""
+    table = array(name, values, ndim)
+    bad = np.argwhere(~(np.isfinite(table) & (table >= 0)))
+    if len(bad) > 0:
+        index = tuple(bad[0].tolist())
+        subscript = ", ".join(map(str, index))
+        raise InputError(f"{name}[{subscript}] is {table[index]}; expected a probability")
+    return table
+
+
+def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
+    """`values` as distributions over the last axis; rescaled if `normalize`, or if wrong by rounding alone."""
+    table = probabilities(name, values, ndim)
+    with np.errstate(over="ignore"):
+        totals = table.sum(axis=-1, keepdims=True)
+    if normalize and np.isinf(totals).any():
+        # Finite entries whose sum is not.
+        table = np.where(np.isinf(totals), table / np.maximum(table.max(axis=-1, keepdims=True), 1.0), table)
+        totals = table.sum(axis=-1, keepdims=True)
+    off = np.abs(totals - 1)
+    if (normalize and (totals == 0).any()) or (not normalize and (off > _REFUSE).any()):
+        row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))
+        # The rows of edges are its slices by the state left.
+        subscript = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
+        remedy = "give it a positive entry" if normalize else "pass normalize=True to rescale rows"
+        raise InputError(f"{name}{subscript} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
+    return np.where(off > _RESCALE, table / totals, table)
+
+
+_OPERATIONS_PER_THREAD = 1 << 20
+
+
+def token_array(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B T"]:
+    """The checked tokens in memory; raises the errors of [`~hmm_datasets.hmm.arrays.as_tokens`]."""
+    return as_tokens(tokens, num_symbols)[0].cpu().numpy()
+
+
+def as_given(tokens: Any, result: np.ndarray) -> Any:
+    """`result` as a tensor on the device of `tokens` if those are a tensor, else as it is."""
+    import torch
+
+    return torch.from_numpy(result).to(tokens.device) if isinstance(tokens, torch.Tensor) else result
+
+
+def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None:
+    """Call `work(rows)` for parts of `rows` sequences, side by side where all `operations` are worth the threads."""
+    import torch
+
+    threads = max(1, min(torch.get_num_threads(), rows, operations // _OPERATIONS_PER_THREAD))
+    bounds = [rows * part // threads for part in range(threads + 1)]
+    in_parallel(lambda part: work(slice(bounds[part], bounds[part + 1])), range(threads), threads)
+
+
+def read_tokens(path: str | Path) -> "np.ndarray":
+    """The memory-mapped array in a file: integers of shape `(N, L)`.
+
+    Raises:
+        `InputError`: there is no such file, it is not an array, or its type or shape is another.
+    """
+    import numpy as np
+
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: not a complete .npy file of numbers ({error})") from None
+    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
+        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
+        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
+    return tokens
+
+
+def kronecker_product(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """The Kronecker product of vectors or matrices, the last with the least significant index."""
+    found = tables[0]
+    for table in tables[1:]:
+        found = np.kron(found, table)
+    return found

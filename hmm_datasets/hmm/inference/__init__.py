@@ -1,1 +1,0 @@
-"""Exact inference in an HMM: filter, smoother, Viterbi paths, expected counts."""

@@ -1,0 +1,1 @@
+"""Compiled loops: lanes of a vector, Philox, draws, filter, Viterbi, expected counts."""

@@ -1,0 +1,359 @@
+"""The loops of Markov chains, of HMMs driven by inputs, and of factors, compiled by numba.
+
+Draws use the Philox blocks of `kernels`, with the seed as key. The counter of a token is `(index, position,
+TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
+the token at an even position takes the first two words. Draws compare integers only (see `sequences`), so that they
+are the same on every machine. The filter of driven HMMs adds in a fixed order, but nothing is drawn from it.
+
+numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the functions imported
+from there.
+"""
+
+import numba
+import numpy as np
+
+from .draws import FAMILY_STREAM, LANES, START, TOKENS_STREAM, fill_words, philox_block, pick
+from .lanes import lanes_of
+
+CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE, INPUTS = (
+    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (32, 33, 34, 35, 36)
+)
+"""Philox streams: components of mixtures of chains and of processes, seeds of parts, noise, and inputs."""
+
+
+SMALLEST = 1e-300
+"""Sums below this are taken for zero, because their inverse could be infinite."""
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, component, seed, first, step, out):
+    # Row `r` of `out` is sequence `first + step r` of the chain `component[r]`. Row `c` of `start` is the distribution
+    # of the first context of chain `c`, row `c * num_contexts + context` of `table` that of the token after a context.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    words = np.empty(4 * LANES, np.uint64)
+    context, base = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    width = lanes_of(low)
+    length = np.uint64(out.shape[1])
+    for n in range(0, out.shape[0], LANES):
+        lanes = min(LANES, out.shape[0] - n)
+        for i in range(LANES):
+            index = first + step * np.uint64(n + min(i, lanes - 1))
+            low[i], high[i] = index & mask, index >> shift
+        for lane in range(lanes):
+            row = n + lane
+            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
+            context[lane] = pick(start, component[row], s_bits, a, b)
+            base[lane] = component[row] * num_contexts
+            rest = context[lane]
+            for t in range(order):
+                # The oldest token of a context is its most significant digit.
+                digit = order - np.uint64(1) - np.uint64(t)
+                if digit < length:
+                    out[row, digit] = rest % num_symbols
+                rest = rest // num_symbols
+        for pair in range(order // np.uint64(2), (length + np.uint64(1)) // np.uint64(2)):
+            if lanes > 2:
+                for begin in range(np.uint64(0), np.uint64(LANES), width):
+                    fill_words(low, high, ahead, pair, begin, k0, k1, words)
+            else:
+                for lane in range(lanes):
+                    block = philox_block(low[lane], high[lane], pair & mask, TOKENS_STREAM, k0, k1)
+                    words[lane], words[LANES + lane] = block[0], block[1]
+                    words[2 * LANES + lane], words[3 * LANES + lane] = block[2], block[3]
+            for odd in range(np.uint64(2)):
+                t = np.uint64(2) * pair + odd
+                if order <= t < length:
+                    place = np.uint64(2 * LANES) * odd
+                    for lane in range(np.uint64(lanes)):
+                        upper, lower = words[place + lane], words[place + np.uint64(LANES) + lane]
+                        drawn = pick(table, base[lane] + context[lane], t_bits, upper, lower)
+                        out[n + lane, t] = drawn
+                        if order > np.uint64(0):
+                            context[lane] = (context[lane] * num_symbols + drawn) % num_contexts
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_driven(start, s_bits, pairs, p_bits, num_symbols, num_states, inputs, seed, first, step, out):
+    # Row `r` of `out` is sequence `first + step r`, given the inputs in row `r` of `inputs`. Row `input * H + state`
+    # of `pairs` is the distribution of `next_state * E + symbol`.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    words = np.empty(4 * LANES, np.uint64)
+    state = np.empty(LANES, np.uint64)
+    width = lanes_of(low)
+    for n in range(0, out.shape[0], LANES):
+        lanes = min(LANES, out.shape[0] - n)
+        for i in range(LANES):
+            index = first + step * np.uint64(n + min(i, lanes - 1))
+            low[i], high[i] = index & mask, index >> shift
+        for lane in range(lanes):
+            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
+            state[lane] = pick(start, np.uint64(0), s_bits, a, b)
+        for t in range(np.uint64(out.shape[1])):
+            for begin in range(np.uint64(0), np.uint64(LANES), width):
+                fill_words(low, high, ahead, t, begin, k0, k1, words)
+            for lane in range(np.uint64(lanes)):
+                row = np.uint64(inputs[n + lane, t]) * num_states + state[lane]
+                drawn = pick(pairs, row, p_bits, words[lane], words[np.uint64(LANES) + lane])
+                out[n + lane, t] = drawn % num_symbols
+                state[lane] = drawn // num_symbols
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_independent(distribution, bits, stream, seed, first, step, out):
+    # Every entry of `out` is drawn from the one row of `distribution`.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    for n in range(out.shape[0]):
+        index = first + step * np.uint64(n)
+        for t in range(out.shape[1]):
+            a, b, _, _ = philox_block(index & mask, index >> shift, np.uint64(t), stream, k0, k1)
+            out[n, t] = pick(distribution, np.uint64(0), bits, a, b)
+
+
+@numba.njit(cache=True, nogil=True)
+def replace_symbols(num_symbols, threshold, seed, first, step, out):
+    # Each symbol is replaced by a uniform one with probability `threshold / 2^32`.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    for n in range(out.shape[0]):
+        index = first + step * np.uint64(n)
+        for t in range(out.shape[1]):
+            a, b, _, _ = philox_block(index & mask, index >> shift, np.uint64(t), NOISE, k0, k1)
+            if a < threshold:
+                out[n, t] = (b * num_symbols) >> shift
+
+
+@numba.njit(cache=True, nogil=True)
+def filter_driven(start, operators, inputs, tokens, beliefs, scales):
+    # Fill `beliefs` (B, T+1, H) and `scales` (B, T), the probability of each token given its past and its input.
+    # `operators[u, x, i, j]` is P(emit x, go to j | in i, input u). Of `beliefs` of fewer positions, 2 or more, the
+    # last ones are left; so it is in all filters here.
+    states, kept = len(start), beliefs.shape[1]
+    for n in range(tokens.shape[0]):
+        for i in range(states):
+            beliefs[n, 0, i] = start[i]
+        for t in range(tokens.shape[1]):
+            moves = operators[inputs[n, t], tokens[n, t]]
+            here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
+            after[:] = 0.0
+            for i in range(states):
+                weight = here[i]
+                for j in range(states):
+                    after[j] += weight * moves[i, j]
+            total = 0.0
+            for j in range(states):
+                total += after[j]
+            scales[n, t] = total
+            if total > 0:
+                for j in range(states):
+                    after[j] /= total
+
+
+@numba.njit(cache=True, nogil=True)
+def filter_segments(start, duration, transition, emission, tokens, beliefs, scales):
+    # The filter of a hidden semi-Markov model: `beliefs` (B, T+1, H, D), entry `r` for `r + 1` tokens left in the
+    # segment. A step takes O(H D + H^2).
+    states, longest = duration.shape
+    kept = beliefs.shape[1]
+    ended = np.empty(states)
+    for n in range(tokens.shape[0]):
+        beliefs[n, 0] = start
+        for t in range(tokens.shape[1]):
+            here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
+            ended[:] = 0.0
+            for i in range(states):
+                weight = here[i, 0] * emission[tokens[n, t], i]
+                for j in range(states):
+                    ended[j] += weight * transition[i, j]
+            total = 0.0
+            for i in range(states):
+                shown = emission[tokens[n, t], i]
+                for r in range(longest - 1):
+                    after[i, r] = here[i, r + 1] * shown + ended[i] * duration[i, r]
+                    total += after[i, r]
+                after[i, longest - 1] = ended[i] * duration[i, longest - 1]
+                total += after[i, longest - 1]
+            scales[n, t] = total
+            if total > 0:
+                for i in range(states):
+                    for r in range(longest):
+                        after[i, r] /= total
+
+
+@numba.njit(cache=True, nogil=True)
+def split_codes(tokens, sizes, out):
+    # Fill `out` (F, B, T) with the digits of the product codes `tokens` (B, T), the last factor the least significant.
+    for n in range(tokens.shape[0]):
+        for t in range(tokens.shape[1]):
+            rest = np.uint64(tokens[n, t])
+            for k in range(len(sizes) - 1, -1, -1):
+                size = np.uint64(sizes[k])
+                out[k, n, t] = rest % size
+                rest = rest // size
+
+
+@numba.njit(cache=True, nogil=True)
+def scale_to_marginals(table, marginal, rounds):
+    """Scale rows and columns of a positive `table` (n, n), in place, until both have the sums `marginal` (n,).
+
+    Returns the largest relative error of a column, rows are exact up to rounding; infinity where a sum underflows.
+    """
+    size = len(table)
+    worst = np.inf
+    for _ in range(rounds):
+        for x in range(size):
+            total = 0.0
+            for r in range(size):
+                total += table[r, x]
+            if not total > SMALLEST:
+                return np.inf
+            for r in range(size):
+                table[r, x] *= marginal[x] / total
+        for r in range(size):
+            total = 0.0
+            for x in range(size):
+                total += table[r, x]
+            if not total > SMALLEST:
+                return np.inf
+            for x in range(size):
+                table[r, x] *= marginal[r] / total
+        worst = 0.0
+        for x in range(size):
+            total = 0.0
+            for r in range(size):
+                total += table[r, x]
+            worst = max(worst, abs(total / marginal[x] - 1))
+        if worst <= 1e-13:
+            break
+    return worst
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed, first, step, out, states):
+    # A hidden semi-Markov model. Row `state` of `segments` is the distribution of `next_state * D + tokens - 1`, used
+    # only where a segment ends. `states` is None, or takes `state * D + tokens left` of every token.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    words = np.empty(4 * LANES, np.uint64)
+    state, left = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    width = lanes_of(low)
+    for n in range(0, out.shape[0], LANES):
+        lanes = min(LANES, out.shape[0] - n)
+        for i in range(LANES):
+            index = first + step * np.uint64(n + min(i, lanes - 1))
+            low[i], high[i] = index & mask, index >> shift
+        for lane in range(lanes):
+            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
+            drawn = pick(start, np.uint64(0), s_bits, a, b)
+            state[lane], left[lane] = drawn // longest, drawn % longest
+        for t in range(np.uint64(out.shape[1])):
+            for begin in range(np.uint64(0), np.uint64(LANES), width):
+                fill_words(low, high, ahead, t, begin, k0, k1, words)
+            for lane in range(np.uint64(lanes)):
+                out[n + lane, t] = pick(symbol, state[lane], e_bits, words[lane], words[np.uint64(LANES) + lane])
+                if states is not None:
+                    states[n + lane, t] = state[lane] * longest + left[lane]
+                if left[lane] > np.uint64(0):
+                    left[lane] -= np.uint64(1)
+                else:
+                    upper, lower = words[np.uint64(2 * LANES) + lane], words[np.uint64(3 * LANES) + lane]
+                    drawn = pick(segments, state[lane], d_bits, upper, lower)
+                    state[lane], left[lane] = drawn // longest, drawn % longest
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, seed, first, step, out, states):
+    # A factorial HMM of K chains. `moves` has the alias rows of chain `k` from `offsets[k]` on. A token takes the
+    # positions `(K // 2 + 1) t` and following: 64 bits for the symbol, then 64 for the move of each chain. `states` is
+    # None, or takes the joint state of every token.
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    k0, k1 = seed & mask, seed >> shift
+    chains = len(sizes)
+    blocks = np.uint64(chains // 2 + 1)
+    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    words = np.empty(4 * LANES * (chains // 2 + 1), np.uint64)
+    state = np.empty((chains, LANES), np.uint64)
+    width = lanes_of(low)
+    for n in range(0, out.shape[0], LANES):
+        lanes = min(LANES, out.shape[0] - n)
+        for i in range(LANES):
+            index = first + step * np.uint64(n + min(i, lanes - 1))
+            low[i], high[i] = index & mask, index >> shift
+        for lane in range(lanes):
+            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
+            joint = pick(start, np.uint64(0), s_bits, a, b)
+            for k in range(chains - 1, -1, -1):
+                state[k, lane] = joint % sizes[k]
+                joint = joint // sizes[k]
+        for t in range(np.uint64(out.shape[1])):
+            for m in range(blocks):
+                part = words[np.uint64(4 * LANES) * m :]
+                for begin in range(np.uint64(0), np.uint64(LANES), width):
+                    fill_words(low, high, ahead, blocks * t + m, begin, k0, k1, part)
+            for lane in range(lanes):
+                joint = np.uint64(0)
+                for k in range(chains):
+                    joint = joint * sizes[k] + state[k, lane]
+                if states is not None:
+                    states[n + lane, t] = joint
+                out[n + lane, t] = pick(symbol, joint, e_bits, words[lane], words[LANES + lane])
+                for k in range(chains):
+                    place = (2 * k + 2) * LANES + lane
+                    state[k, lane] = pick(
+                        moves[offsets[k] :], state[k, lane], bits[k], words[place], words[place + LANES]
+                    )
+
+
+@numba.njit(cache=True, nogil=True)
+def filter_factorial(start, transitions, offsets, sizes, emission, tokens, beliefs, scales):
+    # The filter of a factorial HMM over its J joint states: the chains move one after the other, each in O(J H_k).
+    # `transitions` has the table of chain `k` from `offsets[k]` on; `emission` is (J, E). The loops over the sequences
+    # of a group are innermost, where the compiler makes vectors of them.
+    states, kept = len(start), beliefs.shape[1]
+    here, there = np.empty((states, LANES)), np.empty((states, LANES))
+    total = np.empty(LANES)
+    for n in range(0, tokens.shape[0], LANES):
+        lanes = min(LANES, tokens.shape[0] - n)
+        for s in range(states):
+            for lane in range(LANES):
+                here[s, lane] = start[s]
+            for lane in range(lanes):
+                beliefs[n + lane, 0, s] = start[s]
+        for t in range(tokens.shape[1]):
+            total[:] = 0.0
+            for s in range(states):
+                for lane in range(lanes):
+                    here[s, lane] *= emission[s, tokens[n + lane, t]]
+                for lane in range(LANES):
+                    total[lane] += here[s, lane]
+            for lane in range(lanes):
+                scales[n + lane, t] = total[lane]
+            for lane in range(LANES):
+                total[lane] = total[lane] if total[lane] > 0 else 1.0
+            for s in range(states):
+                for lane in range(LANES):
+                    here[s, lane] /= total[lane]
+            inner = states
+            for k in range(len(sizes)):
+                size = sizes[k]
+                inner = inner // size
+                for outer in range(states // (size * inner)):
+                    for j in range(size):
+                        for r in range(inner):
+                            target = there[(outer * size + j) * inner + r]
+                            for lane in range(LANES):
+                                target[lane] = 0.0
+                            for i in range(size):
+                                probability = transitions[offsets[k] + i * size + j]
+                                source = here[(outer * size + i) * inner + r]
+                                for lane in range(LANES):
+                                    target[lane] += source[lane] * probability
+                here, there = there, here
+            for lane in range(lanes):
+                for s in range(states):
+                    beliefs[n + lane, (t + 1) % kept, s] = here[s, lane]

@@ -1,0 +1,250 @@
+"""The most probable paths on a CPU, in compiled loops.
+
+The recursions, their order of addition and the choice between paths that tie are those of [`.viterbi`], so the results
+are the same to the last bit. A best path has one lane for each of the sequences processed together, as in
+[`.fused_filter`]. The `k` best paths are found for one sequence after another, where most ways into a state are passed
+over after one comparison. Every state remembers where its best ways came from, in two bytes for one path and in four
+for each of `k`.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .filter import flat, live_lanes, operations, padded, run_rows, take_emissions, take_rows
+from .lanes import accumulate, compiled, fill, gather, lanes_of, load, store, where_larger
+
+if TYPE_CHECKING:
+    from ..inference import Parameters
+
+MAX_STATES = 1 << 16
+"""A state is remembered in two bytes."""
+
+
+class LogTables:
+    """The logarithms of the tables of an HMM as the kernels read them: flat, with the next state last.
+
+    Args:
+        hmm ([`~hmm_datasets.hmm.inference.Parameters`]): the tables.
+    """
+
+    def __init__(self, hmm: "Parameters"):
+        self.on_edges = hmm.edges is not None
+        moves = hmm.transition if hmm.edges is None else hmm.edges
+        self.start, self.moves = flat(logarithms(hmm.start)), flat(logarithms(moves))
+        emission = padded(logarithms(hmm.emission.T))
+        self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
+
+
+def logarithms(table: Tensor) -> Tensor:
+    """The logarithms of a table; on a CPU by NumPy.
+
+    torch computes them with threads however few they are, and those keep a core busy for some milliseconds, which the
+    kernels could use.
+    """
+    if table.device.type != "cpu":
+        return table.log()
+    with np.errstate(divide="ignore"):
+        return torch.from_numpy(np.log(table.numpy(force=True)))
+
+
+def best_paths(
+    tables: LogTables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, k: int
+) -> tuple[Int[Tensor, "B k T"], Float[Tensor, "B k"]]:
+    """The `k` most probable paths, best first: states, and log-probabilities in nats, float64."""
+    batch, length = tokens.shape
+    states = torch.empty(batch, k, length, dtype=torch.int64)
+    scores = torch.empty(batch, k, dtype=torch.float64)
+    shared = tables.start, tables.emission, tables.stride, tables.moves, tables.on_edges
+    kernel = _best_rows if k == 1 else _k_best_rows
+    work = lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy())  # noqa: E731
+    run_rows(tokens, lengths, k * operations(len(tables.start)), work)
+    return states, scores
+
+
+@compiled
+def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows, out, scores):
+    lanes, states = lanes_of(moves), np.uint64(len(start))
+    length = np.uint64(tokens.shape[1])
+    stride = states * states if on_edges else np.uint64(0)
+    zero, lowest = fill(moves, 0.0), fill(moves, -np.inf)
+    row, end = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    own, step = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
+    last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
+    arrival, ready = np.empty(states * lanes, moves.dtype), np.empty(states * lanes, moves.dtype)
+    live, leaving = np.empty(lanes, moves.dtype), np.empty((states + lanes) * lanes, moves.dtype)
+    symbols, paths = tokens.reshape(-1), out.reshape(-1)
+    # Lanes without a row in all groups take no room: what is stored for them is overwritten by what is stored next.
+    width = min(lanes, np.uint64(len(rows)))
+    came = np.empty(length * states * width + lanes, np.uint16)
+    for first in range(0, len(rows), lanes):
+        count = take_rows(rows, np.uint64(first), ends, row, end)
+        shortest, longest = end[count - np.uint64(1)], end[0]
+        taken[:] = 0
+        last[:] = 0
+        for lane in range(count):
+            scores[row[lane], 0] = 0
+        for j in range(states):
+            store(arrival, j * lanes, fill(moves, start[j]))
+        for t in range(longest):
+            for lane in range(lanes):
+                symbol = np.uint64(symbols[row[lane] * length + t])
+                own[lane], step[lane] = symbol * own_stride, symbol * stride
+            if not on_edges:
+                take_emissions(emission, own, states, leaving)
+            # Near 0 the best scores keep their last digits, however long the sequence.
+            peak = lowest
+            for i in range(0, states * lanes, lanes):
+                here = load(arrival, i)
+                peak = where_larger(here, peak, here, peak)
+            peak = where_larger(peak, lowest, peak, zero)
+            for i in range(0, states * lanes, lanes):
+                here = load(arrival, i) - peak
+                store(ready, i, here if on_edges else here + load(leaving, i))
+            if t < shortest:
+                accumulate(taken, np.uint64(0), peak)
+            else:
+                accumulate(taken, np.uint64(0), where_larger(live_lanes(end, t, live), zero, peak, zero))
+            if t + np.uint64(1) >= shortest:
+                for lane in range(count):
+                    if t + np.uint64(1) == end[lane]:
+                        best, chosen = -np.inf, np.uint64(0)
+                        for i in range(states):
+                            value = ready[i * lanes + lane]
+                            if on_edges:
+                                value += emission[own[lane] + i]
+                            if value > best:
+                                best, chosen = value, i
+                        scores[row[lane], 0], last[lane] = best + taken[lane], chosen
+            if t + np.uint64(1) < longest:
+                place = (t + np.uint64(1)) * states
+                _arrive(ready, moves, on_edges, step, states, arrival, came, place, width)
+        for lane in range(count):
+            if scores[row[lane], 0] == -np.inf:
+                end[lane] = 0
+            own[lane] = row[lane] * length
+            for t in range(end[lane], length):
+                paths[own[lane] + t] = 0
+        for back in range(longest):
+            t = longest - np.uint64(1) - back
+            place = t * states * width
+            for lane in range(count):
+                if t < end[lane]:
+                    paths[own[lane] + t] = last[lane]
+                    if t > 0:
+                        last[lane] = came[place + last[lane] * width + lane]
+
+
+@compiled
+def _arrive(ready, moves, on_edges, step, states, arrival, came, place, width):
+    # The best score in every state entered, and the lowest state that it comes from.
+    lanes, lowest, none = lanes_of(moves), fill(moves, -np.inf), fill(moves, 0.0)
+    size = states * lanes
+    j = np.uint64(0)
+    while j + np.uint64(3) <= states:
+        a, b, c, from_a, from_b, from_c = lowest, lowest, lowest, none, none, none
+        at = j
+        for i in range(0, size, lanes):
+            left, state = load(ready, i), fill(moves, i // lanes)
+            if on_edges:
+                new_a, new_b = left + gather(moves, step, at), left + gather(moves, step, at + np.uint64(1))
+                new_c = left + gather(moves, step, at + np.uint64(2))
+            else:
+                new_a, new_b = left + fill(moves, moves[at]), left + fill(moves, moves[at + np.uint64(1)])
+                new_c = left + fill(moves, moves[at + np.uint64(2)])
+            from_a, a = where_larger(new_a, a, state, from_a), where_larger(new_a, a, new_a, a)
+            from_b, b = where_larger(new_b, b, state, from_b), where_larger(new_b, b, new_b, b)
+            from_c, c = where_larger(new_c, c, state, from_c), where_larger(new_c, c, new_c, c)
+            at += states
+        one, two = np.uint64(1), np.uint64(2)
+        store(arrival, j * lanes, a)
+        store(came, (place + j) * width, from_a)
+        store(arrival, (j + one) * lanes, b)
+        store(came, (place + j + one) * width, from_b)
+        store(arrival, (j + two) * lanes, c)
+        store(came, (place + j + two) * width, from_c)
+        j += np.uint64(3)
+    while j < states:
+        a, from_a = lowest, none
+        at = j
+        for i in range(0, size, lanes):
+            left = load(ready, i)
+            new_a = left + (gather(moves, step, at) if on_edges else fill(moves, moves[at]))
+            from_a = where_larger(new_a, a, fill(moves, i // lanes), from_a)
+            a = where_larger(new_a, a, new_a, a)
+            at += states
+        store(arrival, j * lanes, a)
+        store(came, (place + j) * width, from_a)
+        j += np.uint64(1)
+
+
+@compiled
+def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows, out, scores):
+    # A way is numbered state * k + rank. Of equal scores the lower number comes first.
+    k, states, length = out.shape[1], len(start), tokens.shape[1]
+    arrival, ready = np.empty((states, k), start.dtype), np.empty((states, k), start.dtype)
+    best, chosen = np.empty(k, start.dtype), np.empty(k, np.uint32)
+    came = np.empty((max(length, 1), states, k), np.uint32)
+    for row in rows:
+        end, taken = ends[row], 0.0
+        arrival[:] = -np.inf
+        arrival[:, 0] = start
+        out[row] = 0
+        scores[row] = -np.inf
+        if end == 0:
+            scores[row, 0] = 0
+            continue
+        for t in range(end):
+            symbol = np.uint64(tokens[row, t])
+            # Near 0 the best scores keep their last digits, however long the sequence.
+            offset = arrival.max()
+            if offset == -np.inf:
+                break
+            taken += offset
+            is_last = t + 1 == end
+            for i in range(states):
+                for rank in range(k):
+                    ready[i, rank] = arrival[i, rank] - offset
+                    if is_last or not on_edges:
+                        ready[i, rank] += emission[symbol * own_stride + i]
+            if is_last:
+                break
+            table = moves[symbol * states * states :] if on_edges else moves
+            arrival[:] = -np.inf
+            came[t] = 0
+            for i in range(states):
+                for j in range(states):
+                    _insert(ready[i], table[i * states + j], i * k, arrival[j], came[t, j])
+        if offset == -np.inf:
+            continue
+        best[:] = -np.inf
+        chosen[:] = 0
+        for i in range(states):
+            _insert(ready[i], start.dtype.type(0), i * k, best, chosen)
+        for rank in range(k):
+            if best[rank] == -np.inf:
+                break
+            scores[row, rank] = best[rank] + taken
+            way = chosen[rank]
+            for t in range(end - 1, -1, -1):
+                out[row, rank, t] = way // k
+                if t > 0:
+                    way = came[t - 1, way // k, way % k]
+
+
+@compiled
+def _insert(scores, move, number, best, chosen):
+    # Insert the sums of descending scores and a move into the list of the best.
+    k = len(best)
+    for rank in range(k):
+        score = scores[rank] + move
+        if not score > best[k - 1]:
+            return
+        place = k - 1
+        while place > 0 and score > best[place - 1]:
+            best[place], chosen[place] = best[place - 1], chosen[place - 1]
+            place -= 1
+        best[place], chosen[place] = score, number + rank

@@ -1,0 +1,225 @@
+"""Processes by name, without writing Python: `process:mess3(x=0.05, a=0.85)`.
+
+After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`] or of one in `FURTHER`.
+Its arguments, by position or by name, are numbers, quotients of numbers (`1/3`), strings, `True`, `False`, `None`,
+lists and tuples of these, and other processes: `process:permuted_symbols(mess3(x=0.1), group=4)`. Parentheses may be
+left out where there is nothing between them: `process:rrxor`. Strings have quotes of either kind, so that in a shell
+one pair of the other kind around the whole is enough.
+
+The text is parsed into a syntax tree, whose nodes are looked up one by one; nothing in it is executed. The process is
+the one that the same call makes in Python, so it has the same fingerprint.
+"""
+
+import ast
+import importlib
+import inspect
+import operator
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from ..errors import InputError
+from . import processes
+from .process import Process
+
+PREFIX = "process:"
+
+SAVED_NAME = "process"
+"""Folder in that of a run, with the process that the settings of the run name."""
+
+FURTHER: dict[str, str] = {
+    "associative_recall": "families.tasks:AssociativeRecall",
+    "bijection": "families.tasks:Bijection",
+    "chain_mixture": "families.mixture:random_chain_mixture",
+    "chain_with_stationary": "structured.markov:chain_with_stationary",
+    "copying": "families.tasks:Copying",
+    "doubly_stochastic_chain": "structured.markov:doubly_stochastic_chain",
+    "dyck": "processes:dyck",
+    "factored": "structured.factored:FactoredProcess",
+    "factorial": "structured.factorial:FactorialHMM",
+    "grammar": "grammar:PCFG.from_rules",
+    "hierarchical_grammar": "grammar:random_hierarchical",
+    "hmm_mixture": "families:HMMMixture",
+    "input_output": "structured.input_output:InputOutputHMM",
+    "load": "families:load_source",
+    "markov_chain": "structured.markov:MarkovChain",
+    "mixture": "families.mixture:ProcessMixture",
+    "permuted_emissions": "families:PermutedEmissions",
+    "permuted_symbols": "families:PermutedSymbols",
+    "physics_of_language_models": "grammar:physics_of_language_models",
+    "random_automata": "families:RandomAutomata",
+    "random_chains": "families:RandomChains",
+    "random_hierarchy": "grammar:random_hierarchy",
+    "random_markov_chain": "structured.markov:random_markov_chain",
+    "semi_markov": "structured.semi_markov:SemiMarkov",
+    "zipf_chain": "structured.markov:zipf_chain",
+}
+"""Constructors that are not functions of `processes`, by name: module, relative to this package, and attribute."""
+
+EXAMPLES: dict[str, str] = {
+    "associative_recall": "associative_recall(8, 8, 4)",
+    "bijection": "bijection(20)",
+    "chain_mixture": "chain_mixture(16, 10)",
+    "chain_with_stationary": "chain_with_stationary([0.5, 0.3, 0.2])",
+    "copying": "copying(8, 8)",
+    "doubly_stochastic_chain": "doubly_stochastic_chain(50)",
+    "dyck": "dyck(4, kinds=2)",
+    "factored": "factored([mess3(), golden_mean()])",
+    "factorial": "factorial([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.4, 0.6]]], "
+    "[[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]])",
+    "grammar": "grammar('S -> a S b | a b')",
+    "hierarchical_grammar": "hierarchical_grammar([1, 3, 3, 3])",
+    "hmm_mixture": "hmm_mixture([golden_mean(), even()], [0.25, 0.75])",
+    "input_output": "input_output(edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]])",
+    "left_right": "left_right(4, 8)",
+    "markov_chain": "markov_chain([[0.9, 0.1], [0.2, 0.8]])",
+    "mixture": "mixture([golden_mean(), even()])",
+    "noisy": "noisy(mess3(), 0.1)",
+    "permuted_emissions": "permuted_emissions(dishonest_casino())",
+    "permuted_symbols": "permuted_symbols(mess3())",
+    "physics_of_language_models": "physics_of_language_models('cfg3f')",
+    "random": "random(8, 16)",
+    "random_automata": "random_automata(8, 18)",
+    "random_chains": "random_chains(3, alpha=1.0)",
+    "random_hierarchy": "random_hierarchy(8, 2)",
+    "random_markov_chain": "random_markov_chain(2, 4)",
+    "semi_markov": "semi_markov([[0.2, 0.8], [0.5, 0.5]], [[0, 1], [1, 0]], [[0.9, 0.1], [0.1, 0.9]])",
+    "zipf_chain": "zipf_chain(50)",
+}
+"""Calls of those that have no defaults for all of their arguments, for tables of processes."""
+
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Div: operator.truediv,
+}
+
+
+def is_process_name(name: str | os.PathLike) -> bool:
+    """Whether a name is that of a process here, and not of a folder or a repository."""
+    return str(name).startswith(PREFIX)
+
+
+def constructors() -> dict[str, Callable[..., Process]]:
+    """All constructors by name, in alphabetical order: the functions of `processes`, and those in `FURTHER`."""
+    found = {
+        name: function
+        for name, function in vars(processes).items()
+        if inspect.isfunction(function) and function.__module__.startswith(processes.__name__) and name[0] != "_"
+    }
+    for name, where in FURTHER.items():
+        module, _, attribute = where.partition(":")
+        found[name] = operator.attrgetter(attribute)(importlib.import_module(f".{module}", __package__))
+    return dict(sorted(found.items()))
+
+
+def named_process(name: str) -> Process:
+    """The process of a name such as `"process:mess3(x=0.05, a=0.85)"`.
+
+    Args:
+        name (`str`): `process:` and a call, as this module describes.
+
+    Raises:
+        `InputError`: the name cannot be parsed, or has an unknown process or wrong arguments; the message has the
+            nearest name, or the signature.
+
+    ```python
+    >>> named_process("process:mess3(x=0.05, a=0.85)").fingerprint() == processes.mess3(0.05, 0.85).fingerprint()
+    True
+    >>> named_process("process:permuted_symbols(rrxor, group=2)").group
+    2
+
+    ```
+    """
+    try:
+        tree = ast.parse(name.removeprefix(PREFIX).strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise InputError(f"{name}: cannot be read ({reason}); {_EXPECTED}") from None
+    found = _Reader(name, constructors()).value(tree.body)
+    if not isinstance(found, Process):
+        raise InputError(f"{name}: is {found!r}, not a process; {_EXPECTED}")
+    return found
+
+
+_EXPECTED = f"expected {PREFIX} and a call with numbers, such as {PREFIX}mess3(x=0.05, a=0.85) or {PREFIX}rrxor"
+
+
+class _Reader:
+    """The values of syntax trees.
+
+    Args:
+        name (`str`): the whole name, for errors.
+        known (`dict`): the constructors by name.
+    """
+
+    def __init__(self, name: str, known: dict[str, Callable[..., Process]]):
+        self.name, self.known = name, known
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int() | float() | str() | None as value):
+                return value
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+                return _OPERATORS[type(sign)](self._number(operand))
+            case ast.BinOp(op=ast.Div(), left=left, right=right):
+                numerator, denominator = self._number(left), self._number(right)
+                if denominator == 0:
+                    raise InputError(f"{self.name}: {ast.unparse(node)} divides by zero")
+                return numerator / denominator
+            case ast.List(elts=elements):
+                return [self.value(element) for element in elements]
+            case ast.Tuple(elts=elements):
+                return tuple(self.value(element) for element in elements)
+            case ast.Name(id=called):
+                return self._call(called, [], {})
+            case ast.Call(func=ast.Name(id=called), args=arguments, keywords=keywords):
+                return self._call(called, arguments, {keyword.arg: keyword.value for keyword in keywords})
+        raise InputError(f"{self.name}: {ast.unparse(node)} is not allowed; {_EXPECTED}")
+
+    def _number(self, node: ast.expr) -> float:
+        value = self.value(node)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.name}: {ast.unparse(node)} is not a number")
+        return value
+
+    def _call(self, called: str, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]) -> Process:
+        function = self.known.get(called)
+        if function is None:
+            near = get_close_matches(called, self.known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "a string has quotes."
+            raise InputError(f"{self.name}: no process is called {called}; {hint} There are {', '.join(self.known)}")
+        if None in keywords or any(isinstance(argument, ast.Starred) for argument in arguments):
+            raise InputError(f"{self.name}: * and ** are not allowed; write out the arguments of {called}")
+        values = [self.value(argument) for argument in arguments]
+        named = {str(key): self.value(value) for key, value in keywords.items()}
+        try:
+            inspect.signature(function).bind(*values, **named)
+            return function(*values, **named)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+        except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            raise InputError(f"{self.name}: {called}: {error}; expected {signature_of(called, function)}") from None
+
+
+def signature_of(name: str, function: Callable[..., Any]) -> str:
+    """The call of a constructor with the names and defaults of its arguments, without their types.
+
+    ```python
+    >>> signature_of("mess3", processes.mess3)
+    'mess3(x=0.15, a=0.6)'
+
+    ```
+    """
+    arguments = inspect.signature(function).parameters.values()
+    plain = [argument.replace(annotation=inspect.Parameter.empty) for argument in arguments]
+    return f"{name}{inspect.Signature(plain)}"
+
+
+def example_of(name: str) -> str | None:
+    """A call of a constructor that makes a process; None if it has an argument without a default and no example."""
+    if name in EXAMPLES:
+        return EXAMPLES[name]
+    arguments = inspect.signature(constructors()[name]).parameters.values()
+    return name if all(argument.default is not argument.empty for argument in arguments) else None

@@ -1,1 +1,0 @@
-"""Sampling from an HMM: alias tables, counter-based random numbers, and kernels for CPUs and GPUs."""

@@ -1,0 +1,1 @@
+"""Processes whose hidden state has parts: factors, durations, inputs, or visible states."""

@@ -1,0 +1,772 @@
+"""Factored processes: several processes side by side, independent or coupled along a chain or a tree.
+
+(Shai et al., "Transformers learn factored representations", arXiv:2602.02385, 2026.) At every step each of `F` factors
+emits a symbol. Independent factors know nothing of each other. A driven factor is an
+[`~hmm_datasets.hmm.structured.input_output.InputOutputHMM`] whose input is the symbol that its parent emits at the
+same step; the parents form a chain, a tree or a forest.
+
+All factors' symbols are seen, so every factor is filtered by itself, coupled or not. The matrix of a step is
+`T^(x_1 .. x_F) = T_1^(x_1) (x) T_2^(x_2 | x_parent(2)) (x) ...`, a Kronecker product, because a driven factor's matrix
+depends on its parent's symbol and not on its parent's state. It takes a product of beliefs to a product of beliefs.
+Time is `O(B T sum_k H_k^2)` and memory `O(B T sum_k H_k)`, where the joint filter needs `prod_k H_k` states.
+
+With `noise`, a step's symbol is replaced by a uniform one with that probability. Then the matrix of a step is a sum of
+Kronecker products, beliefs no longer factor, and the joint HMM is filtered, which must be small.
+
+How the symbols of several factors are read as tokens: one product symbol per step, or one token per factor.
+
+From what is known of each factor to the distributions, beliefs and losses of a factored process.
+
+The joint process of all factors of a factored process, by Kronecker products: for few and small factors.
+
+The factors are HMMs, or generalized HMMs, whose joint is a generalized HMM. With noise a step's matrix is a sum of
+Kronecker products, so that only the joint process can be filtered. It has `E J^2` entries for `J` joint states.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt
+
+from ...errors import InputError
+from ..analysis.stationary import entropy
+from ..arrays import as_given, kronecker_product, token_array
+from ..generalized import GeneralizedHMM
+from ..integers import integer
+from ..kernels.structured import replace_symbols, split_codes
+from ..model import HMM
+from ..process import Process
+from ..sampling import checked_draw, derived_seed, fill_in_parallel
+from .factorial import FactorialHMM
+from .input_output import InputOutputHMM, operators
+from .markov import MarkovChain
+from .semi_markov import SemiMarkov
+
+if TYPE_CHECKING:
+    from ..analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+
+
+@dataclass(frozen=True)
+class FactorTokens:
+    """The tokens of factors with `sizes` symbols.
+
+    Args:
+        sizes (`tuple` of `int`): number of symbols `E_k` of each of `F` factors.
+        symbols (`str`): `"product"`, `"tuple"` or `"shared"`; see [`~hmm_datasets.FactoredProcess`].
+    """
+
+    sizes: tuple[int, ...]
+    symbols: str
+
+    @property
+    def num_factors(self) -> int:
+        """`F`."""
+        return len(self.sizes)
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`: the product of all sizes, their sum, or the largest."""
+        return {"product": math.prod, "tuple": sum, "shared": max}[self.symbols](self.sizes)
+
+    @property
+    def per_step(self) -> int:
+        """Tokens of one step of all factors: 1 for a product, else `F`."""
+        return 1 if self.symbols == "product" else self.num_factors
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """The token of symbol 0 of each factor, where a step is a tuple."""
+        if self.symbols == "shared":
+            return (0,) * self.num_factors
+        return tuple(sum(self.sizes[:k]) for k in range(self.num_factors))
+
+    def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
+        """The product code of each tuple of symbols."""
+        parts = np.asarray(parts)
+        if parts.shape[-1:] != (self.num_factors,) or (parts < 0).any() or (parts >= np.array(self.sizes)).any():
+            raise InputError(f"parts have shape {parts.shape}; expected (..., {self.num_factors}) below {self.sizes}")
+        code = np.zeros(parts.shape[:-1], np.int64)
+        for k, size in enumerate(self.sizes):
+            code = code * size + parts[..., k]
+        return code
+
+    def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
+        """The symbols of each product code."""
+        codes = np.asarray(codes)
+        if codes.size > 0 and not 0 <= codes.min() <= codes.max() < math.prod(self.sizes):
+            raise InputError(f"codes lie in {codes.min()} .. {codes.max()}; expected 0 .. {math.prod(self.sizes) - 1}")
+        return np.moveaxis(self._digits(codes.reshape(1, -1)), 0, -1).reshape(*codes.shape, self.num_factors)
+
+    def _digits(self, codes: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "F B T"]:
+        out = np.empty((self.num_factors, *codes.shape), np.int64)
+        split_codes(codes, np.array(self.sizes), out)
+        return out
+
+    def split(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Int[np.ndarray, "F B S"], Bool[np.ndarray, "B T"]]:
+        """The symbols of each factor at each step, and which tokens are of the factor whose turn it is.
+
+        Symbols are 0 for other tokens, and in an incomplete last step for those not seen yet.
+        """
+        right = np.ones(tokens.shape, dtype=bool)
+        if self.symbols == "product":
+            return self._digits(tokens), right
+        steps = -(-tokens.shape[1] // self.num_factors)
+        found = np.zeros((self.num_factors, len(tokens), steps), np.int64)
+        for k in range(self.num_factors):
+            mine = tokens[:, k :: self.num_factors] - self.offsets[k]
+            fits = (mine >= 0) & (mine < self.sizes[k])
+            right[:, k :: self.num_factors] = fits
+            found[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
+        return found, right
+
+    def check(self, tokens: Int[np.ndarray, "B T"], right: Bool[np.ndarray, "B T"]) -> None:
+        """Raise `InputError` if a token is one of another factor."""
+        if right.all():
+            return
+        row, t = np.argwhere(~right)[0].tolist()
+        k = t % self.num_factors
+        raise InputError(
+            f"tokens[{row}, {t}] is {tokens[row, t]}; expected a token of factor {k}, {self.offsets[k]} .. "
+            f"{self.offsets[k] + self.sizes[k] - 1}"
+        )
+
+
+_MAX_TABLE = 1 << 28  # entries of a result over product symbols
+
+
+class FactoredProcess(Process):
+    """Processes side by side, whose symbols are read together.
+
+    Sequence `i` of the stream `seed` is made of sequence `i` of each factor, drawn with a seed derived from `seed` and
+    the number of the factor (see `sampling.derived_seeds`), so that factors are independent. A driven factor is drawn
+    given its parent's symbols.
+
+    Args:
+        factors (sequence of [`~hmm_datasets.hmm.process.Process`]): HMMs or other processes; a factor with a parent is
+            an [`~hmm_datasets.hmm.structured.input_output.InputOutputHMM`] with as many inputs as its parent has
+            symbols.
+        parents (sequence of `int` or `None`, *optional*): for each factor the number of an earlier one that drives it,
+            or None; `(None, 0, 1)` is a chain, `(None, 0, 0)` a tree. By default all are independent.
+        symbols (`str`, *optional*, defaults to `"product"`): `"product"` reads a step as one symbol of
+            `E_1 E_2 ... E_F`, the mixed-radix code of [`encode`][FactoredProcess.encode], with the last factor the
+            least significant. `"tuple"` reads it as `F` tokens, factor after factor, each factor with tokens of its
+            own: the symbols of factor `k` come after those of the factors before it. `"shared"` is `"tuple"` with the
+            same tokens for all factors.
+        noise (`float`, *optional*, defaults to 0): probability that a step's symbol is replaced by one drawn uniformly
+            from all; for `symbols="product"` and HMMs or generalized HMMs with few joint states.
+
+    Raises:
+        `InputError`: parents do not precede, inputs do not fit, or a size is too large.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> pair = FactoredProcess([processes.mess3(), processes.golden_mean()])
+    >>> pair.num_symbols, pair.beliefs([[0, 5]]).shape, pair.belief_parts()["factor_1"]
+    (6, (1, 3, 5), slice(3, 5, None))
+
+    ```
+    """
+
+    stored_name: ClassVar[str] = "factored"
+
+    def __init__(
+        self,
+        factors: Sequence[Process],
+        parents: Sequence[int | None] | None = None,
+        *,
+        symbols: str = "product",
+        noise: float = 0.0,
+    ):
+        self.factors = tuple(factors)
+        for k, factor in enumerate(self.factors):
+            if not isinstance(factor, Process):
+                raise InputError(f"factors[{k}] is a {type(factor).__name__}; expected a process")
+        given = (None,) * len(self.factors) if parents is None else parents
+        self.parents = tuple(
+            None if parent is None else integer(f"parents[{k}]", parent, 0, 31) for k, parent in enumerate(given)
+        )
+        self.symbols = symbols
+        self.noise = float(noise)
+        self.is_stationary = all(factor.is_stationary for factor in self.factors)
+        if len(self.factors) == 0 or len(self.parents) != len(self.factors):
+            raise InputError(
+                f"{len(self.factors)} factors and {len(self.parents)} parents; expected one parent (or None) for each "
+                "of one or more factors"
+            )
+        if symbols not in ("product", "tuple", "shared"):
+            raise InputError(f"symbols is {symbols!r}; expected 'product', 'tuple' or 'shared'")
+        for k, parent in enumerate(self.parents):
+            self._check_factor(k, parent)
+        if self.num_symbols > 1 << 32:
+            raise InputError(f"the product has {self.num_symbols:,} symbols; expected at most 2^32, or 'tuple'")
+        if not 0 <= self.noise <= 1 or (self.noise > 0 and symbols != "product"):
+            raise InputError(f"noise is {noise}, symbols {symbols!r}; expected a probability, and 'product' if not 0")
+        if self.noise > 0:
+            check_joint(self)
+
+    def _check_factor(self, k: int, parent: int | None) -> None:
+        factor = self.factors[k]
+        if parent is None:
+            if factor.belief_width is None or isinstance(factor, InputOutputHMM):
+                raise InputError(
+                    f"factors[{k}] is {factor!r}; expected a process with beliefs, or a parent for an InputOutputHMM"
+                )
+            return
+        if not 0 <= parent < k:
+            raise InputError(f"parents[{k}] is {parent}; expected None or an earlier factor, 0 .. {k - 1}")
+        if not isinstance(factor, InputOutputHMM):
+            raise InputError(f"factors[{k}] is {factor!r}; expected an InputOutputHMM, since it has a parent")
+        if factor.num_inputs != self.sizes[parent]:
+            raise InputError(
+                f"factors[{k}] has {factor.num_inputs} inputs; expected {self.sizes[parent]}, the symbols of its "
+                f"parent, factors[{parent}]"
+            )
+
+    @property
+    def num_factors(self) -> int:
+        """`F`."""
+        return len(self.factors)
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether a factor has a parent."""
+        return any(parent is not None for parent in self.parents)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of symbols `E_k` of each factor."""
+        pairs = zip(self.factors, self.parents, strict=True)
+        return tuple(_driven(f).num_outputs if parent is not None else f.num_symbols for f, parent in pairs)
+
+    @cached_property
+    def _tokens(self) -> FactorTokens:
+        return FactorTokens(self.sizes, self.symbols)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of each factor's belief: the number of its states if it is an HMM."""
+        return tuple(
+            _driven(factor).num_states if parent is not None else (factor.belief_width or 0)
+            for factor, parent in zip(self.factors, self.parents, strict=True)
+        )
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`: of the product, of all factors, or of the largest factor, by `symbols`."""
+        return self._tokens.num_symbols
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step of all factors: 1 for a product, else `F`."""
+        return self._tokens.per_step
+
+    @property
+    def num_joint_states(self) -> int:
+        """`J`, the product of the widths of the factors' beliefs."""
+        return math.prod(self.widths)
+
+    @property
+    def max_states(self) -> int:
+        """Number of joint states."""
+        return self.num_joint_states
+
+    @property
+    def belief_width(self) -> int:
+        """Sum of the widths of the factors' beliefs."""
+        return sum(self.widths)
+
+    def belief_parts(self) -> dict[str, slice]:
+        """Where the belief of each factor lies: `factor_0`, `factor_1`, ..."""
+        ends = list(itertools.accumulate(self.widths, initial=0))
+        return {f"factor_{k}": slice(*ends[k : k + 2]) for k in range(self.num_factors)}
+
+    @property
+    def has_exact_distribution(self) -> bool:
+        """Whether all factors have exact distributions."""
+        return all(factor.has_exact_distribution for factor in self.factors)
+
+    def settings(self) -> dict[str, Any]:
+        """`parents`, `symbols` and `noise`."""
+        return {"parents": list(self.parents), "symbols": self.symbols, "noise": self.noise}
+
+    def parts(self) -> tuple[Process, ...]:
+        """The factors."""
+        return self.factors
+
+    @classmethod
+    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+        """The process with these settings and factors."""
+        return cls(parts, **settings)
+
+    def describe(self) -> str:
+        """What the process is, in a few words."""
+        kind = "coupled" if self.is_coupled else "independent"
+        noise = f", noise {self.noise:g}" if self.noise > 0 else ""
+        return f"{self.num_factors} {kind} factors of {self.num_joint_states:,} joint states{noise}"
+
+    def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
+        """The product code of each tuple of symbols: `((x_1 E_2 + x_2) E_3 + x_3) ...`."""
+        return self._tokens.encode(parts)
+
+    def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
+        """The symbols of the factors of each product code, the inverse of [`encode`][FactoredProcess.encode]."""
+        return self._tokens.decode(codes)
+
+    def sample(
+        self,
+        num_sequences: int,
+        length: int,
+        seed: int = 0,
+        first: int = 0,
+        *,
+        step: int = 1,
+        out: UInt[np.ndarray, "N L"] | None = None,
+        num_threads: int | None = None,
+    ) -> UInt[np.ndarray, "N L"]:
+        """Draw sequences; see [`Process.sample`]. The first tokens do not depend on the length."""
+        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        steps = -(-out.shape[1] // self.tokens_per_step)
+        for k, drawn in enumerate(self._drawn_factors(len(out), steps, seed, first, step, num_threads)):
+            if self.symbols == "product":
+                # In 64 bits, since the number of symbols itself need not fit in the type of the symbols.
+                np.multiply(out if k > 0 else 0, self.sizes[k], out=out, dtype=np.uint64, casting="unsafe")
+                np.add(out, drawn, out=out, casting="unsafe")
+            else:
+                mine = out[:, k :: self.num_factors]
+                mine[:] = drawn[:, : mine.shape[1]].astype(out.dtype) + out.dtype.type(self._tokens.offsets[k])
+        if self.noise > 0:
+
+            def fill(origin: int, rows: slice) -> None:
+                numbers = np.uint64(seed), np.uint64(origin), np.uint64(step)
+                replace_symbols(np.uint64(self.num_symbols), np.uint64(round(self.noise * 2**32)), *numbers, out[rows])
+
+            fill_in_parallel(fill, first, step, out, num_threads)
+        return out
+
+    def _drawn_factors(self, count: int, steps: int, seed: int, first: int, step: int, num_threads: int | None):
+        # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.
+        kept: dict[int, np.ndarray] = {}
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            own = derived_seed(seed, k)
+            if parent is None:
+                drawn = factor.sample(count, steps, own, first, step=step, num_threads=num_threads)
+            else:
+                drawn = _driven(factor).sample_given(kept[parent], own, first, step=step, num_threads=num_threads)
+            if k in self.parents:
+                kept[k] = drawn
+            yield drawn
+
+    def factor_tokens(self, tokens: Int[Any, "B T"]) -> Int[np.ndarray, "F B S"]:
+        """The symbols of each factor at each step. Of an incomplete last step the symbols not yet seen are 0.
+
+        Raises:
+            `InputError`: a token of `symbols="tuple"` is one of another factor.
+        """
+        values = token_array(tokens, self.num_symbols)
+        symbols, right = self._tokens.split(values)
+        self._tokens.check(values, right)
+        return symbols
+
+    def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
+        found = []
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            found.append(
+                factor.beliefs(symbols[k])
+                if parent is None
+                else _driven(factor).filter_given(symbols[parent], symbols[k])[0]
+            )
+        return found
+
+    def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 ..."]]:
+        # (B, S+1, E_k) of a factor without a parent, (B, S+1, E_parent, E_k) of a driven one.
+        found = []
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            if parent is None:
+                found.append(factor.next_token_probs(symbols[k]))
+            else:
+                beliefs, _ = _driven(factor).filter_given(symbols[parent], symbols[k])
+                found.append(np.einsum("bth,uhx->btux", beliefs, _driven(factor).emission, optimize=True))
+        return found
+
+    def factor_next_token_probs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 ..."]]:
+        """The distribution of each factor's next symbol given all steps before, for `symbols="product"`.
+
+        The next-token distribution is their product, over `E_1 ... E_F` symbols, which need not be made:
+        [`log_likelihood`][FactoredProcess.log_likelihood] and [`optimal_loss`][FactoredProcess.optimal_loss] work with
+        these.
+
+        Returns:
+            `list` of `np.ndarray`: `(B, T+1, E_k)` for a factor without a parent; for a driven one
+            `(B, T+1, E_parent, E_k)`, a distribution for every symbol of the parent at the same step.
+
+        Raises:
+            `InputError`: a step is several tokens, or there is noise, so that the law does not factor.
+        """
+        if self.symbols != "product" or self.noise > 0:
+            raise InputError(
+                f"symbols={self.symbols!r}, noise={self.noise:g}: the law of a token is not a product over factors; "
+                "use next_token_probs"
+            )
+        return self._factor_probs(self.factor_tokens(tokens))
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal distribution of each token; see [`Process.next_token_probs`].
+
+        For a product of many factors it is large: `factor_next_token_probs` gives it by factors.
+        """
+
+        if self.noise > 0:
+            return self._joint.next_token_probs(tokens)
+        values = token_array(tokens, self.num_symbols)
+        if values.shape[0] * (values.shape[1] + 1) * self.num_symbols > _MAX_TABLE:
+            raise InputError(
+                f"{values.shape[0]} x {values.shape[1] + 1} distributions over {self.num_symbols:,} symbols are more "
+                f"than {_MAX_TABLE:,} numbers; expected fewer rows, or factor_next_token_probs"
+            )
+        symbols, right = self._tokens.split(values)
+        laws = self._factor_probs(symbols)
+        found = product_law(self, laws) if self.symbols == "product" else tuple_law(self, symbols, laws, right)
+        return as_given(tokens, found)
+
+    def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
+        """The beliefs of the factors side by side, before each token; `belief_parts` says where each lies.
+
+        Where a step is several tokens, those factors that have shown their symbol of the step are a step ahead. With
+        noise, they are the marginal distributions of [`joint_beliefs`][FactoredProcess.joint_beliefs].
+        """
+
+        if self.noise > 0:
+            joint = self._joint.beliefs(token_array(tokens, self.num_symbols))
+            return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
+        values = token_array(tokens, self.num_symbols)
+        symbols, right = self._tokens.split(values)
+        found = np.concatenate(before_each_token(self, self._factor_beliefs(symbols), values.shape[1]), axis=2)
+        if not right.all():
+            found[:, 1:] *= right.cumprod(axis=1)[:, :, None]
+        return as_given(tokens, found)
+
+    def joint_beliefs(self, tokens: Int[Any, "B T"], *, max_states: int = 4096) -> Float[Any, "B T+1 J"]:
+        """The distribution of the joint state of all factors, the last factor the least significant.
+
+        Without noise it is the outer product of the factors' beliefs.
+
+        Raises:
+            `InputError`: there are more than `max_states` joint states.
+        """
+
+        max_states = integer("max_states", max_states, 1, 63)
+        if self.num_joint_states > max_states:
+            raise InputError(
+                f"{self!r} has {self.num_joint_states:,} joint states; expected at most {max_states:,}, or a larger "
+                "max_states; beliefs gives the factors'"
+            )
+        if self.noise > 0:
+            return self._joint.beliefs(tokens)
+        found = self.beliefs(token_array(tokens, self.num_symbols))
+        return as_given(tokens, outer_product([found[:, :, part] for part in self.belief_parts().values()]))
+
+    def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
+        """Log-likelihood (nats) of each sequence: the sum of those of the factors, each given its parent."""
+        if self.noise > 0:
+            return self._joint.log_likelihood(tokens)
+        values = token_array(tokens, self.num_symbols)
+        symbols, right = self._tokens.split(values)
+        length, total = values.shape[1], np.zeros(len(values))
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            # Of an incomplete last step the factors not yet shown are left out.
+            steps = len(range(k, length, self.num_factors)) if self.tokens_per_step > 1 else length
+            mine = symbols[k, :, :steps]
+            if parent is None:
+                total += factor.log_likelihood(mine)
+            else:
+                total += _driven(factor).log_likelihood_given(symbols[parent, :, :steps], mine)
+        return as_given(tokens, np.where(right.all(axis=1), total, -np.inf))
+
+    def joint_hmm(self) -> HMM:
+        """The HMM over the joint states with product symbols, noise included; for few and small factors that are HMMs.
+
+        Raises:
+            `InputError`: it has more than 2^26 entries, or a factor is not an HMM.
+        """
+        found = self._joint
+        if not isinstance(found, HMM):
+            raise InputError(f"{self!r} has a factor that is a generalized HMM; joint_process gives the joint process")
+        return found
+
+    def joint_process(self) -> HMM | GeneralizedHMM:
+        """The joint process with product symbols, noise included: generalized if a factor is a generalized HMM.
+
+        Raises:
+            `InputError`: it has more than 2^26 entries, or a factor is neither an HMM nor a generalized HMM.
+        """
+        return self._joint
+
+    @cached_property
+    def _joint(self) -> HMM | GeneralizedHMM:
+
+        return joint_process(self)
+
+    def entropy_rate(
+        self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
+    ) -> "EntropyRate":
+        """Nats per token and its standard error: the sum of the factors' rates, over the tokens of a step.
+
+        A driven factor's is estimated from samples, given its parent; `length` and `burn_in` count steps.
+        """
+
+        settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in, "seed": seed}
+        return self._joint.entropy_rate(**settings) if self.noise > 0 else entropy_rate(self, **settings)
+
+    def entropy_rate_bounds(self) -> "EntropyRateBounds":
+        """Bounds in nats per token: sums of the factors' over the tokens of a step, or those of the joint process."""
+
+        return entropy_rate_bounds(self)
+
+    def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
+        """The minimum expected loss at each position: the sum of the factors' where a token is a product."""
+
+        length = integer("length", length, 0, 31)
+        if self.noise > 0:
+            return self._joint.optimal_loss(length, num_sequences=num_sequences, seed=seed)
+        return optimal_loss(self, length, num_sequences, seed)
+
+
+def _driven(factor: Process) -> InputOutputHMM:
+    assert isinstance(factor, InputOutputHMM)  # checked where the process is made
+    return factor
+
+
+_BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate makes at once
+
+
+def product_law(
+    process: "FactoredProcess", laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]
+) -> Float[np.ndarray, "B S_plus_1 E"]:
+    """The law of the product symbol: the product of the factors' laws, each given its parent's symbol."""
+    batch = laws[0].shape[:2]
+    table = np.ones(batch)
+    for k, (law, parent) in enumerate(zip(laws, process.parents, strict=True)):
+        axes = [1] * k + [process.sizes[k]]
+        if parent is not None:
+            axes[parent] = process.sizes[parent]
+        table = table[..., None] * law.reshape(*batch, *axes)
+    return table.reshape(*batch, process.num_symbols)
+
+
+def tuple_law(
+    process: "FactoredProcess",
+    symbols: Int[np.ndarray, "F B S"],
+    laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
+    right: Bool[np.ndarray, "B T"],
+) -> Float[np.ndarray, "B T+1 E"]:
+    """The law of each token where a step is `F` tokens: that of one factor, given its parent's symbol of the step.
+
+    Zeros after tokens that are impossible, or those of another factor, where `right` is false.
+    """
+    rows, length = right.shape
+    result = np.zeros((rows, length + 1, process.num_symbols))
+    alive = np.ones((rows, length + 1), dtype=bool)
+    for k, (law, parent) in enumerate(zip(laws, process.parents, strict=True)):
+        steps = np.arange(len(range(k, length + 1, process.num_factors)))
+        at = k + process.num_factors * steps
+        mine = law[:, steps]
+        if parent is not None:
+            mine = np.take_along_axis(mine, symbols[parent][:, steps, None, None], axis=2)[:, :, 0]
+        offset = process._tokens.offsets[k]
+        result[:, at, offset : offset + process.sizes[k]] = mine
+        shown = at < length
+        drawn = np.take_along_axis(mine[:, shown], symbols[k][:, steps[shown], None], axis=2)[:, :, 0]
+        alive[:, at[shown] + 1] = right[:, at[shown]] & (drawn > 0)
+    return result * alive.cumprod(axis=1)[:, :, None]
+
+
+def before_each_token(
+    process: "FactoredProcess", found: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
+) -> list[Float[np.ndarray, "B T+1 W"]]:
+    """The factors' beliefs before each token, from those before each step."""
+    if process.tokens_per_step == 1:
+        return list(found)
+    positions, factors = np.arange(length + 1), process.num_factors
+    return [beliefs[:, (positions - k + factors - 1) // factors] for k, beliefs in enumerate(found)]
+
+
+def outer_product(parts: Sequence[Float[np.ndarray, "B T W"]]) -> Float[np.ndarray, "B T J"]:
+    """The distribution of all parts together where they are independent."""
+
+    def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return (left[..., :, None] * right[..., None, :]).reshape(*left.shape[:2], left.shape[2] * right.shape[2])
+
+    return functools.reduce(joined, parts)
+
+
+def marginals(
+    joint: Float[np.ndarray, "B T J"], finals: Sequence[Float[np.ndarray, "H"]]
+) -> Float[np.ndarray, "B T W"]:
+    """The beliefs of the factors side by side: that of the joint times the `finals` of all other factors.
+
+    They are ones for a distribution over states, so that these are its marginal distributions.
+    """
+    table = joint.reshape(*joint.shape[:2], *map(len, finals))
+
+    def without_others(kept: int) -> np.ndarray:
+        found = table
+        for k in reversed(range(len(finals))):
+            if k != kept:
+                found = np.moveaxis(found, 2 + k, -1) @ finals[k]
+        return found
+
+    return np.concatenate([without_others(k) for k in range(len(finals))], axis=2)
+
+
+def joint_operators(
+    tables: Sequence[np.ndarray], parents: Sequence[int | None], sizes: Sequence[int]
+) -> Float[np.ndarray, "E J J"]:
+    """`P(emit the product symbol x, go to j | in i)` of the joint states, by Kronecker products.
+
+    Args:
+        tables (sequence of `np.ndarray`): `(E_k, H_k, H_k)`, or `(E_parent, E_k, H_k, H_k)` for a driven factor.
+        parents (sequence of `int` or `None`): which factor drives each.
+        sizes (sequence of `int`): `E_k`.
+    """
+    found = []
+    for symbols in itertools.product(*map(range, sizes)):
+        moves = [
+            table[x] if parent is None else table[symbols[parent], x]
+            for table, parent, x in zip(tables, parents, symbols, strict=True)
+        ]
+        found.append(kronecker_product(moves))
+    return np.stack(found)
+
+
+def entropy_rate(
+    process: "FactoredProcess", *, num_sequences: int, length: int, burn_in: int, seed: int
+) -> "EntropyRate":
+    """The sum of the factors' entropy rates over the tokens of a step; errors of separate estimates add in squares."""
+    from ..analysis.entropy import EntropyRate, check_sample
+
+    if not process.is_stationary:
+        raise InputError(f"{process!r} has a factor without an entropy rate; optimal_loss gives that by position")
+    check_sample(num_sequences, length, burn_in)
+    settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in}
+    value = variance = 0.0
+    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
+        if parent is None:
+            # Another seed than that of the samples from which the driven factors' are estimated.
+            rate = factor.entropy_rate(**settings, seed=derived_seed(seed, process.num_factors + k))
+            value, variance = value + rate.value, variance + rate.standard_error**2
+    if process.is_coupled:
+        found = _driven_entropies(process, length, num_sequences, seed)
+        means = np.sum(list(found.values()), axis=0)[:, burn_in:].mean(axis=1)
+        value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
+    return EntropyRate(float(value) / process.tokens_per_step, float(np.sqrt(variance)) / process.tokens_per_step)
+
+
+def entropy_rate_bounds(process: "FactoredProcess") -> "EntropyRateBounds":
+    """Sums of the factors' bounds; errors of separate estimates add in squares."""
+    from ..analysis.entropy import EntropyRateBounds, bounds_of_rate
+
+    joint = process.noise > 0 or process.is_coupled
+    parts = (process.joint_process(),) if joint else process.factors
+    found = np.array([bounds_of_rate(one, one.entropy_rate()) for one in parts])
+    sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
+    return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / process.tokens_per_step))
+
+
+def optimal_loss(process: "FactoredProcess", length: int, num_sequences: int, seed: int) -> "OptimalLoss":
+    """The minimum expected loss at each position; see [`FactoredProcess.optimal_loss`]."""
+    from ..analysis.entropy import OptimalLoss
+
+    steps = -(-length // process.tokens_per_step)
+    losses = {}
+    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
+        if parent is None:
+            own = derived_seed(seed, process.num_factors + k)
+            losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=own)
+    found = _driven_entropies(process, steps, num_sequences, seed) if process.is_coupled else {}
+    error = 1 / np.sqrt(num_sequences)
+    if process.tokens_per_step > 1:
+        for k, entropies in found.items():
+            losses[k] = OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) * error)
+        by_step = [losses[k] for k in range(process.num_factors)]
+        nats, errors = (np.stack(values, axis=1).reshape(-1)[:length] for values in zip(*by_step, strict=True))
+        return OptimalLoss(nats, errors)
+    nats = sum((loss.nats for loss in losses.values()), np.zeros(steps))
+    variance = sum((loss.standard_error**2 for loss in losses.values()), np.zeros(steps))
+    if found:
+        total = np.sum(list(found.values()), axis=0)
+        nats, variance = nats + total.mean(axis=0), variance + total.var(axis=0, ddof=1) / num_sequences
+    return OptimalLoss(nats, np.sqrt(variance))
+
+
+def _driven_entropies(
+    process: "FactoredProcess", steps: int, num_sequences: int, seed: int
+) -> dict[int, Float[np.ndarray, "N S"]]:
+    """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
+    from .input_output import InputOutputHMM
+
+    num_sequences = integer("num_sequences", num_sequences, 2, 63)
+    drawn = list(process._drawn_factors(num_sequences, steps, seed, 0, 1, None))
+    found = {}
+    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
+        if parent is None or not isinstance(factor, InputOutputHMM):
+            continue
+        found[k] = np.empty((num_sequences, steps))
+        rows = max(1, _BLOCK // (max(steps, 1) * max(factor.num_outputs, factor.num_states)))
+        for begin in range(0, num_sequences, rows):
+            part = slice(begin, begin + rows)
+            found[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
+    return found
+
+
+MAX_JOINT_ENTRIES = 1 << 26
+"""Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
+
+_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain | SemiMarkov | FactorialHMM
+
+
+def check_joint(process: "FactoredProcess") -> None:
+    """Raise an error if there is no joint process, or it is too large."""
+    for k, factor in enumerate(process.factors):
+        if not isinstance(factor, _JOINED):
+            raise InputError(
+                f"factors[{k}] is {factor!r}; the joint process needs factors that are HMMs or generalized HMMs"
+            )
+    entries = math.prod(process.sizes) * process.num_joint_states**2
+    if entries > MAX_JOINT_ENTRIES:
+        raise InputError(
+            f"the joint process of {math.prod(process.sizes):,} symbols and {process.num_joint_states:,} states has "
+            f"{entries:,} entries; expected at most {MAX_JOINT_ENTRIES:,}"
+        )
+
+
+def joint_process(process: "FactoredProcess") -> HMM | GeneralizedHMM:
+    """The process over the joint states with product symbols; see [`FactoredProcess.joint_process`]."""
+    check_joint(process)
+    factors = [factor for factor in process.factors if isinstance(factor, _JOINED)]
+    kinds = HMM | InputOutputHMM | GeneralizedHMM
+    parts = [factor if isinstance(factor, kinds) else factor.to_hmm() for factor in factors]
+    start = kronecker_product([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
+    edges = joint_operators([_tables(part) for part in parts], process.parents, process.sizes)
+    edges = (1 - process.noise) * edges + process.noise / len(edges) * edges.sum(axis=0)
+    if any(isinstance(part, GeneralizedHMM) for part in parts):
+        return GeneralizedHMM(edges, start, kronecker_product([final_of(part) for part in parts]))
+    return HMM(start=start, edges=edges)
+
+
+def _tables(part: HMM | GeneralizedHMM | InputOutputHMM) -> np.ndarray:
+    if isinstance(part, HMM):
+        return operators(part)
+    return part.operators if isinstance(part, GeneralizedHMM) else part.edges
+
+
+def final_of(factor: Process) -> Float[np.ndarray, "H"]:
+    """The vector whose product with a belief of the factor is one: ones, except for a generalized HMM."""
+    if isinstance(factor, GeneralizedHMM):
+        return factor.final
+    return np.ones(factor.num_states if isinstance(factor, InputOutputHMM) else factor.belief_width or 0)

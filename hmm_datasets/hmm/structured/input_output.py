@@ -1,0 +1,322 @@
+"""HMMs driven by inputs (Bengio and Frasconi, "An input output HMM architecture", NIPS 7, 1995).
+
+At every step an input `u` is given. The state `i` emits the output `x` and moves to `j` with probability
+`edges[u, x, i, j]`, or, if `transition` and `emission` are given, `emission[u, i, x] transition[u, i, j]`. Given the
+inputs, the filter is that of an HMM whose tables change from step to step: time is `O(B T H^2)`, by a compiled loop
+with one table per input and output, `U E H^2` numbers.
+
+As a process, the model draws its inputs independently from a stated distribution, and its rows are inputs and outputs
+in turn: `u_0, x_0, u_1, x_1, ...`. Token `u < U` is an input, token `U + x` an output.
+"""
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, Int, UInt
+
+from ...errors import InputError
+from ..analysis.stationary import cesaro_limit, entropy
+from ..arrays import as_given, distribution, over_rows, token_array
+from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
+from ..model import HMM
+from ..process import Process
+from ..sampling import AliasTable, checked_draw, derived_seed, fill_in_parallel, smallest_unsigned
+
+if TYPE_CHECKING:
+    from ..analysis.entropy import EntropyRate
+
+
+class InputOutputHMM(Process):
+    """An HMM over `H` states and `E` outputs whose tables depend on one of `U` inputs at every step.
+
+    Args:
+        transition (`np.ndarray` of shape `(U, H, H)`, *optional*): `P(next state j | state i, input u)`.
+        emission (`np.ndarray` of shape `(U, H, E)`, *optional*): `P(output x | state i, input u)`.
+        edges (`np.ndarray` of shape `(U, E, H, H)`, *optional*): `P(output x, next state j | state i, input u)`
+            instead of `transition` and `emission`.
+        start (`np.ndarray` of shape `(H,)`, *optional*): distribution of the first state; by default the stationary
+            one under the distribution of the inputs.
+        inputs (`np.ndarray` of shape `(U,)`, *optional*): distribution of the inputs of the process; by default
+            uniform.
+
+    Raises:
+        `InputError`: a table is not a distribution, or shapes disagree; the message names the input and the row.
+
+    ```python
+    >>> switch = InputOutputHMM(
+    ...     transition=[np.eye(2), [[0, 1], [1, 0]]], emission=[np.eye(2)] * 2, start=[1, 0]
+    ... )  # input 1 changes the state, which is shown before it changes
+    >>> switch.next_token_probs_given(inputs=[[0, 1, 0]], tokens=[[0, 0]])[0].tolist()
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+
+    ```
+    """
+
+    stored_name: ClassVar[str] = "input_output"
+    is_stationary = True
+
+    def __init__(self, *, transition=None, emission=None, edges=None, start=None, inputs=None):
+        hmms = _hmms_of_inputs(transition, emission, edges, start)
+        if len({(hmm.num_states, hmm.num_symbols) for hmm in hmms}) > 1:
+            raise InputError("the tables of the inputs have different shapes; expected the same H and E for each")
+        self.edges = np.stack([operators(hmm) for hmm in hmms])
+        uniform = np.full(len(hmms), 1 / len(hmms))
+        self.inputs = uniform if inputs is None else distribution("inputs", inputs, 1, False)
+        if len(self.inputs) != len(hmms):
+            raise InputError(f"inputs has {len(self.inputs)} entries; expected {len(hmms)}, one per input")
+        moves = np.einsum("u,uxij->ij", self.inputs, self.edges)
+        mean = cesaro_limit(np.full(len(moves), 1 / len(moves)), moves)
+        self.start = mean if start is None else hmms[0].start
+        for table in (self.edges, self.inputs, self.start):
+            table.setflags(write=False)
+
+    @property
+    def num_inputs(self) -> int:
+        """`U`."""
+        return self.edges.shape[0]
+
+    @property
+    def num_outputs(self) -> int:
+        """`E`."""
+        return self.edges.shape[1]
+
+    @property
+    def num_states(self) -> int:
+        """`H`."""
+        return self.edges.shape[2]
+
+    @property
+    def num_symbols(self) -> int:
+        """`U + E`: the tokens of the process are inputs, then outputs."""
+        return self.num_inputs + self.num_outputs
+
+    @property
+    def max_states(self) -> int:
+        """`H`."""
+        return self.num_states
+
+    @property
+    def belief_width(self) -> int:
+        """`H + U`: the state, and the input that has come and not had its output."""
+        return self.num_states + self.num_inputs
+
+    def belief_parts(self) -> dict[str, slice]:
+        """`state` (H) is the filtering distribution, `input` (U) the one-hot input before an output, else zeros."""
+        return {"state": slice(0, self.num_states), "input": slice(self.num_states, self.belief_width)}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """`edges`, `start` and `inputs`."""
+        return {"edges": self.edges, "start": self.start, "inputs": self.inputs}
+
+    def describe(self) -> str:
+        """What the process is, in a few words."""
+        return (
+            f"an input-output HMM of {self.num_states} states, {self.num_inputs} inputs and {self.num_outputs} outputs"
+        )
+
+    @cached_property
+    def emission(self) -> Float[np.ndarray, "U H E"]:
+        """`P(output x | state i, input u)`."""
+        return np.ascontiguousarray(self.edges.sum(axis=3).transpose(0, 2, 1))
+
+    def sample_given(
+        self, inputs: Int[np.ndarray, "N L"], seed: int = 0, first: int = 0, *, step: int = 1, num_threads=None
+    ) -> UInt[np.ndarray, "N L"]:
+        """Draw outputs given inputs: row `r` is sequence `first + step r` of the stream `seed`.
+
+        It depends on `(self, seed, index)` and its inputs alone. Draws compare integers, so they are the same on
+        every machine.
+        """
+        given = token_array(inputs, self.num_inputs)
+        seed, first, step, out = checked_draw(self.num_outputs, *given.shape, seed, first, step)
+
+        def fill(origin: int, rows: slice) -> None:
+            sizes = np.uint64(self.num_outputs), np.uint64(self.num_states)
+            numbers = np.uint64(seed), np.uint64(origin), np.uint64(step)
+            draw_driven(*self._start_alias.flat, *self._pair_alias.flat, *sizes, given[rows], *numbers, out[rows])
+
+        fill_in_parallel(fill, first, step, out, num_threads)
+        return out
+
+    @cached_property
+    def _start_alias(self) -> AliasTable:
+        return AliasTable.from_probabilities(self.start[None])
+
+    @cached_property
+    def _pair_alias(self) -> AliasTable:
+        # Row `input * H + state`, category `next_state * E + output`.
+        rows = self.edges.transpose(0, 2, 3, 1).reshape(self.num_inputs * self.num_states, -1)
+        return AliasTable.from_probabilities(rows)
+
+    def sample(
+        self,
+        num_sequences: int,
+        length: int,
+        seed: int = 0,
+        first: int = 0,
+        *,
+        step: int = 1,
+        out: UInt[np.ndarray, "N L"] | None = None,
+        num_threads: int | None = None,
+    ) -> UInt[np.ndarray, "N L"]:
+        """Draw sequences of inputs and outputs in turn; see [`Process.sample`]. They do not depend on the length."""
+        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        inputs = np.empty((len(out), (out.shape[1] + 1) // 2), smallest_unsigned(self.num_inputs))
+        alias = AliasTable.from_probabilities(self.inputs[None])
+
+        def fill(origin: int, rows: slice) -> None:
+            draw_independent(*alias.flat, INPUTS, np.uint64(seed), np.uint64(origin), np.uint64(step), inputs[rows])
+
+        fill_in_parallel(fill, first, step, inputs, num_threads)
+        outputs = self.sample_given(inputs, derived_seed(seed, 0), first, step=step, num_threads=num_threads)
+        out[:, 0::2] = inputs
+        out[:, 1::2] = outputs[:, : out.shape[1] // 2].astype(out.dtype) + out.dtype.type(self.num_inputs)
+        return out
+
+    def filter_given(
+        self, inputs: Int[np.ndarray, "B T"], tokens: Int[np.ndarray, "B T"], *, keep: bool = True
+    ) -> tuple[Float[np.ndarray, "B T+1 H"], Float[np.ndarray, "B T"]]:
+        """Beliefs before each output and after the last, and the probability of each output given its past.
+
+        Beliefs are zeros after an output that is impossible; without `keep` they are not for use. Both arrays of
+        tokens are checked ones of the same shape.
+        """
+        beliefs = np.empty((tokens.shape[0], tokens.shape[1] + 1 if keep else 2, self.num_states))
+        scales = np.empty(tokens.shape)
+
+        def work(rows: slice) -> None:
+            filter_driven(self.start, self.edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows])
+
+        over_rows(work, len(tokens), tokens.size * self.num_states**2)
+        return beliefs, scales
+
+    def beliefs_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 H"]:
+        """`P(state before output t | inputs and outputs before t)`, for `t = 0 .. T`."""
+        given, values = self._checked(inputs, tokens)
+        return as_given(tokens, self.filter_given(given[:, : values.shape[1]], values)[0])
+
+    def next_token_probs_given(self, inputs: Int[Any, "B S"], tokens: Int[Any, "B T"]) -> Float[Any, "B S E"]:
+        """The distribution of output `t` given inputs `0 .. t` and the outputs before it, for each input.
+
+        Args:
+            inputs (array of shape `(B, S)`): inputs; `S` is `T`, or `T + 1` with that of the output to come.
+            tokens (array of shape `(B, T)`): outputs, in `0 .. E - 1`. The result for a tensor is a tensor.
+        """
+        given, values = self._checked(inputs, tokens)
+        beliefs, _ = self.filter_given(given[:, : values.shape[1]], values)
+        return as_given(tokens, self.output_probs(beliefs[:, : given.shape[1]], given))
+
+    def output_probs(
+        self, beliefs: Float[np.ndarray, "B T H"], inputs: Int[np.ndarray, "B T"]
+    ) -> Float[np.ndarray, "B T E"]:
+        """The distribution of the output, from the belief and the input of its step."""
+        found = np.empty((*beliefs.shape[:2], self.num_outputs))
+        for u in range(self.num_inputs):
+            chosen = inputs == u
+            found[chosen] = beliefs[chosen] @ self.emission[u]
+        return found
+
+    def log_likelihood_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
+        """Log-likelihood (nats) of each sequence of outputs given its inputs; -inf if it is impossible."""
+        given, values = self._checked(inputs, tokens)
+        _, scales = self.filter_given(given[:, : values.shape[1]], values, keep=False)
+        with np.errstate(divide="ignore"):
+            return as_given(tokens, np.log(scales).sum(axis=1))
+
+    def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
+        given, values = token_array(inputs, self.num_inputs), token_array(tokens, self.num_outputs)
+        if len(given) != len(values) or given.shape[1] - values.shape[1] not in (0, 1):
+            raise InputError(
+                f"inputs have shape {given.shape}, tokens {values.shape}; expected as many rows, and as many inputs "
+                "as tokens or one more"
+            )
+        return given, values
+
+    def _split(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Inputs (B, S) and outputs (B, T // 2) of interleaved tokens, and which tokens are of the right kind (B, T).
+        values = token_array(tokens, self.num_symbols)
+        right = np.empty(values.shape, dtype=bool)
+        right[:, 0::2] = values[:, 0::2] < self.num_inputs
+        right[:, 1::2] = values[:, 1::2] >= self.num_inputs
+        values = np.where(right, values, np.arange(values.shape[1]) % 2 * self.num_inputs)
+        return values[:, 0::2], values[:, 1::2] - self.num_inputs, right
+
+    def _filtered(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Inputs (B, S), beliefs before each output (B, T // 2 + 1, H), and probabilities of all tokens (B, T).
+        inputs, outputs, right = self._split(tokens)
+        beliefs, scales = self.filter_given(inputs[:, : outputs.shape[1]], outputs)
+        found = np.empty(right.shape)
+        found[:, 0::2], found[:, 1::2] = self.inputs[inputs], scales
+        return inputs, beliefs, np.where(right, found, 0.0)
+
+    def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
+        """The belief about the state before each token, and the input that has come and not had its output."""
+        inputs, states, found = self._filtered(tokens)
+        result = np.zeros((len(found), found.shape[1] + 1, self.belief_width))
+        state = result[:, :, : self.num_states]
+        state[:, 0::2] = states
+        state[:, 1::2] = states[:, : inputs.shape[1]]
+        rows, steps = np.indices(inputs.shape)
+        result[rows, 2 * steps + 1, self.num_states + inputs] = 1.0
+        result *= _possible(found)[:, :, None]
+        return as_given(tokens, result)
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The distribution of each token: of an input at even positions, of an output given its input at odd ones."""
+        inputs, states, found = self._filtered(tokens)
+        result = np.zeros((len(found), found.shape[1] + 1, self.num_symbols))
+        result[:, 0::2, : self.num_inputs] = self.inputs
+        result[:, 1::2, self.num_inputs :] = self.output_probs(states[:, : inputs.shape[1]], inputs)
+        result *= _possible(found)[:, :, None]
+        return as_given(tokens, result)
+
+    def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
+        """Log-likelihood (nats) of each sequence of inputs and outputs."""
+        _, _, found = self._filtered(tokens)
+        with np.errstate(divide="ignore"):
+            return as_given(tokens, np.where((found > 0).all(axis=1), np.log(found).sum(axis=1), -np.inf))
+
+    def entropy_rate(
+        self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
+    ) -> "EntropyRate":
+        """Nats per token, the mean of inputs and outputs; see [`Process.entropy_rate`]."""
+        # Whole steps only, so that inputs and outputs have equal weight.
+        return super().entropy_rate(
+            num_sequences=num_sequences, length=length // 2 * 2, burn_in=burn_in // 2 * 2, seed=seed
+        )
+
+    def input_entropy(self) -> float:
+        """Entropy of an input, in nats: the part of a step that no state explains."""
+        return float(entropy(self.inputs))
+
+
+def operators(hmm: HMM) -> Float[np.ndarray, "E H H"]:
+    """`P(emit x, go to j | in i)` at `[x, i, j]`, for both kinds of HMM."""
+    if hmm.edges is not None:
+        return np.array(hmm.edges)
+    return hmm.emission.T[:, :, None] * hmm.transition
+
+
+def _hmms_of_inputs(transition: Any, emission: Any, edges: Any, start: Any) -> list[HMM]:
+    given = {"transition": transition, "emission": emission, "edges": edges}
+    given = {name: tables for name, tables in given.items() if tables is not None}
+    counts = {len(tables) for tables in given.values()}
+    if given.keys() not in ({"edges"}, {"transition", "emission"}) or len(counts) != 1 or counts == {0}:
+        found = ", ".join(f"{name} of {len(tables)} inputs" for name, tables in given.items()) or "none"
+        raise InputError(
+            "an input-output HMM takes either transition= and emission=, with one table per input, or edges= alone; "
+            f"found {found}"
+        )
+    hmms = []
+    for u in range(counts.pop()):
+        try:
+            hmms.append(HMM(start=start, **{name: tables[u] for name, tables in given.items()}))
+        except InputError as error:
+            raise InputError(f"input {u}: {error}") from None
+    return hmms
+
+
+def _possible(found: Float[np.ndarray, "B T"]) -> np.ndarray:
+    """Whether all tokens before position `t = 0 .. T` are possible, (B, T+1)."""
+    return np.pad((found > 0).cumprod(axis=1), ((0, 0), (1, 0)), constant_values=1)

@@ -1,0 +1,1 @@
+"""What is pushed to the Hub, by its kind."""

@@ -1,0 +1,191 @@
+"""Results of an evaluation in the repository of the model: in its card, and in `.eval_results/`, in one commit.
+
+The items of an evaluation as Parquet for the Hub, with a card that has its tables and plots.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+
+from ...errors import InputError
+from ...files import read_jsonl
+from ...report.evaluation_tables import evaluation_tables, read_report, summary
+from ..cards import CARD_NAME, eval_result, write_card
+from ..download import model_file, split_revision
+from ..parquet import write_split
+from ..push import PushResult, push_files
+from ..redaction import Redaction
+from ..results import write_eval_results
+
+_SPLIT = "test"
+
+
+def write_evaluation_dataset(
+    source: Path,
+    folder: Path,
+    *,
+    name: str,
+    licence: str | None = None,
+    repo_id: str | None = None,
+    show_progress: bool = True,
+) -> None:
+    """Write what a repository of an evaluation has besides the evaluation's own files.
+
+    Args:
+        source (`Path`): folder of the evaluation, with `report.json`, `items/` and `plots/`.
+        folder (`Path`): where `data/` and `README.md` go.
+        name (`str`): title of the card.
+        licence (`str`, *optional*): licence, an identifier of the Hub.
+        repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
+        show_progress (`bool`, *optional*): ignored; it takes seconds.
+    """
+    report = read_report(source)
+    configs = []
+    for path in sorted((source / "items").glob("*.jsonl")):
+        rows = read_jsonl(path)
+        if rows:
+            table = pa.Table.from_pylist(rows)
+            features = datasets.Features.from_arrow_schema(table.schema)
+            write_split(folder, _SPLIT, [table], features, prefix=f"data/{path.stem}")
+            split = {"split": _SPLIT, "path": f"data/{path.stem}/{_SPLIT}-*", "rows": len(rows), "tokens": None}
+            configs.append({"name": path.stem, "splits": [split]})
+    redaction = Redaction(source)
+    tables = [table.markdown() for found in evaluation_tables(report).values() for table in found]
+    write_card(
+        "evaluation",
+        folder,
+        {
+            "name": name,
+            "summary": redaction.without_paths(" ".join(summary(report))),
+            "license": licence,
+            "model": redaction.without_paths(str(report["model"].get("name") or report["model"]["type"])),
+            "sha256": report["model"]["sha256"],
+            "tables": [redaction.without_paths(table) for table in tables],
+            "plots": [f"plots/{path.name}" for path in sorted((source / "plots").glob("*.png"))],
+            "configs": configs,
+            "command": redaction.without_paths(report["command"]),
+            "versions": report["versions"],
+            "repo_id": repo_id,
+        },
+    )
+
+
+def push_results(report: Mapping[str, Any], model: str) -> PushResult:
+    """Add the metrics of an evaluation to a model's repository on the Hub.
+
+    They go into the `model-index` of its card, where they replace earlier ones of the same name on the same data. Each
+    also becomes a result in `.eval_results/` if the model was measured against something on the Hub.
+
+    Args:
+        report (mapping): the content of `report.json`.
+        model (`str`): the repository, `"USER/NAME"`.
+
+    Returns:
+        [`~hmm_datasets.hub.push.PushResult`]: the commit.
+
+    Raises:
+        `InputError`: the evaluation has no metrics for a card, the repository has no card and the targets are not on
+            the Hub, or the Hub refuses.
+    """
+    from huggingface_hub import EvalResultEntry, ModelCard
+
+    metrics, _ = metrics_of(report)
+    if not metrics:
+        raise InputError("push: the tasks optimum, text and chat_core have results for a card; none was measured")
+    on_target = [found for found in metrics if found["unit"] not in ON_QUESTIONS]
+    repo_id, _ = split_revision(model)
+    on_hub = [name for name in report["settings"]["targets"] if name.count("/") == 1 and not Path(name).exists()]
+    target = on_hub[0] if len(on_hub) == 1 else None
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        path = model_file(repo_id, CARD_NAME)
+        if path is not None:
+            card = ModelCard.load(path)
+            data_name = (
+                target or ", ".join(Path(name).name for name in report["settings"]["targets"]) or "held-out data"
+            )
+            new = [
+                eval_result(found, data_name, target or "custom")
+                if found in on_target
+                else eval_result(found, "questions of chat_core", "custom")
+                for found in metrics
+            ]
+            ours = {(result.dataset_name, result.metric_name) for result in new}
+            kept = [
+                result
+                for result in card.data.eval_results or []
+                if (result.dataset_name, result.metric_name) not in ours
+            ]
+            card.data.eval_results = [*kept, *new]
+            card.data.model_name = card.data.model_name or repo_id.rpartition("/")[2]
+            files[CARD_NAME] = Path(folder, CARD_NAME)
+            files[CARD_NAME].write_text(str(card), encoding="utf-8")
+        if target is not None and on_target:
+            entries = [
+                EvalResultEntry(
+                    dataset_id=target,
+                    task_id=found["name"],
+                    value=found["value"],
+                    date=report["time"],
+                    notes=f"{found['unit']}, lower is better"
+                    + ("" if found["standard_error"] is None else f"; standard error {found['standard_error']:.2g}"),
+                )
+                for found in on_target
+            ]
+            path = write_eval_results(folder, target.replace("/", "--"), entries)
+            files[path.relative_to(folder).as_posix()] = path
+        if not files:
+            raise InputError(
+                f"{repo_id}: has no card, and the targets are not on the Hub; push the model with hmm-datasets push"
+            )
+        return push_files(files, repo_id, folder=folder, message="Results of an evaluation with hmm-datasets")
+
+
+_NATS = "nats/token"
+
+
+ON_QUESTIONS = ("centered accuracy", "accuracy")
+"""Units of metrics that are measured on questions, whatever the targets are."""
+
+
+def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:
+    """A metric of a card; the standard error is None if it was not estimated."""
+    return {"name": name, "value": value, "standard_error": error, "unit": unit}
+
+
+def metrics_of(report: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The metrics of an evaluation, and the best possible value if the distribution is known.
+
+    Args:
+        report (mapping): the content of `report.json`.
+    """
+    found, floor = [], None
+    if "optimum" in report:
+        entropy, gap, best = (
+            report["optimum"]["cross_entropy"],
+            report["optimum"]["bayes_gap"],
+            report["optimum"]["floor"],
+        )
+        title = "Bayes" if best == "bayes" else "lower bound of the"
+        found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
+        found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))
+        name = "Bayes-optimal cross-entropy" if best == "bayes" else "Lower bound of the cross-entropy"
+        floor = metric(name, *_value(entropy[best], "cross_entropy"))
+    if "text" in report:
+        found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
+    if "chat_core" in report:
+        of = report["chat_core"]
+        found.append(metric(of["name"], of["score"], unit=ON_QUESTIONS[0]))
+        found += [
+            metric(f"Accuracy on {task['data']}", task["accuracy"], unit=ON_QUESTIONS[1])
+            for task in of["tasks"].values()
+        ]
+    return found, floor
+
+
+def _value(measured: Mapping[str, Any], name: str) -> tuple[float, float | None]:
+    return measured[name], measured.get("standard_error")

@@ -1,0 +1,199 @@
+"""`hmm-datasets push`: what belongs to a path goes to a repository, whatever the path is.
+
+[`push_path`] recognizes the kind of the path, says what it is going to push, makes Parquet files and a card where the
+kind has them, and pushes all of it in one commit. Each checkpoint of a run can go to a branch of its own.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...display import format_bytes
+from ...errors import InputError
+from ...files import scratch_folder
+from ...hmm.loading import load_source
+from ...hmm.names import is_process_name
+from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
+from ..contents import files_in
+from ..download import RepoType
+from ..push import PushResult, push_files
+from .recognition import Contents, recognize
+
+_MODEL_FILES = re.compile(
+    r"(.*\.safetensors|.*\.safetensors\.index\.json|config\.json|generation_config\.json|adapter_config\.json|"
+    r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template\..*|trainer_state\.json)"
+)
+"""Files of a checkpoint that are pushed: the model, its tokenizer and the history, without what resuming needs."""
+
+
+@dataclass(frozen=True)
+class PushSettings:
+    """Settings of [`push_path`].
+
+    Args:
+        repo_type (`str`, *optional*): `"model"` or `"dataset"`; by default that of the kind.
+        private (`bool`, *optional*): whether to make the repository private; by default what the Hub makes a new one.
+        revision (`str`, *optional*): branch to push to; by default the main branch.
+        tag (`str`, *optional*): name for the commit.
+        include_checkpoints (`bool`): push the model of each `checkpoint-N` to a branch `step-N`.
+        licence (`str`, *optional*): licence for a card that is made, an identifier of the Hub.
+        name (`str`, *optional*): title of a card that is made; by default the name of the repository.
+        message (`str`, *optional*): message of the commit.
+        dry_run (`bool`): only say what would be pushed.
+    """
+
+    repo_type: RepoType | None = None
+    private: bool | None = None
+    revision: str | None = None
+    tag: str | None = None
+    include_checkpoints: bool = False
+    licence: str | None = None
+    name: str | None = None
+    message: str | None = None
+    dry_run: bool = False
+
+
+def push_path(
+    path: str | os.PathLike,
+    repo_id: str,
+    settings: PushSettings | None = None,
+    *,
+    token: str | None = None,
+    endpoint: str | None = None,
+    say: Callable[[str], object] = print,
+) -> list[PushResult]:
+    """Recognize what a path is, say what of it is pushed, and push it.
+
+    Args:
+        path (path): a run, HMM, family, fit, data set of an HMM, token stream, word corpus, evaluation, folder or file
+            of documents, or any other folder; or the name of a process, such as `"process:mess3(x=0.05)"`.
+        repo_id (`str`): `"USER/NAME"`, or `"NAME"` for the token's own user.
+        settings ([`PushSettings`], *optional*): which type of repository, branch and so on.
+        token (`str`, *optional*): a token with write access; by default the token of huggingface_hub.
+        endpoint (`str`, *optional*): address of the Hub.
+        say (callable, *optional*, defaults to `print`): takes lines for the user.
+
+    Returns:
+        list of [`PushResult`]: of each branch, the main one last; empty for a dry run.
+
+    Raises:
+        [`InputError`]: there is nothing to push, or see [`~hmm_datasets.push_folder`].
+    """
+    settings = settings or PushSettings()
+    if is_process_name(path):
+        with tempfile.TemporaryDirectory(prefix="process.") as scratch:
+            folder = Path(scratch) / "process"
+            load_source(str(path)).save_pretrained(folder)
+            return push_path(folder, repo_id, settings, token=token, endpoint=endpoint, say=say)
+    contents = recognize(path, settings.repo_type)
+    if not contents.files and contents.make is None:
+        raise InputError(f"{path}: no files to push, only hidden files, caches or checkpoints")
+    for line in plan_lines(path, contents, repo_id, settings):
+        say(line)
+    if settings.dry_run:
+        return []
+    results = []
+    target: dict[str, Any] = {
+        "repo_type": contents.repo_type,
+        "private": settings.private,
+        "token": token,
+        "endpoint": endpoint,
+    }
+    for checkpoint in contents.checkpoints if settings.include_checkpoints else ():
+        branch = branch_of(checkpoint)
+        message = f"Checkpoint of step {branch.removeprefix('step-')}"
+        files = checkpoint_files(checkpoint)
+        result = push_files(files, repo_id, folder=contents.folder, revision=branch, message=message, **target)
+        say(_report(result, branch))
+        results.append(result)
+    with scratch_folder(contents.folder.resolve()) as scratch:
+        files = {**contents.files, **_made(contents, scratch, repo_id, settings)}
+        result = push_files(
+            files,
+            repo_id,
+            folder=contents.folder,
+            revision=settings.revision,
+            tag=settings.tag,
+            message=settings.message,
+            **target,
+        )
+    say(_report(result, settings.revision))
+    return [*results, result]
+
+
+def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settings: PushSettings) -> list[str]:
+    """What is going to be pushed, in lines for the user."""
+    size = sum(file.stat().st_size for file in contents.files.values())
+    parts = [f"{len(contents.files):,} files, {format_bytes(size)}"] if contents.files else []
+    parts += [f"{contents.made}, made now"] if contents.made else []
+    visibility = {None: "as the Hub makes it", True: "private", False: "public"}[settings.private]
+    where = f"branch {settings.revision}" if settings.revision else "the main branch"
+    lines = [
+        f"{path}: {contents.kind}; {' and '.join(parts)}",
+        f"to the {contents.repo_type} repository {repo_id} (a new one: {visibility}), {where}"
+        + (f", tag {settings.tag}" if settings.tag else ""),
+    ]
+    if settings.include_checkpoints and not contents.checkpoints:
+        raise InputError(f"{path}: has no checkpoint-N folders; leave out --include-checkpoints")
+    if settings.include_checkpoints:
+        branches = [branch_of(checkpoint) for checkpoint in contents.checkpoints]
+        sizes = [
+            sum(file.stat().st_size for file in checkpoint_files(entry).values()) for entry in contents.checkpoints
+        ]
+        lines.append(f"{len(branches)} checkpoints ({format_bytes(sum(sizes))}) to the branches {', '.join(branches)}")
+    elif contents.checkpoints:
+        lines.append(
+            f"{len(contents.checkpoints)} checkpoints stay here; --include-checkpoints pushes them to branches"
+        )
+    if settings.dry_run:
+        lines += [f"  {name}" for name in contents.files] + ["nothing was pushed (dry run)"]
+    return lines
+
+
+def branch_of(checkpoint: Path) -> str:
+    """The branch of a checkpoint: `step-1000` for `checkpoint-1000`."""
+    return f"step-{int(checkpoint.name.rpartition('-')[2])}"
+
+
+def checkpoint_files(checkpoint: Path) -> dict[str, Path]:
+    """The files of a checkpoint that are pushed to its branch.
+
+    Raises:
+        `InputError`: it has no weights in one piece, as checkpoints of sharded training.
+    """
+    files = {name: file for name, file in files_in(checkpoint).items() if _MODEL_FILES.fullmatch(name)}
+    if not any(name.endswith(".safetensors") for name in files):
+        raise InputError(
+            f"{checkpoint}: has no model.safetensors, only shards of ranks; train with a configuration that saves "
+            "whole weights, or leave out --include-checkpoints"
+        )
+    return files
+
+
+def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSettings) -> Mapping[str, Path]:
+    """Files made for the Hub. A card that somebody wrote is kept; one of ours gets the name of the repository."""
+    folder = scratch / "made"
+    folder.mkdir()
+    name = settings.name or repo_id.rpartition("/")[2]
+    if contents.make is not None:
+        contents.make(folder, name=name, licence=settings.licence, repo_id=repo_id, show_progress=True)
+    made = files_in(folder)
+    card = contents.files.get(CARD_NAME)
+    if card is not None and not is_own_card(card.parent):
+        made.pop(CARD_NAME, None)
+    elif card is not None and CARD_NAME not in made:
+        made[CARD_NAME] = folder / CARD_NAME
+        made[CARD_NAME].write_text(card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id), encoding="utf-8")
+    return made
+
+
+def _report(result: PushResult, revision: str | None) -> str:
+    visibility = "private" if result.private else "public"
+    branch = f", branch {revision}" if revision else ""
+    return (
+        f"{result.url} ({visibility}{branch}) at {result.commit}: {result.files:,} files, {format_bytes(result.bytes)}"
+    )

@@ -1,0 +1,265 @@
+"""What a path is, and which files of it belong in a repository on the Hub.
+
+[`recognize`] looks at the files of a folder, in the order of the table `_KINDS`. Some kinds get files that are made
+for the Hub: Parquet, by which `load_dataset` reads a data set without this package, and a card.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...files import read_json
+from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ...text.corpora.local_files import SUFFIXES
+from ...text.stream.index import INDEX_NAME
+from ...text.tokenizers import words
+from ..cards import CARD_NAME
+from ..contents import DEFAULT_IGNORE, files_in
+from ..download import RepoType
+from .process import SETTINGS_NAME
+
+Make = Callable[..., None]
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+_REPORT_NAME = "report.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is pushed of a path.
+
+    Attributes:
+        kind (`str`): what the path is, in words.
+        repo_type (`str`): type of the repository, `"model"` or `"dataset"`.
+        folder (`Path`): the folder of the files.
+        files (mapping from `str` to `Path`): names in the repository, and the files.
+        make (callable, *optional*): writes further files into a folder; takes it and `licence`, `repo_id`, `name` and
+            `show_progress`.
+        made (`str`): what these files are, in words.
+        checkpoints (tuple of `Path`): the folders of checkpoints of a run, by step.
+    """
+
+    kind: str
+    repo_type: RepoType
+    folder: Path
+    files: Mapping[str, Path]
+    make: Make | None = None
+    made: str = ""
+    checkpoints: tuple[Path, ...] = ()
+
+
+def recognize(path: str | os.PathLike, repo_type: RepoType | None = None) -> Contents:
+    """Find out what a path is and which of its files are pushed.
+
+    Args:
+        path (path): a folder, or a file of documents.
+        repo_type (`str`, *optional*): type of the repository. By default that of the kind. A process with
+            `"dataset"` becomes a data set of its sequences.
+
+    Raises:
+        `InputError`: there is nothing there, nothing to push, or the kind has no repository of this type.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: expected a folder or file to push, found nothing")
+    if path.is_file():
+        if path.name.removesuffix(".gz").endswith(SUFFIXES):
+            return _checked(_corpus(path), repo_type)
+        raise InputError(f"{path}: expected a folder to push, or a file of documents ({', '.join(SUFFIXES)})")
+    for is_kind, contents_of in _KINDS:
+        if is_kind(path):
+            return _checked(contents_of(path, repo_type), repo_type)
+    return Contents("folder", repo_type or "model", path, files_in(path, DEFAULT_IGNORE))
+
+
+def _checked(contents: Contents, repo_type: RepoType | None) -> Contents:
+    if repo_type not in (None, contents.repo_type):
+        raise InputError(
+            f"{contents.folder}: is a {contents.kind}, whose repository is a {contents.repo_type}, not a {repo_type}; "
+            "leave out --repo-type"
+        )
+    return contents
+
+
+def _is_process(path: Path) -> bool:
+    return any((path / name).is_file() for name in (FAMILY_NAME, PROCESS_NAME)) or _model_type(path) == "hmm"
+
+
+def _process(path: Path, repo_type: RepoType | None) -> Contents:
+    kind = "process" if (path / PROCESS_NAME).is_file() else "HMM"
+    kind = "family of HMMs" if (path / FAMILY_NAME).is_file() else kind
+    if repo_type != "dataset":
+        return Contents(kind, "model", path, files_in(path, DEFAULT_IGNORE), _hmm_card(path), "a card")
+
+    def make(folder: Path, **settings: Any) -> None:
+        from ...hmm.loading import load_source
+        from .process import write_hmm_dataset
+
+        write_hmm_dataset(load_source(path), folder, **settings)
+
+    article = "an" if kind == "HMM" else "a"
+    return Contents(
+        f"data set of {article} {kind}", "dataset", path, {}, make, "Parquet files, the process and a card"
+    )
+
+
+def _hmm_card(path: Path) -> Make:
+    def make(folder: Path, *, licence: str | None, repo_id: str, name: str, show_progress: bool) -> None:
+        from ...hmm.loading import load_source
+        from .process import write_process_card
+
+        if not (path / CARD_NAME).exists():
+            write_process_card(load_source(path), folder, name=name, licence=licence, repo_id=repo_id)
+
+    return make
+
+
+def _is_fit(path: Path) -> bool:
+    return (path / "run.json").is_file() and _model_type(path / "hmm") == "hmm"
+
+
+def _fit(path: Path, repo_type: RepoType | None) -> Contents:
+    """The HMM of a fit at the top, so that it loads by the repository's name, and the records beside it in `fit/`."""
+    records = files_in(path, [*DEFAULT_IGNORE, "hmm/*", "fit/epoch-*/*", "tokens.npy"])
+    files = files_in(path / "hmm", DEFAULT_IGNORE) | {f"fit/{name}": file for name, file in records.items()}
+    return Contents("fit of an HMM", "model", path, files)
+
+
+def _is_model(path: Path) -> bool:
+    return any((path / name).is_file() for name in _WEIGHTS)
+
+
+def _model(path: Path, repo_type: RepoType | None) -> Contents:
+    stage = "model"
+    if (path / "run.json").is_file():
+        lineage = read_json(path / "run.json").get("lineage") or {}
+        stage = f"model of the stage {lineage['stage']}" if lineage.get("stage") else "model of a run"
+    found = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
+    checkpoints = tuple(sorted(found, key=lambda entry: int(entry.name.rpartition("-")[2])))
+    return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)
+
+
+def _is_tokens(path: Path) -> bool:
+    return bool(_indexes(path))
+
+
+def _indexes(path: Path) -> dict[str, dict[str, Path]]:
+    """The folders of token streams by corpus and split: here, in subfolders, or in subfolders of subfolders."""
+    if (path / INDEX_NAME).is_file():
+        return {"": {"train": path}}
+    splits = {index.parent.name: index.parent for index in sorted(path.glob(f"*/{INDEX_NAME}"))}
+    if splits:
+        return {"": splits}
+    found: dict[str, dict[str, Path]] = {}
+    for index in sorted(path.glob(f"*/*/{INDEX_NAME}")):
+        found.setdefault(index.parents[1].name, {})[index.parent.name] = index.parent
+    return found
+
+
+def _tokens(path: Path, repo_type: RepoType | None) -> Contents:
+    files = files_in(path, DEFAULT_IGNORE)
+    tokenizer = next(
+        (place for place in (path / "tokenizer", path.resolve().parent / "tokenizer") if place.is_dir()), None
+    )
+    if tokenizer is not None:
+        files |= {f"tokenizer/{name}": file for name, file in files_in(tokenizer, DEFAULT_IGNORE).items()}
+
+    def make(folder: Path, **settings: Any) -> None:
+        from ...text.stream.reader import TokenStream
+        from .text import write_token_dataset
+
+        streams = {
+            corpus: {split: TokenStream(place) for split, place in sorted(splits.items(), key=_train_first)}
+            for corpus, splits in _indexes(path).items()
+        }
+        # The largest corpus first, since that is what `load_dataset` gives without a config.
+        sizes = {corpus: sum(stream.num_tokens for stream in splits.values()) for corpus, splits in streams.items()}
+        streams = {corpus: streams[corpus] for corpus in sorted(streams, key=sizes.__getitem__, reverse=True)}
+        write_token_dataset(streams, folder, tokenizer=None if tokenizer is None else "tokenizer", **settings)
+
+    return Contents("token stream", "dataset", path, files, make, "Parquet files of the documents and a card")
+
+
+def _train_first(entry: tuple[str, Path]) -> bool:
+    return entry[0] != "train"
+
+
+def _is_words(path: Path) -> bool:
+    return (path / words.INDEX_NAME).is_file()
+
+
+def _words(path: Path, repo_type: RepoType | None) -> Contents:
+    def make(folder: Path, **settings: Any) -> None:
+        from .text import write_word_dataset
+
+        write_word_dataset(words.WordCorpus.load(path), folder, **settings)
+
+    files = files_in(path, DEFAULT_IGNORE)
+    return Contents("word corpus", "dataset", path, files, make, "Parquet files of the sentences and a card")
+
+
+def _is_evaluation(path: Path) -> bool:
+    return (path / _REPORT_NAME).is_file() and (path / "items").is_dir()
+
+
+def _evaluation(path: Path, repo_type: RepoType | None) -> Contents:
+    def make(folder: Path, **settings: Any) -> None:
+        from .evaluation import write_evaluation_dataset
+
+        write_evaluation_dataset(path, folder, **settings)
+
+    files = files_in(path, DEFAULT_IGNORE)
+    return Contents("evaluation", "dataset", path, files, make, "Parquet files of the items and a card")
+
+
+def _is_corpus(path: Path) -> bool:
+    names = [entry.name for entry in path.iterdir() if not entry.name.startswith(".") and entry.name != "README.md"]
+    return bool(names) and all(name.removesuffix(".gz").endswith(SUFFIXES) for name in names)
+
+
+def _corpus(path: Path, repo_type: RepoType | None = None) -> Contents:
+    def make(folder: Path, **settings: Any) -> None:
+        from .text import write_corpus_dataset
+
+        write_corpus_dataset(path, folder, **settings)
+
+    folder = path if path.is_dir() else path.parent
+    return Contents("text corpus", "dataset", folder, {}, make, "Parquet files of the documents and a card")
+
+
+def _is_dataset(path: Path) -> bool:
+    return (path / SETTINGS_NAME).is_file()
+
+
+def _dataset(path: Path, repo_type: RepoType | None) -> Contents:
+    return Contents("data set of an HMM", "dataset", path, files_in(path, DEFAULT_IGNORE))
+
+
+def _is_benchmark(path: Path) -> bool:
+    return (path / "eval.yaml").is_file()
+
+
+def _benchmark(path: Path, repo_type: RepoType | None) -> Contents:
+    return Contents("benchmark", "dataset", path, files_in(path, DEFAULT_IGNORE))
+
+
+def _model_type(path: Path) -> str | None:
+    config = path / CONFIG_NAME
+    found = read_json(config) if config.is_file() else None
+    return found.get("model_type") if isinstance(found, dict) else None
+
+
+_KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path, RepoType | None], Contents]], ...] = (
+    (_is_benchmark, _benchmark),
+    (_is_dataset, _dataset),
+    (_is_process, _process),
+    (_is_fit, _fit),
+    (_is_words, _words),
+    (_is_tokens, _tokens),
+    (_is_evaluation, _evaluation),
+    (_is_model, _model),
+    (_is_corpus, _corpus),
+)

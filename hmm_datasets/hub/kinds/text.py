@@ -1,0 +1,221 @@
+"""Data sets of text for the Hub: token streams, word corpora and documents as Parquet, each with a card.
+
+The functions write what a repository has besides the files that are there already: the Parquet files, which
+`load_dataset("USER/NAME")` reads without this package, and the card. Each returns nothing and writes into a folder
+that exists.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import pyarrow as pa
+
+from ...data.builders.token_shards import TokenExamples, document_tables
+from ...data.builders.words import WordExamples
+from ...display import format_bytes
+from ...errors import InputError
+from ...runtime.progress import progress_bar
+from ...text.corpora.loading import load_corpus
+from ...text.stream.reader import TokenStream
+from ...text.tokenizers.words import WordCorpus
+from ..cards import write_card
+from ..parquet import MAX_SHARD_BYTES, write_split
+
+_ROWS = 1024  # documents in a table
+_WORDS = 20  # of a vocabulary that the card lists
+
+
+def write_token_dataset(
+    corpora: Mapping[str, Mapping[str, TokenStream]],
+    folder: Path,
+    *,
+    name: str,
+    licence: str | None = None,
+    repo_id: str | None = None,
+    tokenizer: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    show_progress: bool = True,
+) -> None:
+    """Write the documents of token streams as Parquet, one per row, and the card.
+
+    Args:
+        corpora (mapping from `str` to mapping from `str` to [`~hmm_datasets.TokenStream`]): the streams by config and
+            split. A config of the name `""` is the only one; its streams lie at the top of the repository.
+        folder (`Path`): where `data/` and `README.md` go.
+        name (`str`): title of the card.
+        licence (`str`, *optional*): licence of the text, an identifier of the Hub.
+        repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
+        tokenizer (`str`, *optional*): folder of the tokenizer in the repository.
+        max_shard_bytes (`int`, *optional*): maximum size of a Parquet file before compression.
+        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
+    """
+    streams = [stream for splits in corpora.values() for stream in splits.values()]
+    index = streams[0].index
+    configs = []
+    with progress_bar(
+        sum(stream.num_documents for stream in streams), " documents", shown=show_progress, desc="Parquet"
+    ) as bar:
+        for config, splits in corpora.items():
+            prefix = f"data/{config}" if config else "data"
+            found = []
+            for split, stream in splits.items():
+                rows = TokenExamples(stream, None, 1)
+                tables = document_tables(stream, max_shard_bytes // rows.dtype.itemsize)
+                write_split(
+                    *(folder, split, tables, rows.features),
+                    prefix=prefix,
+                    max_shard_bytes=max_shard_bytes,
+                    on_rows=bar.update,
+                )
+                found.append(_split(split, prefix, stream.num_documents, stream.num_tokens))
+            configs.append({"name": config or "default", "splits": found})
+    repository = f"hf://datasets/{repo_id or 'USER/NAME'}"
+    first = next(iter(corpora))
+    details = [
+        ("Corpora", ", ".join(dict.fromkeys(stream.index.corpus for stream in streams))),
+        ("Vocabulary", f"{index.vocab_size:,} tokens"),
+        ("End of a document", f"token {index.eos_id}, the last of each row"),
+        ("Tokenizer", f"`{tokenizer}/`" if tokenizer else "not in this repository"),
+        ("SHA-256 of the tokenizer's definition", f"`{index.tokenizer_hash}`" if index.tokenizer_hash else ""),
+        ("Text", _text_size(streams)),
+    ]
+    load = [
+        "from hmm_datasets import TokenStream, TokenWindows",
+        "",
+        f'stream = TokenStream("{repository}{"/" + first if first else ""}/{next(iter(corpora[first]))}")'
+        if first or len(corpora[first]) > 1
+        else f'stream = TokenStream("{repository}")',
+        "windows = TokenWindows(stream, length=1024)  # shards are downloaded when they are first read",
+    ]
+    write_card(
+        "text",
+        folder,
+        {
+            "name": name,
+            "summary": "Token ids of a text corpus, one document per row. The same tokens lie beside them as shards "
+            "that are memory-mapped, read by position and checked by their SHA-256.",
+            "license": licence,
+            "configs": configs,
+            "details": [{"name": key, "value": value} for key, value in details if value],
+            "load": "\n".join(load),
+            "repo_id": repo_id,
+        },
+    )
+
+
+def write_word_dataset(
+    corpus: WordCorpus,
+    folder: Path,
+    *,
+    name: str,
+    licence: str | None = None,
+    repo_id: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    show_progress: bool = True,
+) -> None:
+    """Write the sentences of a word corpus as Parquet, and the card; for the arguments see [`write_token_dataset`].
+
+    The splits are `train`, `test` and `unique`; a row has `input_ids` and `text`.
+    """
+    parts = {part: getattr(corpus, part) for part in ("train", "test", "unique") if len(getattr(corpus, part))}
+    found = []
+    with progress_bar(sum(map(len, parts.values())), " sentences", shown=show_progress, desc="Parquet") as bar:
+        for part, sentences in parts.items():
+            rows = WordExamples(sentences, corpus.vocabulary, ["input_ids", "text"], 1)
+            write_split(
+                *(folder, part, rows.tables(), rows.features), max_shard_bytes=max_shard_bytes, on_rows=bar.update
+            )
+            found.append(_split(part, "data", len(sentences), len(sentences.tokens)))
+    words = corpus.vocabulary[:_WORDS]
+    write_card(
+        "text",
+        folder,
+        {
+            "name": name,
+            "summary": f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
+            "symbols to which a hidden Markov model can be fitted. `unique` has each distinct sentence of `train` "
+            "once.",
+            "license": licence,
+            "configs": [{"name": "default", "splits": found}],
+            "details": [
+                {
+                    "name": "Vocabulary",
+                    "value": ", ".join(words) + (", ..." if len(words) < len(corpus.vocabulary) else ""),
+                },
+                {"name": "Read", "value": f"{corpus.num_documents:,} documents, {corpus.num_sentences:,} sentences"},
+            ],
+            "load": "import hmm_datasets\nfrom datasets import load_dataset\n\n"
+            f'address = "hf://datasets/{repo_id or "USER/NAME"}/words.json"\n'
+            'sentences = load_dataset("words", data_files=address, split="train")',
+            "repo_id": repo_id,
+        },
+    )
+
+
+def write_corpus_dataset(
+    source: str | os.PathLike,
+    folder: Path,
+    *,
+    name: str,
+    licence: str | None = None,
+    repo_id: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    show_progress: bool = True,
+) -> None:
+    """Write a corpus of texts, conversations or preferences as Parquet, and the card.
+
+    Rows and splits are those of [`~hmm_datasets.load_corpus`]. For the other arguments see [`write_token_dataset`].
+
+    Args:
+        source (path): a file or folder that [`~hmm_datasets.load_corpus`] reads.
+    """
+    found, columns = [], []
+    with progress_bar(None, " documents", shown=show_progress, desc="Parquet") as bar:
+        for split in ("train", "test"):
+            try:
+                rows = load_corpus(source, split=split, streaming=True)
+            except InputError:
+                if not found:
+                    raise
+                continue  # so few documents that none is held out
+            features = cast(datasets.Features, rows.features)
+            columns, before = list(features), bar.n
+            write_split(
+                *(folder, split, _tables(rows, features), features),
+                max_shard_bytes=max_shard_bytes,
+                on_rows=bar.update,
+            )
+            found.append(_split(split, "data", int(bar.n - before), None))
+    write_card(
+        "text",
+        folder,
+        {
+            "name": name,
+            "summary": "Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
+            "license": licence,
+            "configs": [{"name": "default", "splits": found}],
+            "details": [],
+            "load": "from hmm_datasets import load_corpus\n\n"
+            f'documents = load_corpus("{repo_id or "USER/NAME"}", split="train")',
+            "repo_id": repo_id,
+        },
+    )
+
+
+def _tables(rows: Iterable[dict], features: datasets.Features) -> Iterator[pa.Table]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _ROWS)):
+        yield pa.Table.from_pylist(batch, schema=features.arrow_schema)
+
+
+def _split(split: str, prefix: str, rows: int, tokens: int | None) -> dict[str, Any]:
+    return {"split": split, "path": f"{prefix}/{split}-*", "rows": rows, "tokens": tokens}
+
+
+def _text_size(streams: list[TokenStream]) -> str:
+    sizes = [stream.index.num_bytes for stream in streams if stream.index.num_bytes is not None]
+    return f"{format_bytes(sum(sizes))} of UTF-8" if len(sizes) == len(streams) else ""

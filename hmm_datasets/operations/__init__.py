@@ -1,0 +1,1 @@
+"""Monitoring a run and its machine: preflight checks, progress, verification of files."""

@@ -1,0 +1,143 @@
+"""The mean of the weights of several checkpoints, as a model.
+
+Averaging the last checkpoints of a run often gives a lower loss than the last one has, because it averages out the
+noise of the last steps (Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018,
+arXiv 1803.05407). Sums are in float64, tensor by tensor: memory holds two tensors of the model, whatever its size.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import InputError
+from ...files import DIGESTS_NAME, atomic_folder, digest_problems, read_json, write_digests, write_json
+from ...training.checkpoints.verifying import companion_names, good_checkpoints, not_deleted
+from .tensors import Weights, write_weights
+
+AVERAGE_NAME = "average.json"
+_MAY_DIFFER = ("_name_or_path", "transformers_version", "use_cache")
+
+
+def newest_checkpoints(run: str | os.PathLike, count: int) -> list[Path]:
+    """The newest whole checkpoints of a run, oldest first.
+
+    Raises:
+        `InputError`: the run has fewer.
+    """
+    if count < 1:
+        raise InputError(f"--last {count}; expected 1 or more")
+    found = []
+    for folder in good_checkpoints(run):
+        found.append(folder)
+        if len(found) == count:
+            return found[::-1]
+    raise InputError(f"--last {count}: {run} has {len(found)} whole checkpoints; give a number up to that")
+
+
+def average(
+    folders: Sequence[str | os.PathLike], output: str | os.PathLike, weights: Sequence[float] | None = None
+) -> None:
+    """Write the mean of the weights of several models of the same architecture.
+
+    Configuration, tokenizer and the division into files are those of the last one.
+
+    Args:
+        folders (sequence of paths): checkpoints, or folders of models.
+        output (path): folder to write; it must not exist.
+        weights (sequence of `float`, *optional*): how much each counts; they are divided by their sum. By default all
+            count the same.
+
+    Raises:
+        `InputError`: the models differ in more than their weights, a file is damaged, the weights do not fit, or
+            `output` exists.
+    """
+    paths, output = [Path(folder) for folder in folders], Path(output)
+    shares = _shares(paths, weights)
+    if output.exists():
+        raise InputError(f"{output}: exists; choose another folder for the average")
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder")
+        problems = digest_problems(path)
+        if problems:
+            raise InputError(f"{path}: {problems[0]}; leave this checkpoint out")
+    models = [Weights(path) for path in paths]
+    for model in models[:-1]:
+        _check_same(models[-1], model)
+    newest = models[-1]
+    with not_deleted(*paths), atomic_folder(output, replace=False) as temporary, ExitStack() as stack:
+        readers = [stack.enter_context(model.reader()) for model in models]
+
+        def mean(name: str) -> torch.Tensor:
+            if not newest.kinds[name].dtype.is_floating_point:
+                return _common(name, [read(name) for read in readers], paths)
+            total = torch.zeros(newest.kinds[name].shape, dtype=torch.float64)
+            for read, share in zip(readers, shares, strict=True):
+                total.add_(read(name).double(), alpha=share)
+            return total
+
+        for name in companion_names(newest.folder):
+            shutil.copyfile(newest.folder / name, temporary / name)
+        write_weights(temporary, newest.files, newest.kinds, mean)
+        write_json(temporary / AVERAGE_NAME, {"of": _record(paths, shares)})
+        write_digests(temporary)
+
+
+def _shares(paths: list[Path], weights: Sequence[float] | None) -> list[float]:
+    if not paths:
+        raise InputError("average: give at least one checkpoint")
+    values = [1.0] * len(paths) if weights is None else list(weights)
+    if len(values) != len(paths):
+        raise InputError(f"--weights: {len(values)} values for {len(paths)} checkpoints; give one for each")
+    total = math.fsum(values)
+    if not all(math.isfinite(value) for value in values) or not total > 0:
+        raise InputError(f"--weights {' '.join(map(str, values))}: expected numbers with a sum above 0")
+    return [value / total for value in values]
+
+
+def _check_same(expected: Weights, found: Weights) -> None:
+    """Raise an error that names the first difference between two models."""
+    before, now = (_configuration(model.folder) for model in (found, expected))
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            raise InputError(
+                f"{found.folder}: its {name} is {before.get(name)!r}, that of {expected.folder} is {now.get(name)!r}; "
+                "only models of one architecture can be averaged"
+            )
+    for name in sorted(expected.kinds.keys() | found.kinds.keys()):
+        if expected.kinds.get(name) != found.kinds.get(name):
+            raise InputError(
+                f"{found.folder}: {name} is {found.kinds.get(name, 'missing')}, in {expected.folder} it is "
+                f"{expected.kinds.get(name, 'missing')}; only models of the same tensors can be averaged"
+            )
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    found = read_json(folder / "config.json")
+    if not isinstance(found, dict):
+        raise InputError(f"{folder / 'config.json'}: expected the settings of a model; copy the folder again")
+    return {name: value for name, value in found.items() if name not in _MAY_DIFFER}
+
+
+def _common(name: str, values: list[torch.Tensor], paths: list[Path]) -> torch.Tensor:
+    for value, path in zip(values, paths, strict=True):
+        if not torch.equal(value, values[-1]):
+            raise InputError(f"{path}: {name} has integers other than those of {paths[-1]}, which have no mean")
+    return values[-1]
+
+
+def _record(paths: list[Path], shares: list[float]) -> list[dict[str, Any]]:
+    def digests(path: Path) -> dict[str, str]:
+        file = path / DIGESTS_NAME
+        found = json.loads(file.read_text(encoding="utf-8"))["sha256"] if file.is_file() else {}
+        return {name: digest for name, digest in found.items() if name.endswith(".safetensors")}
+
+    given = zip(paths, shares, strict=True)
+    return [{"checkpoint": path.name, "weight": share, "sha256": digests(path)} for path, share in given]

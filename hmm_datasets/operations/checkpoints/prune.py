@@ -1,0 +1,212 @@
+"""The checkpoints of a run as a list: what each has, who wrote it, how good it was, and whether it is whole.
+
+Which checkpoints of a run to keep, and which to move aside or delete.
+
+Kept are the newest whole ones, those of every so many steps, the best by a metric, the one that the run itself calls
+its best, and always the newest one that the run can resume from.
+"""
+
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...display import format_bytes, format_duration
+from ...errors import InputError
+from ...files import read_json, read_log
+from ...runtime.run_identity import IDENTITY_NAME
+from ...training.checkpoints.archive import list_set_aside
+from ...training.checkpoints.verifying import STATE_NAME, CheckpointReport, list_checkpoints, resuming_names
+from ...training.record import HISTORY_NAME
+
+LOSSES = ("eval_loss", "loss")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A checkpoint of a run.
+
+    Attributes:
+        step (`int`): its step.
+        folder (`str`): where it is.
+        bytes (`int`), weight_bytes (`int`): of all its files, and of the weights in safetensors files.
+        framework (`str`, *optional*), processes (`int`, *optional*): who wrote it.
+        tokens (`int`, *optional*): tokens consumed by then.
+        loss (`float`, *optional*), loss_name (`str`, *optional*): held-out loss at its step, or else training loss.
+        age (`float`): seconds since it was written.
+        can_resume (`bool`): whether it has the state of an optimizer.
+        problems (`tuple[str, ...]`): what is wrong with it; empty if it is whole.
+        set_aside (`str`, *optional*): why it has been moved aside.
+    """
+
+    step: int
+    folder: str
+    bytes: int
+    weight_bytes: int
+    framework: str | None
+    processes: int | None
+    tokens: int | None
+    loss: float | None
+    loss_name: str | None
+    age: float
+    can_resume: bool
+    problems: tuple[str, ...]
+    set_aside: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values for JSON, with the bytes per byte of weights."""
+        ratio = self.bytes / self.weight_bytes if self.weight_bytes else None
+        return asdict(self) | {"bytes_per_byte_of_weights": ratio}
+
+    def cells(self) -> list[str]:
+        """The values as a row of [`HEADER`]."""
+        ratio = f"{self.bytes / self.weight_bytes:.1f}" if self.weight_bytes else "-"
+        loss = (
+            "-" if self.loss is None else f"{self.loss:.4f} {'held out' if self.loss_name == LOSSES[0] else 'train'}"
+        )
+        state = "TORN" if self.problems else "whole" if self.can_resume else "weights only"
+        return [
+            f"{self.step:,}",
+            format_bytes(self.weight_bytes) if self.weight_bytes else "-",
+            format_bytes(self.bytes),
+            ratio,
+            self.framework or "-",
+            "-" if self.processes is None else str(self.processes),
+            "-" if self.tokens is None else f"{self.tokens:,}",
+            loss,
+            format_duration(self.age),
+            state,
+        ]
+
+
+HEADER = ("step", "weights", "all", "ratio", "written by", "processes", "tokens", "loss", "age", "state")
+
+
+def list_run(run: str | os.PathLike) -> list[Listed]:
+    """The checkpoints of a run, newest first, and then those that have been moved aside.
+
+    Raises:
+        `InputError`: no such folder, or it has no checkpoints.
+    """
+    run = Path(run)
+    absolute = run.absolute()
+    if not run.exists() and any(absolute.name in entry.names for entry in list_set_aside(absolute.parent)):
+        raise InputError(f"{run}: has been moved aside; bring it back: hmm-datasets checkpoint restore {run}")
+    losses = _losses(run)
+    found = [_listed(report, losses) for report in list_checkpoints(run)]
+    for entry in list_set_aside(run):
+        own = _losses(entry.folder) if HISTORY_NAME in entry.names else losses
+        whole = [report for report in list_checkpoints(entry.folder) if report.folder.name in entry.names]
+        found += [_listed(report, own, entry.reason) for report in whole]
+    if not found:
+        raise InputError(f"{run}: has no checkpoint-N; name the output_dir of a run that saved some (save_steps)")
+    return found
+
+
+def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason: str | None = None) -> Listed:
+    folder = report.folder
+    identity = _mapping(folder / IDENTITY_NAME)
+    writer = identity.get("written_by") or identity.get("slimmed_from") or {}
+    name, loss = losses.get(report.step, (None, None))
+    state = folder / STATE_NAME
+    return Listed(
+        report.step,
+        str(folder),
+        report.total_bytes,
+        report.tensor_bytes,
+        writer.get("framework"),
+        writer.get("processes"),
+        _mapping(state).get("num_input_tokens_seen"),
+        loss,
+        name,
+        max(0.0, time.time() - (state if state.is_file() else folder).stat().st_mtime),
+        any(resuming.startswith(("optimizer", "global_step")) for resuming in resuming_names(folder)),
+        report.problems,
+        reason,
+    )
+
+
+def _losses(run: Path) -> dict[int, tuple[str, float]]:
+    """The held-out loss at each step of the history, or else the training loss, with its name."""
+    path = run / HISTORY_NAME
+    rows = read_log(path) if path.is_file() else []
+    found: dict[int, tuple[str, float]] = {}
+    for name in reversed(LOSSES):
+        found |= {row["step"]: (name, row[name]) for row in rows if isinstance(row.get(name), int | float)}
+    return found
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except (InputError, OSError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What to keep.
+
+    Attributes:
+        newest (`int`): number of the newest whole checkpoints.
+        every (`int`, *optional*): steps divisible by this are kept too.
+        best (`str`, *optional*): name of a metric in the history; the checkpoint with its best value is kept too.
+        greater_is_better (`bool`): whether the largest value is the best, not the smallest.
+    """
+
+    newest: int
+    every: int | None = None
+    best: str | None = None
+    greater_is_better: bool = False
+
+    def __post_init__(self):
+        if self.newest < 1:
+            raise InputError(f"--keep {self.newest}; expected 1 or more; prune RUN --all moves a whole run aside")
+        if self.every is not None and self.every < 1:
+            raise InputError(f"--every {self.every}; expected a number of steps, 1 or more")
+
+
+def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[Listed]:
+    """The checkpoints of a run that are not to be kept, newest first.
+
+    Raises:
+        `InputError`: the run has no whole checkpoint, or the metric was not recorded at the step of any.
+    """
+    run = Path(run)
+    found = [one for one in list_run(run) if one.set_aside is None]
+    whole = [one for one in found if not one.problems]
+    if not whole:
+        raise InputError(
+            f"{run}: has no whole checkpoint to keep, so none is pruned; hmm-datasets checkpoint list {run} says what "
+            "is wrong with them"
+        )
+    kept = {one.step for one in whole[: keep.newest]}
+    kept |= {next((one.step for one in whole if one.can_resume), whole[0].step)}
+    if keep.every is not None:
+        kept |= {one.step for one in whole if one.step % keep.every == 0}
+    if keep.best is not None:
+        kept.add(_best(run, whole, keep.best, keep.greater_is_better))
+    kept.add(read_json(run / f"checkpoint-{whole[0].step}" / STATE_NAME).get("best_global_step"))
+    return [one for one in found if one.step not in kept]
+
+
+def _best(run: Path, whole: list[Listed], metric: str, greater_is_better: bool) -> int:
+    path = run / HISTORY_NAME
+    rows = read_log(path) if path.is_file() else []
+    steps = {one.step for one in whole}
+    values = {row["step"]: row[metric] for row in rows if isinstance(row.get(metric), int | float)}
+    values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}
+    if not values:
+        names = {name for row in rows if row.get("step") in steps for name, value in row.items() if _measures(value)}
+        raise InputError(
+            f"--keep-best {metric}: {path} has no value of it at the step of a checkpoint; it has "
+            f"{', '.join(sorted(names)) or 'none at all'}"
+        )
+    return (max if greater_is_better else min)(values, key=values.__getitem__)
+
+
+def _measures(value) -> bool:
+    return isinstance(value, float)

@@ -1,0 +1,366 @@
+"""The state of a run from the heartbeats of its processes: does it run, and if not, which rank is to blame?
+
+Ranks that wait for one another in a collective all wait. The one to blame is the one that has come least far: the
+others are in a later step, or in a later part of the same step. A process that does not beat comes before that. It has
+ended without a word, is suspended, or is cut off with its host.
+
+A process on this machine is looked up. Of one on another machine only its file is known, so it counts as silent if
+its file was not rewritten for several beats. Whether it was is decided by the number in the file and the watcher's own
+monotonic clock, so clocks that differ between machines, or that change, do not matter.
+
+The Python stacks of the processes of a run, to see where they wait.
+
+A process that beats is asked: its thread of heartbeats finds a file named `stacks` in the folder of heartbeats and
+writes the stacks of all threads beside its heartbeat, which works on every host. A process on this machine that does
+not beat is read from outside by py-spy, if it is installed and the system lets this user trace it.
+"""
+
+import math
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..display import format_duration
+from ..errors import InputError
+from ..process_state import is_suspended
+from ..runtime.heartbeats import (
+    BEAT_EVERY,
+    FAILED,
+    FOLDER_NAME,
+    PHASES,
+    STACKS_WANTED,
+    STOPPED,
+    Heartbeat,
+    read_heartbeats,
+    stacks_path,
+)
+
+RUNNING, STARTING, HANGING, DEAD = "running", "starting", "hanging", "dead"
+
+_STARTING = PHASES[: PHASES.index("data")]
+_PAUSES = ("saving", "evaluating", "finishing")
+_LONGER = 10.0  # times the longest visit to a phase so far
+_SLOWER = 1.5  # times the usual seconds of a rank for its own work
+_SKEW = 30.0  # seconds by which clocks may differ
+_OWN_WORK = ("data", "forward")  # phases in which a rank does not wait for others, unless weights are sharded
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a phase has taken too long; in any case not before ten times the longest visit to it so far.
+
+    The seconds in which a rank compiles, up to `start`, count neither for it nor for those that wait for it.
+
+    Args:
+        silent (`float`, *optional*, defaults to 30.0): seconds without a heartbeat after which a process on another
+            machine counts as silent.
+        step (`float`, *optional*, defaults to 300.0): seconds in one phase of a step.
+        start (`float`, *optional*, defaults to 1800.0): seconds of imports, of the rendezvous of the ranks, or of
+            compiling in a step.
+        setup (`float`, *optional*, defaults to 7200.0): seconds to open data and model.
+        pause (`float`, *optional*, defaults to 1800.0): seconds of saving, or of an evaluation.
+    """
+
+    silent: float = 30.0
+    step: float = 300.0
+    start: float = 1800.0
+    setup: float = 7200.0
+    pause: float = 1800.0
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise InputError(f"{name} is {value}; expected a positive number of seconds")
+
+    def of(self, beat: Heartbeat) -> float:
+        """The limit for the phase that a process is in."""
+        if beat.phase in _STARTING:
+            return self.setup if beat.phase == "setup" else self.start
+        if beat.phase == "working" and beat.longest == 0:
+            return math.inf  # it is not known how long this usually takes
+        return max(self.pause if beat.phase in _PAUSES else self.step, _LONGER * beat.longest)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a run.
+
+    Attributes:
+        beat ([`~hmm_datasets.runtime.heartbeats.Heartbeat`]): its newest heartbeat.
+        condition (`str`): `beating`, `suspended`, `gone` (it has ended without a word), `silent`, `stopped` or
+            `failed`.
+    """
+
+    beat: Heartbeat
+    condition: str
+
+    @property
+    def words(self) -> str:
+        """What it does or what happened to it, in words."""
+        beat = self.beat
+        step = "" if beat.step is None else f" of step {beat.step:,}"
+        where = f"in phase {beat.phase}{step}"
+        if self.condition == "beating":
+            compiling = f" (compiling: {format_duration(beat.compiling)})" if beat.compiling >= 1 else ""
+            return f"{where} for {format_duration(beat.phase_seconds)}{compiling}"
+        if self.condition == "suspended":
+            ago = format_duration(beat.age)
+            return (
+                f"is suspended (as by SIGSTOP), {where}, no heartbeat for {ago}; continue: kill -CONT {beat.process}"
+            )
+        if self.condition == "gone":
+            return f"has ended without a word, last heard {where}: killed, perhaps for lack of memory"
+        if self.condition == "silent":
+            return f"is silent for {format_duration(beat.age)}, {where}"
+        return f"{beat.phase}: {beat.message}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The state of a run, as far as heartbeats tell it.
+
+    Attributes:
+        state (`str`): `running`, `starting`, `hanging`, `stopped` or `dead`.
+        reason (`str`): why, naming ranks and hosts; empty if it runs.
+        blamed (`tuple` of [`Rank`]): the ranks to blame for a state that is not `running`.
+        ranks (`tuple` of [`Rank`]): all ranks that have reported.
+        missing (`tuple[int, ...]`): ranks that have not.
+        slow (`tuple` of [`Rank`]): ranks whose own work takes much longer than that of the others.
+        clocks (`dict[str, float]`): hosts whose clock differs from that of the disk, and by how many seconds.
+    """
+
+    state: str
+    reason: str
+    blamed: tuple[Rank, ...]
+    ranks: tuple[Rank, ...]
+    missing: tuple[int, ...] = ()
+    slow: tuple[Rank, ...] = ()
+    clocks: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What does not keep the run from going on: slow ranks, and clocks that are wrong."""
+        clocks = [
+            f"the clock of {host} is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the disk's"
+            for host, ahead in self.clocks.items()
+        ]
+        return (*filter(None, [_slow_words(self.slow, self.ranks)]), *clocks)
+
+
+class Observer:
+    """Looks at the heartbeats of a run again and again.
+
+    Args:
+        folder (path): folder of the run.
+        limits ([`Limits`], *optional*): when a phase has taken too long.
+    """
+
+    def __init__(self, folder: str | Path, limits: Limits | None = None):
+        self.folder = Path(folder)
+        self.limits = limits or Limits()
+        self._seen: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def look(self) -> Diagnosis | None:
+        """The state of the run now; None if no process has left a heartbeat."""
+        beats, now = [], time.monotonic()
+        for beat in read_heartbeats(self.folder):
+            key = (beat.host, beat.process)
+            number, since = self._seen.get(key, (None, now - beat.age))
+            if number is not None and number != beat.beat:
+                since = now
+            self._seen[key] = (beat.beat, since)
+            beats.append(replace(beat, age=now - since))
+        return diagnose(beats, self.limits) if beats else None
+
+    def look_twice(self) -> Diagnosis | None:
+        """The same, but before a process is called silent its file is given the time of two beats to change.
+
+        A suspended process is looked at again after a second, because it may be one that is only slowed down.
+        """
+        found = self.look()
+        conditions = set() if found is None else {rank.condition for rank in found.ranks}
+        if "silent" in conditions:
+            time.sleep(2 * BEAT_EVERY)
+        elif "suspended" in conditions:
+            time.sleep(1.0)
+        else:
+            return found
+        return self.look()
+
+
+def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
+    """The state of a run from the newest heartbeats of its ranks, of which there must be one or more."""
+    ranks = tuple(Rank(beat, _condition(beat, limits)) for beat in beats)
+    missing = tuple(sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}))
+    alive = tuple(rank for rank in ranks if rank.condition in ("beating", "suspended"))
+
+    clocks = {beat.host: beat.clock_ahead for beat in beats if abs(beat.clock_ahead) > _SKEW}
+
+    def found(state: str, reason: str, blamed: tuple[Rank, ...] = (), slow: tuple[Rank, ...] = ()) -> Diagnosis:
+        return Diagnosis(state, reason, blamed, ranks, missing, slow, clocks)
+
+    failed = tuple(one for one in ranks if one.condition == FAILED and not one.beat.follows)
+    # By the clock of their disk, because those of hosts differ.
+    failed = tuple(sorted(failed, key=lambda one: one.beat.time - one.beat.clock_ahead))
+    followed = tuple(one for one in ranks if one.beat.follows)
+    stopped = tuple(one for one in ranks if one.condition == STOPPED)
+    lost = tuple(one for one in ranks if one.condition in ("gone", "suspended", "silent"))
+    if not alive:
+        if failed:
+            return found(DEAD, _sentence(failed[:1]), failed[:1])
+        if stopped:
+            return found(STOPPED, f"{stopped[0].beat.message}; the same command continues", stopped)
+        return found(DEAD, _sentence(lost, everyone=ranks) if lost else _followed(followed), lost or followed[:1])
+    if failed:
+        return found(HANGING, f"{_sentence(failed[:1])}; other ranks have not ended yet", failed[:1])
+    if lost or followed:
+        return found(HANGING, _sentence(lost, everyone=ranks) if lost else _followed(followed), lost or followed[:1])
+    compiling = min(max(beat.compiling for beat in beats), limits.start)
+    overdue = [rank for rank in ranks if rank.beat.phase_seconds > limits.of(rank.beat) + compiling]
+    if missing and overdue:
+        names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        return found(HANGING, f"rank {names} has never reported; the others wait for it: {overdue[0].words}")
+    if overdue:
+        behind = min(map(_progress, ranks))
+        blamed = tuple(rank for rank in ranks if _progress(rank) == behind)
+        if len(blamed) == len(ranks) > 1:
+            reason = f"all {len(ranks)} ranks are {overdue[0].words}: none is behind, so look at their network"
+            return found(HANGING, reason, blamed)
+        others = [rank for rank in ranks if rank not in blamed]
+        waiting = f"; the others wait {others[0].words}" if others else ""
+        return found(HANGING, _sentence(blamed) + waiting, blamed)
+    starting = [rank for rank in ranks if rank.beat.phase in _STARTING]
+    if missing or starting:
+        first = (starting or ranks)[0]
+        names = f"; not yet reported: rank {', '.join(map(str, missing[:10]))}" if missing else ""
+        return found(STARTING, f"rank {first.beat.rank} is {first.words}{names}")
+    return found(RUNNING, "", (), _slow(ranks))
+
+
+def _condition(beat: Heartbeat, limits: Limits) -> str:
+    if beat.has_ended:
+        return beat.phase
+    if beat.is_here:
+        if not beat.is_alive_here:
+            return "gone"
+        return "suspended" if is_suspended(beat.process) else "beating"
+    return "silent" if beat.age > limits.silent else "beating"
+
+
+def _progress(rank: Rank) -> tuple[int, int]:
+    beat = rank.beat
+    return (beat.step or 0, beat.visits)
+
+
+def _sentence(blamed: Sequence[Rank], everyone: Sequence[Rank] = ()) -> str:
+    """What happened to the ranks to blame; a host all of whose ranks are silent is named as such."""
+    hosts = dict.fromkeys(rank.beat.host for rank in blamed)
+    if len(blamed) > 1 and everyone:
+        silent = {rank.beat.rank for rank in blamed if rank.condition == "silent"}
+        for host in hosts:
+            its = [rank for rank in everyone if rank.beat.host == host]
+            if len(its) > 1 and {rank.beat.rank for rank in its} <= silent:
+                return f"host {host} is lost or cut off: all its {len(its)} ranks are silent; {its[0].words}"
+    first = f"{blamed[0].beat.place} {blamed[0].words}"
+    if len(blamed) == 1:
+        return first
+    return f"{first}; and {len(blamed) - 1} more on {', '.join(list(hosts)[:8])}"
+
+
+def _followed(ranks: Sequence[Rank]) -> str:
+    """What is known of a failure while only those that followed have reported: not yet who was first."""
+    rank = ranks[0]
+    return (
+        f"{rank.beat.place} ended because another process had ended, which has not reported why: {rank.beat.message}"
+    )
+
+
+def _slow(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+    if len(ranks) < 2 or not all(rank.beat.seconds for rank in ranks):
+        return ()
+    own = [_own_seconds(rank) for rank in ranks]
+    usual = statistics.median_low(own)
+    step = statistics.median(sum(rank.beat.seconds.values()) for rank in ranks)
+    return tuple(
+        rank for rank, seconds in zip(ranks, own, strict=True) if seconds > max(_SLOWER * usual, usual + 0.1 * step)
+    )
+
+
+def _own_seconds(rank: Rank) -> float:
+    return sum(rank.beat.seconds.get(phase, 0.0) for phase in _OWN_WORK)
+
+
+def _slow_words(slow: Sequence[Rank], ranks: Sequence[Rank]) -> str:
+    if not slow:
+        return ""
+    usual = statistics.median_low(map(_own_seconds, ranks))
+    slowest = max(slow, key=_own_seconds)
+    more = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+    return (
+        f"{slowest.beat.place} is slow: {_own_seconds(slowest):.3g} s per step for its data and forward pass, "
+        f"{usual:.3g} s elsewhere{more}"
+    )
+
+
+_PATIENCE = 30.0  # seconds for py-spy
+
+
+def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
+    """The stacks of some ranks, or why there are none, by rank.
+
+    Args:
+        folder (path): folder of the run; a file is written there for a few seconds.
+        ranks (sequence of [`~hmm_datasets.operations.diagnosis.Rank`]): the ranks.
+    """
+    asked = {rank.beat.rank: rank.beat for rank in ranks if rank.condition == "beating"}
+    found = {rank.beat.rank: _traced(rank) for rank in ranks if rank.condition != "beating"}
+    if not asked:
+        return found
+    wanted = Path(folder) / FOLDER_NAME / STACKS_WANTED
+    try:
+        wanted.touch()
+        since = wanted.stat().st_mtime
+    except OSError as error:
+        return found | dict.fromkeys(asked, f"cannot be asked: {wanted} cannot be written ({error.strerror})")
+    deadline = time.monotonic() + 3 * BEAT_EVERY
+    try:
+        while asked and time.monotonic() < deadline:
+            time.sleep(0.2)
+            for rank, beat in list(asked.items()):
+                path = stacks_path(folder, beat.host, beat.process)
+                if path.exists() and path.stat().st_mtime >= since:
+                    found[rank] = path.read_text(encoding="utf-8")
+                    del asked[rank]
+    finally:
+        wanted.unlink(missing_ok=True)
+    # Its interpreter may be blocked by code that does not let other threads run.
+    return found | {rank.beat.rank: _traced(rank) for rank in ranks if rank.beat.rank in asked}
+
+
+def _traced(rank: Rank) -> str:
+    """The stacks of a process that gives no answer, by py-spy."""
+    process = rank.beat.process
+    if rank.condition not in ("beating", "suspended", "silent"):
+        return "cannot be read: it has ended"
+    if not rank.beat.is_here:
+        return f"gave no answer in {3 * BEAT_EVERY:.0f} s; on {rank.beat.host}, try: py-spy dump --pid {process}"
+    program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if program is None:
+        return f"cannot be read without py-spy: pip install py-spy, then: py-spy dump --nonblocking --pid {process}"
+    try:
+        result = subprocess.run(
+            [program, "dump", "--nonblocking", "--pid", str(process)],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        return f"py-spy gave no answer in {_PATIENCE:.0f} s"
+    if result.returncode != 0:
+        return f"py-spy cannot read process {process} ({result.stderr.strip()}); as root: py-spy dump --pid {process}"
+    return result.stdout

@@ -1,0 +1,411 @@
+"""Recipes as subcommands: `hmm-datasets pretrain --config FILE [--launch zero3 --num_processes 8] [flags]`.
+
+Without `--launch` a recipe runs in this process, as with `python recipes/NAME.py`. With it, this process becomes
+accelerate's launcher, as with `accelerate launch`: it takes the flags of accelerate, and passes all others to the
+recipe. The exit code is that of the rank that failed first. The path of a script in place of the name of a recipe,
+yours or a shipped one such as `recipes/pretrain.py`, is started in the same way; batch files do so.
+"""
+
+import contextlib
+import importlib.util
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..compat.accelerate import flags_of
+from ..errors import InputError
+from ..files import read_yaml
+from ..runtime.shipped import local_or_shipped, shipped
+
+if TYPE_CHECKING:
+    import argparse
+
+
+@dataclass(frozen=True)
+class RecipeCommand:
+    """A subcommand that starts a recipe.
+
+    Attributes:
+        script (`str`): the recipe, as a path below `recipes/`.
+        summary (`str`): description for the list of commands.
+        first (`str`, *optional*): flag for a first argument that is given without a flag, as in `evaluate MODEL`.
+        launches (`bool`): whether it can run on several processes.
+        launches_stages (`bool`): whether `--launch` is a setting of the recipe, for the stages that it starts.
+    """
+
+    script: str
+    summary: str
+    first: str | None = None
+    launches: bool = True
+    launches_stages: bool = False
+
+
+RECIPE_COMMANDS = {
+    "fit": RecipeCommand("fit_hmm.py", "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
+    "tokenize": RecipeCommand("tokenize_corpus.py", "train a tokenizer, write token streams", launches=False),
+    "tokenize-with-datatrove": RecipeCommand(
+        "tokenize_with_datatrove.py", "write token streams on a cluster", launches=False
+    ),
+    "pretrain": RecipeCommand("pretrain.py", "pretrain a model, on an HMM, a family or text"),
+    "midtrain": RecipeCommand("midtrain.py", "train a model further, on a mixture of token streams"),
+    "sft": RecipeCommand("sft.py", "fine-tune a model on conversations"),
+    "grpo": RecipeCommand("grpo.py", "train a model on rewards of its own answers, by GRPO"),
+    "dpo": RecipeCommand("dpo.py", "train a model on preferences, by DPO"),
+    "evaluate": RecipeCommand(
+        "evaluate_model.py", "report in a folder how far a model is from the optimum", "--model"
+    ),
+    "answers": RecipeCommand("answers.py", "show how a fine-tuned model answered held-out questions", launches=False),
+    "report": RecipeCommand("report.py", "write one report on the runs of an experiment", launches=False),
+    "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
+    "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
+    "belief-geometry": RecipeCommand(
+        "belief_geometry/run.py",
+        "experiment: beliefs in the residual stream",
+        "--output_dir",
+        launches=False,
+        launches_stages=True,
+    ),
+    "nonergodic": RecipeCommand(
+        "nonergodic/run.py",
+        "experiment: power law of the in-context loss of mixtures",
+        "--output_dir",
+        launches=False,
+        launches_stages=True,
+    ),
+    "llm-on-hmms": RecipeCommand(
+        "llm_on_hmms/run.py", "experiment: language models on HMMs in context", "--model", launches=False
+    ),
+    "icl-transition": RecipeCommand(
+        "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
+    ),
+    "chat-ladder": RecipeCommand(
+        "chat_ladder/run.py", "experiment: every stage from text to a chat model, measured", launches=False
+    ),
+    "known-optimum": RecipeCommand(
+        "known_optimum/run.py", "experiment: DPO and GRPO against the exact optimum", launches=False
+    ),
+    "benchmark-models": RecipeCommand(
+        "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
+    ),
+    "wind-tunnels": RecipeCommand(
+        "wind_tunnels/run.py", "experiment: entropy errors on bijections and on HMMs that are told", launches=False
+    ),
+    "architectures": RecipeCommand(
+        "architectures/run.py", "experiment: recall by width, and random automata, by architecture", launches=False
+    ),
+    "excess": RecipeCommand(
+        "excess/run.py", "experiment: how close a small Llama comes to twelve optima", launches=False
+    ),
+    "factored-beliefs": RecipeCommand(
+        "factored_beliefs/run.py", "experiment: factors represented side by side, or jointly", launches=False
+    ),
+    "four-phases": RecipeCommand(
+        "four_phases/run.py", "experiment: retrieval or inference in mixtures of Markov chains", launches=False
+    ),
+    "leaky-tokenizer": RecipeCommand(
+        "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
+    ),
+    "icll": RecipeCommand("icll/run.py", "experiment: in-context learning of HMMs of words", launches=False),
+    "constrained-beliefs": RecipeCommand(
+        "constrained_beliefs/run.py", "experiment: what one layer of attention knows of beliefs", launches=False
+    ),
+    "generalized-processes": RecipeCommand(
+        "generalized_processes/run.py",
+        "experiment: predictive vectors in networks of any architecture",
+        launches=False,
+    ),
+    "tinystories-hmm": RecipeCommand(
+        "tinystories_hmm/run.py", "experiment: HMMs of words, their sizes and update rules", launches=False
+    ),
+    "wordplay": RecipeCommand(
+        "wordplay/run.py", "experiment: a text by characters; DDP, ZeRO and FSDP side by side", launches=False
+    ),
+    "tr1": RecipeCommand(
+        "tr1/run.py", "experiment: a growing global batch under ZeRO, in chained jobs", launches=False
+    ),
+    "zac-gpt": RecipeCommand(
+        "zac_gpt/run.py", "experiment: pretraining to a chat model of half a billion parameters", launches=False
+    ),
+}
+
+LAUNCHER_HELP = """\
+usage: hmm-datasets {name} [--launch CONFIG [launcher's flags]] [--config FILE.yaml] [recipe's flags]
+
+  --launch CONFIG   start several processes with accelerate: {configs},
+                    or a YAML file of `accelerate config`
+  launcher's flags  --num_processes, --num_machines, --machine_rank, --main_process_ip, --main_process_port,
+                    --mixed_precision and the others of `accelerate launch`
+  --config FILE     YAML file of settings, your own or one listed by `hmm-datasets configs`
+
+The recipe's flags:
+"""
+
+# Settings of recipes whose names are also flags of accelerate. They are passed to the recipe.
+_RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps"}
+# Flags that this module passes to the launcher itself, or that would start something other than the recipe.
+_OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
+# Flags of the launcher that most clearly show that --launch was forgotten.
+_ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
+_ONLY_LAUNCHED |= {"--mixed_precision"}
+_TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
+
+
+def start(name: str, arguments: Sequence[str]) -> int:
+    """Run a recipe in this process or launch it, and return the exit code.
+
+    Args:
+        name (`str`): one of `RECIPE_COMMANDS`, or the path of a script.
+        arguments (sequence of `str`): the command line after the name.
+
+    Raises:
+        `InputError`: there is no such script or launch configuration, or a flag cannot be combined with it.
+    """
+    command = _recipe(name)
+    script = shipped("recipes") / command.script
+    launch, arguments = _split(name, list(arguments))
+    if command.launches and not {"-h", "--help"}.isdisjoint(arguments):
+        print(LAUNCHER_HELP.format(name=name, configs=", ".join(launch_configs())), flush=True)
+        launch = None
+    if launch is None:
+        _refuse_launcher_flags(arguments)
+        return _run_here(script, arguments)
+    return _launch([str(script)], launch, arguments)
+
+
+def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | None] | None, list[str]]:
+    """How the command line of a recipe is launched, and the flags of the recipe itself.
+
+    Returns:
+        `tuple`: the launch configuration and the number of processes, if a flag gives it; None for one process. Then
+        the arguments that the recipe gets.
+
+    Raises:
+        `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
+    """
+    launch, arguments = _split(name, list(arguments))
+    if launch is None:
+        _refuse_launcher_flags(arguments)
+        return None, arguments
+    given, recipe = _read_launch(launch, arguments, [])
+    return (launch, given.num_processes), recipe
+
+
+def _recipe(name: str) -> RecipeCommand:
+    """The recipe of a name or of a script."""
+    if name in RECIPE_COMMANDS:
+        return RECIPE_COMMANDS[name]
+    path = local_or_shipped(name, "recipes").resolve()
+    if not path.is_file():
+        raise InputError(f"{name}: no such script; `hmm-datasets configs` lists the shipped ones")
+    known = (one for one in RECIPE_COMMANDS.values() if (shipped("recipes") / one.script).resolve() == path)
+    return next(known, RecipeCommand(str(path), "script of the user"))
+
+
+def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The launch configuration if one is named, and the other arguments; the first has a flag too."""
+    command = _recipe(name)
+    launch = None
+    if not command.launches_stages:
+        launch, arguments = _take_launch(arguments)
+    if command.first is not None and arguments[:1] and not arguments[0].startswith("-"):
+        arguments = [command.first, *arguments]
+    if launch is not None and not command.launches:
+        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
+    if launch and name in _TRAINING:
+        arguments += _said_no(arguments)
+    return launch or None, arguments
+
+
+def _said_no(arguments: list[str]) -> list[str]:
+    """The recipe's flag for float32, if the launcher's was given; processes cannot tell "no" from nothing said."""
+    flags = [_underscored(argument) for argument in arguments]
+    if "--mixed_precision" not in flags or not {"--bf16", "--fp16"}.isdisjoint(flags):
+        return []
+    index = flags.index("--mixed_precision")
+    value = arguments[index].partition("=")[2] or next(iter(arguments[index + 1 :]), None)
+    return ["--bf16", "false"] if value == "no" else []
+
+
+def launch_module(module: str, arguments: Sequence[str]) -> int:
+    """Launch `python -m MODULE` on all ranks of the configuration that `--launch` names, and return the exit code.
+
+    Args:
+        module (`str`): name of the module.
+        arguments (sequence of `str`): `--launch CONFIG`, flags of the launcher, and arguments of the module.
+
+    Raises:
+        `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
+    """
+    launch, arguments = _take_launch(list(arguments))
+    return _launch(["--module", module], launch, arguments)
+
+
+def launch_configs() -> list[str]:
+    """Names of the shipped launch configurations."""
+    return sorted(path.stem for path in shipped("accelerate_configs").glob("*.yaml"))
+
+
+def launch_config(name: str) -> Path:
+    """The file of a launch configuration: a file of the user, or a shipped one by name.
+
+    Raises:
+        `InputError`: there is neither.
+    """
+    path = local_or_shipped(name, "accelerate_configs")
+    if not path.is_file():  # nothing, or a folder of that name
+        path = shipped(f"accelerate_configs/{name}.yaml")
+    if not path.is_file():
+        raise InputError(f"--launch {name}: neither a YAML file nor one of {', '.join(launch_configs())}")
+    return path
+
+
+def _take_launch(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of `--launch`, and the other arguments."""
+    for index, argument in enumerate(arguments):
+        if argument == "--launch":
+            if index + 1 == len(arguments):
+                raise InputError(f"--launch needs a YAML file or one of {', '.join(launch_configs())}")
+            return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
+        if argument.startswith("--launch="):
+            return argument.partition("=")[2], arguments[:index] + arguments[index + 1 :]
+    return None, arguments
+
+
+def _underscored(argument: str) -> str:
+    """The name of a flag, spelled with underscores."""
+    return argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+
+
+def _refuse_launcher_flags(arguments: list[str]) -> None:
+    for argument in arguments:
+        if argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
+            raise InputError(
+                f"{argument} is a flag of the launcher; add --launch with a YAML file or one of "
+                f"{', '.join(launch_configs())}"
+            )
+
+
+def _run_here(script: Path, arguments: list[str]) -> int:
+    """Run a script as `python SCRIPT` does: what lies beside it can be imported."""
+    argv, path = sys.argv[:], sys.path[:]
+    sys.argv[:] = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv[:], sys.path[:] = argv, path
+    return 0
+
+
+def _launch(program: list[str], name: str, arguments: list[str]) -> int:
+    """Run accelerate's launcher with a recipe or a module until its end, and return the exit code."""
+    from accelerate.commands.launch import launch_command
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    given, _ = _read_launch(name, arguments, program)
+    try:
+        with _signals_passed_on():
+            launch_command(given)
+    except ChildFailedError as error:
+        print(error, file=sys.stderr, flush=True)
+        return _exit_code(error.get_first_failure()[1].exitcode)
+    except subprocess.CalledProcessError as error:  # raised for a single process, which has printed its error
+        return _exit_code(error.returncode)
+    except SignalException as error:
+        return 128 + error.sigval
+    except ValueError as error:  # accelerate raises it for flags and configurations that it cannot launch
+        raise InputError(f"--launch {name}: {error}") from None
+    return 0
+
+
+def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[argparse.Namespace, list[str]]":
+    """The flags of the launcher for a program, and the arguments of the program itself.
+
+    Raises:
+        `InputError`: an unknown configuration or flag, or a package that the configuration needs is missing.
+    """
+    from accelerate.commands.launch import launch_command_parser
+
+    parser = launch_command_parser()
+    parser.error = lambda message: _refuse(name, message)
+    config = launch_config(name)
+    _check_installed(name, read_yaml(config).get("distributed_type"))
+    own, recipe = split_flags(arguments, parser)
+    own += _deepspeed_config(config, own)
+    return parser.parse_args(["--config_file", str(config), *own, *(program or [name]), *recipe]), recipe
+
+
+_PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
+
+
+def _check_installed(name: str, distributed_type: str | None) -> None:
+    """Raise an error if the package of a way of launching cannot be imported."""
+    package = _PACKAGES.get(distributed_type)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return
+    remedy = "pip install 'hmm-datasets[deepspeed]'" if package == "deepspeed" else "it runs on TPUs; pip install it"
+    raise InputError(f"--launch {name}: {package} is not installed; {remedy}")
+
+
+def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
+    """The flags of the launcher with their values, and the other arguments."""
+    flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
+    flags = {flag: action for flag, action in flags.items() if _underscored(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
+    own, recipe, words = [], [], iter(arguments)
+    for word in words:
+        action = flags.get(word.partition("=")[0])
+        if action is None:
+            recipe.append(word)
+            continue
+        own.append(word)
+        if "=" not in word and action.nargs != 0:
+            own += [value for value in [next(words, None)] if value is not None]
+    return own, recipe
+
+
+def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
+    """The flag with the DeepSpeed file of a configuration, whose path may be relative to another folder."""
+    named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
+    if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
+        return []
+    return ["--deepspeed_config_file", str(local_or_shipped(named, "ds_configs"))]
+
+
+def _refuse(name: str, message: str) -> None:
+    raise InputError(f"--launch {name}: {message}")
+
+
+def _exit_code(code: int) -> int:
+    """The exit code as in a shell: 128 plus the number of the signal that ended a process."""
+    return 128 - code if code < 0 else code
+
+
+@contextlib.contextmanager
+def _signals_passed_on() -> Iterator[None]:
+    """A context that forwards signals which ask a run to save and stop, if the launcher has no handler for them.
+
+    A signal that is ignored, as under nohup or `trap "" USR1`, stays ignored.
+    """
+    import psutil
+
+    def pass_on(number: int, frame: object) -> None:
+        for child in psutil.Process(os.getpid()).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
+
+    asked = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

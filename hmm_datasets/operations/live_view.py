@@ -1,0 +1,133 @@
+"""A run in a terminal, drawn anew every few seconds: state, hosts, curves, events."""
+
+import io
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..display import format_duration
+from ..files import read_log
+from ..report.curves import panels
+from ..report.terminal import text_plot
+from .diagnosis import DEAD, HANGING, Diagnosis, Rank
+from .progress import HISTORY_NAME, status_rows
+from .run_state import FINISHED, STALLED, RunState, event_line
+
+_PANELS = ("loss", "grad_norm")
+_PHASES = ("data", "forward", "backward", "optimizer")
+_MAX_HOSTS = 16
+_COLORS = {HANGING: "bold red", DEAD: "bold red", STALLED: "bold red", FINISHED: "bold green"}
+
+
+def render(state: RunState, width: int, height: int) -> RenderableType:
+    """The picture of a run for a terminal of this many columns and lines."""
+    parts: list[RenderableType] = [_heading(state)]
+    if state.progress is not None:
+        shown = [row for row in status_rows(state.progress) if row[0] not in ("stalled", "last row")]
+        table = Table.grid(padding=(0, 2))
+        for name, value in shown:
+            table.add_row(Text(name, style="dim"), value)
+        parts.append(table)
+    if state.diagnosis is not None:
+        parts += [Text(remark, style="yellow") for remark in state.diagnosis.remarks]
+        parts += [Text(), _hosts(state.diagnosis)]
+    parts += _curves(state, width, height)
+    if state.events:
+        lines = [Text(event_line(event), overflow="ellipsis", no_wrap=True) for event in state.events[-5:]]
+        parts += [Text(), *lines]
+    return Group(*parts)
+
+
+def show(look: Callable[[], RunState], every: float, wait: Callable[[float], None]) -> RunState:
+    """Draw a run until it is finished, and return its last state.
+
+    Args:
+        look (callable): gives the state.
+        every (`float`): seconds between two pictures.
+        wait (callable): waits for a number of seconds.
+    """
+    console = Console()
+    state = look()
+    with Live(render(state, *console.size), console=console, auto_refresh=False, screen=True) as live:
+        while state.state != FINISHED:
+            wait(every)
+            state = look()
+            live.update(render(state, *console.size), refresh=True)
+    console.print(render(state, *console.size))
+    return state
+
+
+def as_text(state: RunState, width: int = 100, height: int = 50) -> str:
+    """The same picture as text without color."""
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=False)
+    console.print(render(state, width, height))
+    return console.file.getvalue()
+
+
+def _heading(state: RunState) -> Text:
+    text = Text.assemble(
+        (str(state.folder), "bold"), "  ", (state.state, _COLORS.get(state.state, "bold cyan")), overflow="fold"
+    )
+    return text.append(f"  {state.reason}") if state.reason else text
+
+
+def _hosts(found: Diagnosis) -> Table:
+    """A row per host: its ranks, where they are, their rate, and seconds per step."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("host")
+    for name in ("ranks", "step", "tokens/s", *(f"{phase} s" for phase in _PHASES), "beat"):
+        table.add_column(name, justify="right")
+    table.add_column("phase")
+    blamed = {rank.beat.rank for rank in (*found.blamed, *found.slow)}
+    hosts = [(host, list(its)) for host, its in groupby(found.ranks, key=lambda rank: rank.beat.host)]
+    # Hosts with a rank to blame come first if there are too many.
+    hosts.sort(key=lambda one: not any(rank.beat.rank in blamed for rank in one[1]))
+    for host, its in hosts[:_MAX_HOSTS]:
+        bad = [rank for rank in its if rank.beat.rank in blamed]
+        style = "red" if any(rank in found.blamed for rank in bad) else "yellow" if bad else ""
+        table.add_row(host, *_host_cells(its), _phases(bad or its), style=style)
+    if len(hosts) > _MAX_HOSTS:
+        table.add_row(f"and {len(hosts) - _MAX_HOSTS} more")
+    return table
+
+
+def _host_cells(its: Sequence[Rank]) -> list[str]:
+    beats = [rank.beat for rank in its]
+    ranks = [beat.rank for beat in beats]
+    span = str(ranks[0]) if len(ranks) == 1 else f"{min(ranks)}-{max(ranks)}"
+    steps = [beat.step for beat in beats if beat.step is not None]
+    rates = [beat.tokens_per_second for beat in beats if beat.tokens_per_second is not None]
+    means = []
+    for phase in _PHASES:
+        values = [beat.seconds[phase] for beat in beats if phase in beat.seconds]
+        means.append(f"{statistics.mean(values):.3g}" if values else "")
+    return [
+        span,
+        f"{min(steps):,}" if steps else "",
+        f"{sum(rates):,.0f}" if rates else "",
+        *means,
+        format_duration(max(beat.age for beat in beats)),
+    ]
+
+
+def _phases(its: Sequence[Rank]) -> str:
+    if its[0].condition != "beating":
+        return f"rank {its[0].beat.rank} {its[0].condition}"
+    phases = dict.fromkeys(rank.beat.phase for rank in its)
+    return ", ".join(phases)
+
+
+def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
+    path = state.folder / HISTORY_NAME
+    if not path.exists():
+        return []
+    rows = [row for row in read_log(path) if "tokens" in row]  # rows of other programs may not have them
+    found = [panel for panel in panels(rows) if panel.name in _PANELS]
+    found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]
+    each = max(min((height - 24) // max(len(found), 1), 14), 8)
+    return [part for panel in found for part in (Text(), Text(text_plot(panel, width - 1, each)))]

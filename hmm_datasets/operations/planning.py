@@ -1,0 +1,424 @@
+"""`hmm-datasets plan`: what a recipe will consume, computed from its settings file and flags.
+
+Training data that do not exist yet, for the plan of a run: their vocabulary is assumed, their rows are full.
+
+`hmm-datasets plan` of a settings file for `hmm-datasets fit`.
+
+`hmm-datasets plan --devices ...`: how to run a recipe, for several models, devices and numbers of ranks.
+"""
+
+import datetime
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from ..errors import InputError
+from ..files import read_yaml
+from ..runtime.command_line import parse_settings
+from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
+from ..training.optimizers import check_sharding
+from ..training.plan.compute import USABLE, find_device
+from ..training.plan.forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
+from ..training.plan.plan import Plan
+from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
+from ..training.post_training.conversations import conversation_data, preference_data
+from ..training.post_training.lora import with_adapter
+from ..training.precision import launched_in
+from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
+from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings, TrainingData
+from .recipe_settings import recipe_settings
+
+
+class AssumedData(TrainingData):
+    """Rows of the length that the settings choose, without the HMM or the token streams that they name.
+
+    Args:
+        settings ([`~hmm_datasets.training.sources.DataSettings`] or `MixtureSettings`): the settings of the data.
+        vocab_size (`int`): `V`, number of tokens of the tokenizer or symbols of the HMM.
+
+    Raises:
+        `InputError`: a vocabulary size below 1.
+    """
+
+    rows_per_epoch = None
+
+    def __init__(self, settings: DataSettings | MixtureSettings, vocab_size: int):
+        if vocab_size < 1:
+            raise InputError(f"assumed_vocab_size is {vocab_size}; expected 1 or more")
+        self.identity = {}
+        symbols = getattr(settings, "hmm", None) is not None
+        self.vocab_size = vocab_size + symbols  # a beginning token stands before the symbols of an HMM
+        self.row_length = settings.length + symbols
+        self.packed = bool(getattr(settings, "packed", False) or getattr(settings, "packed_streams", ()))
+
+    def rows(self, num_rows):
+        raise InputError("the rows of assumed data cannot be read; they are for plans alone")
+
+
+def is_fit(path: str | os.PathLike) -> bool:
+    """Whether a settings file is that of a fit."""
+    content = read_yaml(Path(path))
+    return "num_states" in content and not {"hmm", "tokens", "streams"} & content.keys()
+
+
+def plan_fit_recipe(
+    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False
+) -> dict[str, Any] | None:
+    """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
+
+    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a `.npy` file are counted.
+
+    Args:
+        path (path): the YAML file.
+        flags (sequence of `str`): flags of the recipe that override the file.
+        required (`bool`): whether it is an error if the tokens are not known, instead of no plan.
+
+    Returns:
+        `dict`: see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]; `None` if the tokens are not known.
+
+    Raises:
+        `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
+    """
+    from ..hmm.arrays import read_tokens
+    from ..training.plan.fit_plan import plan_fit
+
+    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=["--config", str(path), *flags])
+    num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
+    if corpus.is_array and os.path.exists(corpus.corpus):
+        tokens = read_tokens(corpus.corpus)
+        num_tokens, length = tokens.size, tokens.shape[1]
+        num_symbols = corpus.num_symbols or int(tokens.max()) + 1
+    if num_tokens is None:
+        if required:
+            raise InputError(
+                f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
+            )
+        return None
+    return plan_fit(fit, num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as its settings file and flags describe it.
+
+    Attributes:
+        plan ([`~hmm_datasets.training.plan.plan.Plan`]): what it consumes.
+        settings (`RunSettings`): settings of its trainer.
+        config ([`~transformers.PretrainedConfig`]): configuration of its model.
+        trained (`int`): number of parameters that are trained.
+    """
+
+    plan: Plan
+    settings: PretrainSettings | SFTSettings | DPOSettings
+    config: PretrainedConfig
+    trained: int
+
+    @property
+    def moments(self) -> float:
+        """Floats per parameter that the optimizer keeps; Muon keeps one for the weights of matrices."""
+        sizes = self.plan.parameters
+        return 2 - (sizes["body"] / sizes["total"] if self.settings.matrix_optimizer == "muon" else 0)
+
+    @property
+    def largest_layer(self) -> int:
+        """Number of parameters of a layer."""
+        return self.plan.parameters["body"] // self.config.get_text_config().num_hidden_layers
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether it computes in bfloat16 or float16."""
+        return self.settings.mixed_precision in ("bf16", "fp16")
+
+    def activations(self, micro_batch_size: int, recomputes: bool, sharded: bool) -> int:
+        """Peak bytes of activations under ZeRO and FSDP2 (`sharded`) or DDP, see [`peak_activations`]."""
+        return peak_activations(
+            self.config,
+            micro_batch_size=micro_batch_size,
+            length=self.plan.data.row_length,
+            low_precision=self.low_precision,
+            low_weights=sharded,
+            checkpointing=recomputes,
+            chunked_loss=self.chunked_loss,
+        )
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether gradients are reduced after the last micro-batch of a step, where the strategy leaves the choice."""
+        chosen = self.settings.accelerator_config.gradient_accumulation_kwargs or {}
+        return not chosen.get("sync_each_batch", False)
+
+    @property
+    def chunked_loss(self) -> bool:
+        """Whether the loss is computed without the logits of all tokens; TRL's trainers always do."""
+        vocab_size = self.config.get_text_config().vocab_size
+        return not isinstance(self.settings, PretrainSettings) or self.settings.chunks(vocab_size)
+
+
+def plan_recipe(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    num_processes: int | None = None,
+    launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
+) -> dict[str, Any]:
+    """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py`, `sft.py` or `dpo.py` describes.
+
+    Args:
+        path, flags, num_processes, launch_config, assumed_vocab_size: see [`read_recipe`].
+
+    Returns:
+        `dict`: see [`forecast`]; and `assumed_vocab_size`.
+    """
+    recipe, world_size = read_recipe(
+        path,
+        flags,
+        num_processes=num_processes,
+        launch_config=launch_config,
+        assumed_vocab_size=assumed_vocab_size,
+    )
+    found = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    return found | {"assumed_vocab_size": assumed_vocab_size}
+
+
+def read_recipe(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    num_processes: int | None = None,
+    launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
+) -> tuple[Recipe, int]:
+    """Read the settings of a recipe, its data and the configuration of its model.
+
+    Conversations and preferences are tokenized for it, since their lengths are not known otherwise.
+
+    Args:
+        path (path): the YAML file.
+        flags (sequence of `str`): flags of the recipe that override the file.
+        num_processes (`int`, *optional*): number of ranks; by default that of `launch_config`, or one.
+        launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
+        assumed_vocab_size (`int`, *optional*): for pretraining and midtraining, plan without opening the HMM or the
+            token streams, for a vocabulary of this size; the model to midtrain may then be the name of a preset.
+
+    Returns:
+        `tuple`: the recipe, and the number of ranks.
+
+    Raises:
+        `InputError`: settings that the recipe would refuse too.
+    """
+    launch = {} if launch_config is None else read_yaml(Path(launch_config))
+    world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
+    if world_size < 1:
+        raise InputError(f"num_processes is {world_size}; expected 1 or more")
+    content = read_yaml(Path(path))
+    with launched_in(_precision(launch)):
+        *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
+    is_deepspeed = launch.get("distributed_type") == "DEEPSPEED"
+    check_sharding(settings.matrix_optimizer, settings.max_grad_norm, is_deepspeed)
+    if assumed_vocab_size is not None:
+        if not isinstance(settings, PretrainSettings):
+            raise InputError(
+                f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are "
+                "not known without their tokenizer; leave it out"
+            )
+        data = AssumedData(chosen[0], assumed_vocab_size)
+        config = (chosen[1] if len(chosen) == 2 else ModelSettings(chosen[0].model)).config(data)
+    elif isinstance(settings, PretrainSettings):
+        data = chosen[0].load()
+        config = chosen[1].config(data) if len(chosen) == 2 else load_pretrained(AutoConfig, chosen[0].model)
+    else:
+        config = load_pretrained(AutoConfig, chosen[0].model)
+        if isinstance(settings, SFTSettings):
+            data = conversation_data(chosen[0], settings)
+        else:
+            settings.max_length = limit_length(config, settings.max_length)
+            data = preference_data(chosen[0], settings)
+        text = config.get_text_config()
+        text.vocab_size = max(text.vocab_size, data.vocab_size)  # the chat template may add tokens
+    with torch.device("meta"):
+        model = new_model(config)
+        if not isinstance(settings, PretrainSettings):
+            model = with_adapter(model, settings)
+    plan = settings.plan(data, model, world_size)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return Recipe(plan, settings, config, trained), world_size
+
+
+def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
+    """The classes of settings of the recipe that a settings file is for."""
+    if "conversations" in content:
+        return ConversationSettings, SFTSettings
+    if "preferences" in content:
+        return PreferenceSettings, DPOSettings
+    if "prompts" in content:
+        raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
+    if "streams" in content:
+        return MixtureSettings, PretrainSettings
+    return DataSettings, ModelSettings, PretrainSettings
+
+
+def _precision(launch: Mapping[str, Any]) -> str:
+    """What a launch configuration says of the precision; without a GPU here, those of one for GPUs have bfloat16."""
+    is_for_other_gpus = bool(launch) and not launch.get("use_cpu", False) and not torch.accelerator.is_available()
+    return str(launch.get("mixed_precision", "bf16" if is_for_other_gpus else "no"))
+
+
+def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict[str, Any]:
+    """The plan of a run together with its memory, time and cost.
+
+    Args:
+        recipe ([`Recipe`]): the run.
+        world_size (`int`): number of processes.
+        now (`datetime.datetime`): when it would start.
+
+    Returns:
+        `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
+        mapping from ways of sharding to bytes per rank; `device`, the name and the usable bytes of the assumed one;
+        `time`, if a rate is assumed.
+    """
+    plan, settings = recipe.plan, recipe.settings
+    micro = settings.per_device_train_batch_size
+    accumulation = plan.schedule.global_batch_size // (micro * world_size)
+    memory = {}
+    for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
+        found = memory_per_rank(
+            strategy,
+            parameters=plan.parameters["total"],
+            world_size=world_size,
+            activations=recipe.activations(micro, settings.activation_checkpointing, strategy != "ddp"),
+            largest_layer=recipe.largest_layer,
+            low_precision=recipe.low_precision,
+            moments=recipe.moments,
+            trained=recipe.trained,
+            reduces_once=accumulation > 1 and recipe.reduces_once,
+        )
+        memory[strategy] = {**asdict(found), "total": found.total}
+    result = plan.to_dict() | {
+        "micro_batch_size": micro,
+        "world_size": world_size,
+        "gradient_accumulation_steps": accumulation,
+        "precision": settings.mixed_precision if recipe.low_precision else "fp32",
+        "memory": memory,
+        "trained_parameters": recipe.trained,
+        "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
+    }
+    device = None if settings.assumed_device is None else find_device(settings.assumed_device)
+    if device is not None:
+        result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
+    if settings.rate is not None:
+        result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
+    return result
+
+
+def _time(plan: Plan, rate: Rate, world_size: int, price: float | None, now: datetime.datetime) -> dict[str, Any]:
+    tokens_per_second = rate.tokens_per_second(plan.flops_per_token, world_size)
+    seconds = plan.tokens / tokens_per_second
+    found = {
+        "rate": rate.source,
+        "tokens_per_second": tokens_per_second,
+        "seconds": seconds,
+        "device_hours": seconds / 3600 * world_size,
+        "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
+    }
+    return found if price is None else found | {"cost": found["device_hours"] * price}
+
+
+def advise(
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    devices: Sequence[str],
+    models: Sequence[str] = (),
+    ranks: Sequence[int] = (1,),
+    network: float = NETWORK,
+    launch_config: str | os.PathLike | None = None,
+    assumed_vocab_size: int | None = None,
+) -> list[dict[str, Any]]:
+    """The fastest way to run a recipe that fits, for every model, device and number of ranks.
+
+    Args:
+        path, flags, launch_config, assumed_vocab_size: see [`~hmm_datasets.operations.planning.read_recipe`].
+        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.compute.find_device`] knows.
+        models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
+        ranks (sequence of `int`, *optional*): numbers of devices.
+        network (`float`, *optional*): bytes per second and device between machines.
+
+    Returns:
+        list of `dict`: `model`, `parameters`, `device`, `ranks`, and either `reason`, why there is no way; or
+        `strategy`, `micro_batch_size`, `recomputes`, `memory` and `host_memory` in bytes per rank, `fitting` (all
+        strategies that fit, the fastest first), and where it is estimated `communication` (seconds per second of
+        computing), `tokens_per_second`, `hours`, `device_hours` and, if `price_per_hour` is set, `cost`.
+
+    Raises:
+        `InputError`: an unknown device, or settings that the recipe would refuse.
+    """
+    unknown = [name for name in devices if find_device(name) is None]
+    if unknown:
+        raise InputError(f"device {unknown[0]!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
+    found = []
+    for model in models or (None,):
+        chosen = [] if model is None else ["--model", model]
+        recipe, _ = read_recipe(
+            path,
+            [*flags, *chosen],
+            num_processes=1,
+            launch_config=launch_config,
+            assumed_vocab_size=assumed_vocab_size,
+        )
+        plan, settings = recipe.plan, recipe.settings
+        job = Job(
+            parameters=plan.parameters["total"],
+            largest_layer=recipe.largest_layer,
+            flops_per_token=plan.flops_per_token,
+            row_length=plan.data.row_length,
+            global_batch_size=plan.schedule.global_batch_size,
+            batch_divisor=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
+            low_precision=recipe.low_precision,
+            moments=recipe.moments,
+            reduces_once=recipe.reduces_once,
+            activations=linear_activations(recipe.activations),
+        )
+        for name in devices:
+            device = find_device(name)
+            for world_size in ranks:
+                row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
+                ways = options(job, device, world_size, mfu=settings.assumed_mfu, network=network)
+                if not ways:
+                    found.append(row | {"reason": reason(job, device, world_size)})
+                    continue
+                row |= _described(ways)
+                if not math.isnan(ways[0].seconds):
+                    row |= _timed(job, ways[0], world_size, plan.tokens, settings.price_per_hour)
+                found.append(row)
+    return found
+
+
+def _described(ways: Sequence[Option]) -> dict[str, Any]:
+    best = ways[0]
+    return {
+        "strategy": best.strategy,
+        "micro_batch_size": best.micro_batch_size,
+        "recomputes": best.recomputes,
+        "memory": best.memory,
+        "host_memory": best.host_memory,
+        "fitting": list(dict.fromkeys(way.strategy for way in ways)),
+    }
+
+
+def _timed(job: Job, best: Option, world_size: int, tokens: int, price: float | None) -> dict[str, Any]:
+    rate = job.row_length * job.global_batch_size / best.seconds
+    hours = tokens / rate / 3600
+    found = {
+        "communication": best.communicating / best.computing,
+        "tokens_per_second": rate,
+        "hours": hours,
+        "device_hours": hours * world_size,
+    }
+    return found if price is None else found | {"cost": hours * world_size * price}

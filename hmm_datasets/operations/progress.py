@@ -1,0 +1,251 @@
+"""The status of a run, computed from its `history.jsonl` alone.
+
+The rate is the median over the latest intervals between rows, so one slow evaluation or a restart does not affect it.
+A run has stalled if no row was written for several such intervals. Spikes of the loss are found as a running one finds
+them (see `hmm_datasets.training.step.spike_detector`). Reading the status costs one pass over the file.
+"""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..display import format_date, format_duration
+from ..errors import InputError
+from ..files import read_log
+from ..training.step.spike_detector import SpikeDetector
+
+HISTORY_NAME = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class StatusSettings:
+    """When to call a run stalled, and a loss a spike.
+
+    Args:
+        stall_intervals (`float`, *optional*, defaults to 10.0): number of median intervals without a row after which
+            a run has stalled.
+        spike_deviations (`float`, *optional*, defaults to 8.0): number of robust standard deviations above the median
+            from which a loss is a spike.
+        window (`int`, *optional*, defaults to 50): number of latest rows from which the rate and the usual deviations
+            are computed.
+    """
+
+    stall_intervals: float = 10.0
+    spike_deviations: float = 8.0
+    window: int = 50
+
+    def __post_init__(self):
+        for name in ("stall_intervals", "spike_deviations"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a positive number")
+        if self.window < 5:
+            raise InputError(f"window is {self.window}; expected 5 rows or more")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run.
+
+    Attributes:
+        step (`int`): latest step.
+        max_steps (`int`, *optional*): last step of the run, if known.
+        loss (`float`, *optional*): latest loss, in nats per token.
+        tokens (`int`, *optional*): tokens consumed so far.
+        steps_per_second (`float`, *optional*): rate over the latest rows.
+        tokens_per_second (`float`, *optional*): rate over the latest rows.
+        fraction (`float`, *optional*): share of the plan that is done, from the rows' `fraction` or else from steps.
+        seconds_left (`float`, *optional*): seconds to the end at that rate.
+        skipped_steps (`int`, *optional*): number of steps that were skipped because their gradient was not finite.
+        seconds_silent (`float`): seconds since the latest row.
+        host (`str`, *optional*): host that wrote the latest row.
+        stalled (`bool`): whether the run is not finished and has been silent for too long.
+        not_finite (`tuple` of rows): steps whose loss is NaN or infinite, with their hosts.
+        spikes (`tuple` of rows): steps whose loss is a spike, with their hosts.
+    """
+
+    step: int
+    max_steps: int | None
+    loss: float | None
+    tokens: int | None
+    steps_per_second: float | None
+    tokens_per_second: float | None
+    fraction: float | None
+    skipped_steps: int | None
+    seconds_left: float | None
+    seconds_silent: float
+    host: str | None
+    stalled: bool
+    not_finite: tuple[tuple[int, float, str | None], ...]
+    spikes: tuple[tuple[int, float, str | None], ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self.max_steps is not None and self.step >= self.max_steps
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has neither stalled nor had a loss that is not finite; a spike alone is not a failure."""
+        return not self.stalled and not self.not_finite
+
+
+def read_status(
+    path: str | os.PathLike, settings: StatusSettings | None = None, now: float | None = None
+) -> RunStatus:
+    """Read the status of a run.
+
+    Args:
+        path (path): `history.jsonl`, or the folder of the run.
+        settings ([`StatusSettings`], *optional*): what counts as stalled and as a spike.
+        now (`float`, *optional*): the current Unix time; by default that of the clock.
+
+    Returns:
+        [`RunStatus`].
+
+    Raises:
+        `InputError`: no such file, a line that is not JSON, or no row with `step` and `time`.
+    """
+    path = Path(path)
+    path = path / HISTORY_NAME if path.is_dir() else path
+    rows = [row for row in read_log(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
+    if not rows:
+        raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
+    return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)
+
+
+def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) -> RunStatus:
+    """The status of a run from its rows, which have `step`, `time` and maybe `loss`, `tokens`, `max_steps`, `host`.
+
+    ```python
+    >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
+    >>> status = summarize(rows, StatusSettings(), now=55.0)
+    >>> status.steps_per_second, status.seconds_left, status.stalled
+    (0.1, 40.0, False)
+
+    ```
+    """
+    last = rows[-1]
+    # One row per step, since training and evaluation each write one. A step that is not larger marks a restart.
+    last_rows = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
+    pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
+    pairs = pairs[-settings.window :]
+    steps_per_second = _median([(b["step"] - a["step"]) / (b["time"] - a["time"]) for a, b in pairs])
+    counted = [(a, b) for a, b in pairs if _is_number(a.get("tokens")) and _is_number(b.get("tokens"))]
+    tokens_per_second = _median([(b["tokens"] - a["tokens"]) / (b["time"] - a["time"]) for a, b in counted])
+    interval = _median([b["time"] - a["time"] for a, b in pairs])
+    max_steps = next((int(r["max_steps"]) for r in reversed(rows) if _is_number(r.get("max_steps"))), None)
+    if max_steps is not None and max_steps <= 0:
+        max_steps = None
+    fraction, left = _progress(rows, max_steps, steps_per_second, settings.window)
+    silent = max(now - last["time"], 0.0)
+    finished = max_steps is not None and last["step"] >= max_steps
+    losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
+    return RunStatus(
+        step=int(last["step"]),
+        max_steps=max_steps,
+        loss=losses[-1][1] if losses else None,
+        tokens=next((int(r["tokens"]) for r in reversed(rows) if _is_number(r.get("tokens"))), None),
+        steps_per_second=steps_per_second,
+        tokens_per_second=tokens_per_second,
+        fraction=fraction,
+        skipped_steps=next((int(n) for r in reversed(rows) if _is_number(n := r.get("skipped_steps"))), None),
+        seconds_left=left,
+        seconds_silent=silent,
+        host=last.get("host"),
+        stalled=not finished and interval is not None and silent > settings.stall_intervals * interval,
+        not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
+        spikes=tuple(_spikes(losses, settings)),
+    )
+
+
+def status_rows(status: RunStatus) -> list[tuple[str, str]]:
+    """A status as names and values."""
+    done = "" if status.fraction is None else f" ({status.fraction:.1%})"
+    of = "" if status.max_steps is None else f" of {status.max_steps:,}"
+    left = "unknown"
+    if status.seconds_left is not None:
+        left = f"{format_duration(status.seconds_left)}, until {format_date(time.time() + status.seconds_left)}"
+    rows = [
+        ("step", f"{status.step:,}{of}{done}"),
+        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats per token"),
+        ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
+        ("rate", _rate(status)),
+        ("time left", "finished" if status.finished else left),
+        ("last row", f"{format_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
+        ("stalled", "YES" if status.stalled else "no"),
+        ("NaN or infinite", _list(status.not_finite)),
+        ("spikes", _list(status.spikes)),
+    ]
+    if status.skipped_steps is not None:
+        rows.append(("skipped", f"{status.skipped_steps:,} steps"))
+    return rows
+
+
+def format_status(status: RunStatus) -> str:
+    """A status as a table of two columns."""
+    return two_columns(status_rows(status))
+
+
+def two_columns(rows: list[tuple[str, str]]) -> str:
+    """Names and values as lines, the values below each other."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _progress(
+    rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None, window: int
+) -> tuple[float | None, float | None]:
+    """Share of the plan that is done, and seconds left.
+
+    Both come from the rows' `fraction` if they have it, since steps differ in size when the global batch grows.
+    """
+    if max_steps is not None and rows[-1]["step"] >= max_steps:
+        return 1.0, 0.0
+    known = [row for row in rows if _is_number(row.get("fraction"))]
+    if known:
+        pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
+        rate = _median([(b["fraction"] - a["fraction"]) / (b["time"] - a["time"]) for a, b in pairs[-window:]])
+        return known[-1]["fraction"], None if rate is None else (1 - known[-1]["fraction"]) / rate
+    if max_steps is None:
+        return None, None
+    left = max(max_steps - rows[-1]["step"], 0)
+    return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
+
+
+def _spikes(losses: list[tuple[int, float, str | None]], settings: StatusSettings) -> Iterator[tuple]:
+    detector = SpikeDetector(settings.spike_deviations, settings.window)
+    return (row for row in losses if detector.add(row[1]) is not None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_loss(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _rate(status: RunStatus) -> str:
+    if status.steps_per_second is None:
+        return "unknown until there are two rows"
+    tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens per second"
+    return f"{status.steps_per_second:.3g} steps per second{tokens}"
+
+
+def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:
+    if not rows:
+        return "none"
+    latest = ", ".join(
+        f"{loss:.4g} at step {step:,}" + (f" on {host}" if host else "") for step, loss, host in rows[-3:]
+    )
+    return latest if len(rows) <= 3 else f"{len(rows)}, the latest: {latest}"

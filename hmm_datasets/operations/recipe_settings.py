@@ -1,0 +1,45 @@
+"""The settings dataclasses of a recipe, read from its script without running it."""
+
+import ast
+import importlib.util
+import sys
+import types
+from functools import cache
+from pathlib import Path
+
+from ..runtime.shipped import shipped
+from .launching import RECIPE_COMMANDS
+
+
+@cache
+def recipe_settings(name: str) -> tuple[type, ...]:
+    """The dataclasses that a recipe passes to `run`; none if it reads its arguments itself.
+
+    Args:
+        name (`str`): one of `RECIPE_COMMANDS`.
+    """
+    path = shipped("recipes") / RECIPE_COMMANDS[name].script
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
+    if not runs:
+        return ()
+    module = _module(path)
+    return tuple(
+        _of_training(kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
+        for kind in runs[0].args[1:]
+    )
+
+
+def _of_training(name: str) -> type:
+    from ..training import settings  # slow, and not needed for all recipes
+
+    return getattr(settings, name)
+
+
+def _module(path: Path) -> types.ModuleType:
+    name = f"_recipe_{path.parent.name}_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

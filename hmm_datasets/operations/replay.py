@@ -1,0 +1,309 @@
+"""The loss of one optimizer step of a run, computed again row by row.
+
+The rows of a step are known from its number, so a step can be trained again: from the newest checkpoint before it, in
+one process, with the recorded settings and the same micro-batches, up to its forward passes. Nothing is written into
+the run. A run of one process on the same machine gives the logged loss bit for bit in float32; for several processes,
+whose sums are in another order, it agrees to rounding.
+
+Runs of pretraining and midtraining can be replayed. Checkpoints of ZeRO and FSDP2, whose optimizer state is divided,
+give the step right after them.
+"""
+
+import contextlib
+import dataclasses
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, PrinterCallback, default_data_collator, set_seed
+
+from ..data.interleaving import InterleavedRows
+from ..data.packing import PackedWindows
+from ..data.rows import KeptRows
+from ..data.windows import TokenWindows
+from ..errors import InputError
+from ..files import read_json, read_log
+from ..runtime.events import read_events
+from ..runtime.run_identity import IDENTITY_NAME
+from ..training.checkpoints.curve import replayed
+from ..training.checkpoints.resuming import Rollback, Start, possible_starts, rollbacks_of, rows_passed_over
+from ..training.models import ModelSettings, load_pretrained, new_model
+from ..training.plan.batch_schedule import BatchSchedule
+from ..training.plan.plan import make_plan
+from ..training.record import HISTORY_NAME, RECORD_NAME
+from ..training.settings import PretrainSettings
+from ..training.sources import DataSettings, MixtureSettings, stream_names
+from ..training.step.component import Component
+from ..training.step.held_out_loss import row_losses
+from ..training.trainer import Pretrainer
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayedRow:
+    """A row of a step.
+
+    Attributes:
+        index (`int`): index in the data set.
+        loss (`float`): its loss in nats per predicted token.
+        tokens (`int`): number of predicted tokens.
+        optimum (`float`, *optional*): loss of the best predictor on this row, if the distribution is known.
+        origin (`str`, *optional*): where it comes from, for text.
+    """
+
+    index: int
+    loss: float
+    tokens: int
+    optimum: float | None = None
+    origin: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """A step computed again.
+
+    Attributes:
+        step (`int`): the step, counted from 1.
+        start (`int`): step of the checkpoint that it was computed from; 0 for the beginning of the run.
+        rows (`tuple` of [`ReplayedRow`]): its rows, in order.
+        loss (`float`): loss of the step, summed as in training.
+        logged (`float`, *optional*): what the run logged for this step alone.
+    """
+
+    step: int
+    start: int
+    rows: tuple[ReplayedRow, ...]
+    loss: float
+    logged: float | None
+
+    @property
+    def mean(self) -> float:
+        """Mean of the losses of the rows, weighted by their tokens."""
+        return sum(row.loss * row.tokens for row in self.rows) / sum(row.tokens for row in self.rows)
+
+
+def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Replay:
+    """Compute the loss of a step again.
+
+    Args:
+        run (path): folder of the run.
+        step (`int`): the step, counted from 1.
+        before_rollback (`bool`, *optional*, defaults to `False`): the step as it was when the run went back at it; by
+            default as it was afterwards, without the rows that are passed over.
+
+    Raises:
+        `InputError`: no run of pretraining or midtraining, no such step, or no checkpoint from which it can be
+            computed in one process.
+    """
+    run = Path(run)
+    record = read_json(run / RECORD_NAME)
+    rollbacks = _rollbacks(run, step, before_rollback)
+    history = [row for row in read_log(run / HISTORY_NAME) if "loss" in row]
+    last = max([row["step"] for row in [*history, *read_events(run)] if "step" in row], default=0)
+    if not 1 <= step <= last:
+        raise InputError(f"{run}: has no step {step}; expected 1 to {last}, the last one that it logged")
+    starts = (start for start in possible_starts(str(run), rows_passed_over(rollbacks)) if start.step < step)
+    start = next(starts, None)
+    max_steps = next((int(row["max_steps"]) for row in reversed(history)), record["settings"]["max_steps"])
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _replayer(record, folder, max_steps, rollbacks)
+        if start is None or _framework(start) == "plain data parallelism":
+            trainer.begin(record["data"] | trainer.plan.data.identity, start, rollbacks)
+            trainer.compute(step, start)
+        elif start.step == step - 1:
+            trainer.begin_right_after(start, rollbacks)
+            trainer.compute(1)
+        else:
+            raise InputError(
+                f"{start.folder}: written under {_framework(start)}, so one process reads its weights, but not its "
+                f"optimizer state; replay step {start.step + 1}, the one right after it"
+            )
+        rows = _described(trainer)
+    logged = _logged(run, history, step, before_rollback)
+    return Replay(step, 0 if start is None else start.step, rows, trainer.step_loss.loss, logged)
+
+
+class _Reached(Exception):
+    """The step that is replayed has been computed."""
+
+
+class _RowsOfStep(Component):
+    """Collects the losses of the rows of a step, and ends training before the optimizer uses it."""
+
+    def __init__(self, trainer: "_Replayer"):
+        super().__init__(trainer)
+        self.step = 0
+        self.losses: list[torch.Tensor] = []
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the step under way is the one."""
+        return self.trainer.state.global_step + 1 == self.step
+
+    def needs_scores(self, model) -> bool:
+        return self.is_due and model.training
+
+    def after_forward(self, model, labels, scores, loss, num_items):
+        if self.is_due:
+            self.losses.append(row_losses(scores.losses.detach(), labels))
+        return loss
+
+    def after_gradient(self, model, norm) -> None:
+        if self.is_due:
+            raise _Reached
+
+
+class _Replayer(Pretrainer):
+    """A trainer that ends in a step and writes nothing."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.remove_callback(PrinterCallback)
+        self.part = _RowsOfStep(self)
+        # Methods after the gradient are called from the last to the first: after the loss is known, before its check.
+        self.components.insert(self.components.index(self.step_loss), self.part)
+
+    def begin_right_after(self, start: Start, rollbacks: Sequence[Rollback]) -> None:
+        """Begin with the weights of a checkpoint, and at the rows after it, as if they were those of step 1."""
+        weights: dict[str, torch.Tensor] = {}
+        for path in sorted(start.folder.glob("model*.safetensors")):
+            weights |= load_file(path)
+        if not weights:
+            raise InputError(f"{start.folder}: has no model*.safetensors, so one process cannot read its weights")
+        self.model.load_state_dict(weights, strict=False)  # the file has only one of two tied weights
+        size = self.schedule.size(start.step)
+        rows = self.schedule.rows_before(start.step) if start.rows is None else start.rows
+        self.schedule = BatchSchedule(((size, 1),), self.args.global_batch_size).reaching(rows, 0)
+        self.passed_over, self.all_rows = rows_passed_over(rollbacks), self.train_dataset
+        self.train_dataset = KeptRows(self.all_rows, self.passed_over, rows)
+
+    def compute(self, step: int, start: Start | None = None) -> None:
+        """Train until the losses of a step are computed."""
+        self.part.step = step
+        with contextlib.suppress(_Reached):
+            self.train(resume_from_checkpoint=None if start is None else str(start.folder))
+
+    def rows(self) -> list[tuple[int, float, int]]:
+        """Index, loss and number of predicted tokens of each row of the step."""
+        batches = self.rows_of_micro_batches(len(self.part.losses)) or []
+        found = torch.cat(self.part.losses).tolist()
+        indices = [index for batch in batches for index in batch]
+        return [
+            (index, total / max(count, 1), int(count)) for index, (total, count) in zip(indices, found, strict=True)
+        ]
+
+
+def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
+    """A trainer with the recorded settings, data and model, which begins as the recipe does."""
+    recorded = record["settings"]
+    known = {one.name for one in dataclasses.fields(PretrainSettings)}
+    # The last are without effect here, but transformers warns if they differ.
+    also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
+    chosen = {name: value for name, value in (replayed(recorded) | also).items() if name in known}
+    if chosen.get("scale_learning_rate") is not None:  # by the number of processes that there were
+        chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record["world_size"] ** 0.5}
+    settings = PretrainSettings(
+        folder,
+        **chosen,
+        **{"max_steps": max_steps, "use_cpu": bool(recorded.get("use_cpu")), "save_strategy": "no"},
+        **{"report_to": "none", "on_spike": "ignore", "resume": False, "disable_tqdm": True, "logging_strategy": "no"},
+    )
+    set_seed(settings.seed)
+    if recorded.get("streams") is not None:
+        data = _settings_of(MixtureSettings, recorded).load()
+        model = load_pretrained(AutoModelForCausalLM, recorded["model"])
+    elif recorded.get("hmm") is not None or recorded.get("tokens") is not None:
+        data = _settings_of(DataSettings, recorded).load()
+        model = new_model(_settings_of(ModelSettings, recorded).config(data))
+    else:
+        raise InputError(
+            f"{recorded['output_dir']}: {RECORD_NAME} names neither an HMM nor token streams; runs of pretrain and "
+            "midtrain can be replayed"
+        )
+    plan = make_plan(
+        *(settings.budget, settings.batch_schedule, data, model),
+        micro_batch_size=settings.per_device_train_batch_size,
+        passed_over=rows_passed_over(rollbacks),
+    )
+    return _Replayer(
+        model=model,
+        args=settings,
+        plan=plan,
+        processing_class=data.tokenizer,
+        data_collator=default_data_collator,
+    )
+
+
+def _settings_of(kind: type, recorded: dict[str, Any]) -> Any:
+    names = [one.name for one in dataclasses.fields(kind)]
+    return kind(**{name: recorded[name] for name in names if name in recorded})
+
+
+def _framework(start: Start) -> str:
+    path = start.folder / IDENTITY_NAME
+    written_by = read_json(path).get("written_by", {}) if path.exists() else {}
+    return written_by.get("framework", "plain data parallelism")
+
+
+def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:
+    """The rollbacks by which the rows of a step are found: all, or those before the run went back at this step."""
+    found = rollbacks_of(run)
+    if not before:
+        return found
+    steps = [one.step for one in found]
+    if step not in steps:
+        told = ", ".join(map(str, steps)) or "none"
+        raise InputError(f"{run}: did not go back at step {step}; the steps at which it did: {told}")
+    return found[: len(steps) - 1 - steps[::-1].index(step)]
+
+
+def _logged(run: Path, history: list[dict[str, Any]], step: int, before_rollback: bool) -> float | None:
+    """The loss that the run logged for a step alone; None if it logged a mean over several."""
+    if before_rollback:
+        spikes = [event for event in read_events(run) if event["kind"] == "spike" and event["step"] == step]
+        return spikes[-1]["loss"] if spikes else None
+    losses = {row["step"]: row["loss"] for row in history}
+    return losses.get(step) if step == 1 or step - 1 in losses else None
+
+
+def _described(trainer: _Replayer) -> tuple[ReplayedRow, ...]:
+    """The rows of the step, with what is known of them."""
+    found = trainer.rows()
+    indices = [index for index, _, _ in found]
+    source = trainer.plan.data.source
+    optima: list[float | None] = [None] * len(found)
+    if source is not None and source.has_exact_distribution:
+        tokens = torch.stack([trainer.all_rows[index]["input_ids"][1:] for index in indices])  # after the first, BOS
+        optima = (-np.asarray(source.log_likelihood(tokens.numpy())) / tokens.shape[1]).tolist()
+    named = origins(trainer.all_rows, indices)
+    return tuple(
+        ReplayedRow(index, loss, count, optimum, origin)
+        for (index, loss, count), optimum, origin in zip(found, optima, named, strict=True)
+    )
+
+
+def origins(rows: "Dataset", indices: Sequence[int]) -> list[str | None]:
+    """The documents that rows of text are from."""
+    if isinstance(rows, InterleavedRows):
+        streams = stream_names([str(Path(source.stream.folder).parent) for source in rows.sources])
+        parts = zip(*(part.tolist() for part in rows.sources_and_rows(indices)), strict=True)
+        return [f"{streams[source]}: {origins(rows.sources[source], [row])[0]}" for source, row in parts]
+    if isinstance(rows, TokenWindows):
+        first = rows.window_indices(indices) * rows.length
+        documents = [rows.stream.document_at(first + offset).tolist() for offset in (0, rows.length - 1)]
+        return [f"document {a}" if a == b else f"documents {a} to {b}" for a, b in zip(*documents, strict=True)]
+    if isinstance(rows, PackedWindows):
+        numbers, starts, _, _ = rows.plan.pieces_of(rows.window_indices(indices))
+        held = defaultdict(list)
+        for number, document in zip(numbers.tolist(), rows.stream.document_at(starts).tolist(), strict=True):
+            held[number].append(document)
+        lists = [sorted(held[number]) for number in range(len(indices))]
+        return [f"document{'s' * (len(one) > 1)} {', '.join(map(str, one))}" for one in lists]
+    return [None] * len(indices)

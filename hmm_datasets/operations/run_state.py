@@ -1,0 +1,186 @@
+"""The state of a run: what its history, its heartbeats, its events and the batch system say together."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..display import format_duration
+from ..errors import InputError
+from ..runtime.events import read_events
+from ..runtime.heartbeats import STOPPED
+from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
+from .progress import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
+from .slurm import waiting_job
+
+FINISHED, WAITING, STALLED = "finished", "waiting in the queue", "stalled"
+
+_BAD = (HANGING, DEAD, STALLED)
+_SUPERVISION = (
+    *("start", "restart", "give up", "finished", "stopped", "settings", "killed", "lost", "error", "disk full"),
+    *("hang", "unknown"),
+)
+_UNTIL_REPORTED = 120.0  # seconds from a start to the first heartbeat
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run.
+
+    Attributes:
+        folder (`Path`): folder of the run.
+        state (`str`): `waiting in the queue`, `starting`, `running`, `hanging`, `stopped` (on request), `finished` or
+            `dead`; without heartbeats `stalled` if there is no new row in the history.
+        reason (`str`): why, naming ranks and hosts; may be empty.
+        progress ([`~hmm_datasets.operations.progress.RunStatus`], *optional*): what the history says, if it has a row.
+        diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): what the heartbeats say, if there
+            are any.
+        events (`tuple` of `dict`): the events of the run, oldest first.
+    """
+
+    folder: Path
+    state: str
+    reason: str
+    progress: RunStatus | None
+    diagnosis: Diagnosis | None
+    events: tuple[dict[str, Any], ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nobody has to do anything: it does not hang, is not dead, and no loss is NaN or infinite."""
+        return self.state not in _BAD and (self.progress is None or not self.progress.not_finite)
+
+
+class RunObserver:
+    """Looks at a run again and again.
+
+    Args:
+        path (path): folder of the run, or its `history.jsonl`.
+        limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
+        settings ([`~hmm_datasets.operations.progress.StatusSettings`], *optional*): what counts as a spike.
+        job (`str`, *optional*): the job of the batch system; by default the one in the heartbeats.
+
+    Raises:
+        `InputError`: there is no such folder or file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        limits: Limits | None = None,
+        settings: StatusSettings | None = None,
+        job: str | None = None,
+    ):
+        path = Path(path)
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder; give the output_dir of a run")
+        self.folder = path if path.is_dir() else path.parent
+        self._observer = Observer(self.folder, limits)
+        self._settings = settings
+        self._job = job
+
+    def look(self, *, twice: bool = False) -> RunState:
+        """The state of the run now.
+
+        Args:
+            twice (`bool`, *optional*, defaults to `False`): before a process is called silent, wait to see whether it
+                writes, because the clocks of two machines may differ.
+        """
+        diagnosis = self._observer.look_twice() if twice else self._observer.look()
+        progress = None
+        if (self.folder / HISTORY_NAME).exists():
+            try:
+                progress = read_status(self.folder, self._settings)
+            except InputError:
+                if diagnosis is None:
+                    raise
+        events = tuple(read_events(self.folder))
+        state, reason = self._state(diagnosis, progress, events)
+        return RunState(self.folder, state, reason, progress, diagnosis, events)
+
+    def _state(
+        self, diagnosis: Diagnosis | None, progress: RunStatus | None, events: Sequence[dict[str, Any]]
+    ) -> tuple[str, str]:
+        is_finished = (self.folder / "summary.json").exists() and (progress is None or progress.finished)
+        if diagnosis is not None and diagnosis.state not in (DEAD, STOPPED):
+            return diagnosis.state, diagnosis.reason
+        if is_finished or (diagnosis is None and progress is not None and progress.finished):
+            return FINISHED, ""
+        job = self._job
+        if job is None and diagnosis is not None:
+            job = diagnosis.ranks[0].beat.job
+        waiting = waiting_job(job)
+        if waiting is not None:
+            return WAITING, f"{waiting}; before: {diagnosis.reason}" if diagnosis is not None else waiting
+        supervised = _started_again(events, diagnosis)
+        if supervised is not None:
+            return STARTING, supervised
+        if diagnosis is not None:
+            return diagnosis.state, diagnosis.reason
+        if progress is None:
+            return DEAD, "neither heartbeats nor a history: nothing has started here, or it failed at once"
+        if progress.stalled:
+            return (
+                STALLED,
+                f"no row for {format_duration(progress.seconds_silent)}, and no process has a heartbeat here",
+            )
+        return RUNNING, "by its history; no process has a heartbeat here"
+
+
+def _started_again(events: Sequence[dict[str, Any]], diagnosis: Diagnosis | None) -> str | None:
+    """What a supervisor is about to do, if it is; processes report a few seconds after they were started."""
+    last = next((event for event in reversed(events) if event["kind"] in _SUPERVISION), None)
+    if last is None or last["kind"] not in ("start", "restart"):
+        return None
+    if diagnosis is not None and max(rank.beat.time for rank in diagnosis.ranks) > last["time"] + last.get(
+        "delay", 0.0
+    ):
+        return None
+    age = time.time() - last["time"] - last.get("delay", 0.0)
+    if age > _UNTIL_REPORTED:
+        return None
+    before = f"; before: {diagnosis.reason}" if diagnosis is not None else ""
+    return f"supervised: {last['message']}{before}"
+
+
+def format_state(state: RunState, *, events: int = 3) -> str:
+    """A state as a table of two columns.
+
+    Args:
+        state ([`RunState`]): the state.
+        events (`int`, *optional*, defaults to 3): number of the latest events that are shown.
+    """
+    rows = [("state", state.state + (f": {state.reason}" if state.reason else ""))]
+    rows += [("remark", remark) for remark in (state.diagnosis.remarks if state.diagnosis is not None else ())]
+    if state.progress is not None:
+        known = state.diagnosis is not None or state.state == FINISHED  # better than from the history alone
+        rows += [row for row in status_rows(state.progress) if not (known and row[0] == "stalled")]
+    rows += [("event", event_line(event)) for event in state.events[-events:]]
+    return two_columns(rows)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """An event in one line: age, kind, place, message."""
+    place = f"rank {event['rank']} on {event['host']}" if "rank" in event else event.get("host", "")
+    step = f" at step {event['step']:,}" if "step" in event else ""
+    ago = format_duration(max(time.time() - event["time"], 0.0))
+    where = f", {place}" if place and place not in event["message"] else ""
+    return f"{ago} ago, {event['kind']}{step}{where}: {event['message']}"
+
+
+def state_to_dict(state: RunState) -> dict[str, Any]:
+    """A state as JSON: state, reason, progress, ranks with their heartbeats, and events."""
+    found = state.diagnosis
+    return {
+        "folder": str(state.folder),
+        "state": state.state,
+        "reason": state.reason,
+        "ok": state.ok,
+        "progress": None if state.progress is None else asdict(state.progress),
+        "ranks": [] if found is None else [{"condition": one.condition} | asdict(one.beat) for one in found.ranks],
+        "blamed": [] if found is None else [one.beat.rank for one in found.blamed],
+        "slow": [] if found is None else [one.beat.rank for one in found.slow],
+        "missing": [] if found is None else list(found.missing),
+        "events": list(state.events),
+    }

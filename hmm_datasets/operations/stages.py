@@ -1,0 +1,206 @@
+"""Experiments of several recipes: commands are printed and run one after another, up to the first that fails.
+
+Lanes of stages that are independent of each other can run in parallel. The output of the first lane is shown directly.
+The output of the others is stored, and shown when the lanes before them have finished.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ..runtime.one_line_errors import one_line_errors
+from .stage_inputs import check_stages
+
+Stage = tuple[str, str]
+"""Title and command. `hmm-datasets` and `python` in the command are those of this interpreter."""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Lanes that run in parallel. The stages of a lane run one after another.
+
+    Attributes:
+        lanes (sequence of sequences of `Stage`): the lanes, which share the cores unless `OMP_NUM_THREADS` is set.
+    """
+
+    lanes: Sequence[Sequence[Stage]]
+
+
+def run_stages(
+    stages: Sequence[Stage | SideBySide],
+    folder: Path = Path(),
+    *,
+    later: Sequence[Stage] = (),
+    made: Sequence[Path] = (),
+) -> int:
+    """Run the stages in order. When one fails, stop those that run in parallel and start no other.
+
+    Before the first begins, what each reads is checked (see [`~hmm_datasets.operations.stage_inputs`]). On SIGTERM the
+    running stages get it too, so that they can save; no other starts, and the exit code is 143.
+
+    Args:
+        stages (sequence of `Stage` and [`SideBySide`]): the stages.
+        folder (`Path`, *optional*): working directory, by default the current one.
+        later (sequence of `Stage`, *optional*): stages that the caller runs after these, to check with them.
+        made (sequence of `Path`, *optional*): what the caller itself writes before `later`.
+
+    Returns:
+        `int`: the exit code of the first stage that failed, or 0.
+
+    Raises:
+        `InputError`: a stage could not run as it is.
+    """
+    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in (*stages, *later)]
+    with contextlib.chdir(folder):
+        check_stages(
+            [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane], made
+        )
+    began = time.time()
+    code = _Run(stages, folder).code
+    if code == 0:
+        print(f"\nAll stages took {time.time() - began:.0f} s.")
+    return code
+
+
+def run_or_exit(
+    stages: Sequence[Stage | SideBySide], *, later: Sequence[Stage] = (), made: Sequence[Path] = ()
+) -> None:
+    """[`run_stages`] in the current folder; if one fails, end this program with its exit code."""
+    with one_line_errors():
+        code = run_stages(stages, later=later, made=made)
+    if code != 0:
+        sys.exit(code)
+
+
+class _Run:
+    """Runs stages when it is made; `code` is the exit code of the first stage that failed, or 0."""
+
+    def __init__(self, stages: Sequence[Stage | SideBySide], folder: Path):
+        groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+        self.code = 0
+        self._folder = folder
+        self._total = sum(len(lane) for lanes in groups for lane in lanes)
+        self._running: set[subprocess.Popen] = set()
+        numbers = iter(range(1, self._total + 1))
+        with self._passing_on_sigterm():
+            for lanes in groups:
+                numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
+                try:
+                    if len(lanes) == 1:
+                        self._run_lane(numbered[0], shared_environment())
+                    else:
+                        self._run_side_by_side(numbered)
+                except BaseException:  # for example an interrupt that only this process received
+                    self._stop()
+                    raise
+
+    @contextmanager
+    def _passing_on_sigterm(self) -> Iterator[None]:
+        def stop(number: int, frame: object) -> None:
+            self.code = self.code or 128 + number
+            self._stop()
+
+        if threading.current_thread() is not threading.main_thread():  # others cannot handle signals
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None stands for a handler not of Python
+
+    def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
+        spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
+        print(f"\nStages {spans} run in parallel; their output is shown in order.", flush=True)
+        environment = shared_environment(lanes=len(lanes))
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            outputs = [stack.enter_context((folder / f"{lane[0][0]}").open("wb")) for lane in lanes[1:]]
+            pool = stack.enter_context(ThreadPoolExecutor(len(lanes)))
+            stack.push(lambda kind, *_: self._stop() if kind is not None else None)  # before the pool waits
+            running = [
+                pool.submit(self._run_lane, lane, environment, output)
+                for lane, output in zip(lanes, [None, *outputs], strict=True)
+            ]
+            running[0].result()
+            for lane, output in zip(running[1:], outputs, strict=True):
+                for text in _follow(Path(output.name), lane):
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+                lane.result()
+
+    def _run_lane(
+        self, lane: list[tuple[int, str, str]], environment: dict[str, str], output: IO[bytes] | None = None
+    ) -> None:
+        def say(line: str) -> None:
+            if output is None:
+                print(line, flush=True)
+            else:
+                output.write(f"{line}\n".encode())
+                output.flush()
+
+        for number, title, command in lane:
+            if self.code != 0:
+                return
+            say(f"\n[{number}/{self._total}] {title}\n$ {command}")
+            started = time.time()
+            errors = None if output is None else subprocess.STDOUT
+            words = with_this_interpreter(shlex.split(command))
+            with subprocess.Popen(words, cwd=self._folder, env=environment, stdout=output, stderr=errors) as process:
+                self._running.add(process)
+                if self.code != 0:  # set since the stage began to start
+                    process.terminate()
+                code = process.wait()
+                self._running.discard(process)
+            if code != 0:
+                if self.code == 0:
+                    self.code = code
+                    print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr, flush=True)
+                    self._stop()
+                return
+            say(f"({time.time() - started:.0f} s)")
+
+    def _stop(self) -> None:
+        self.code = self.code or 1
+        for process in list(self._running):
+            process.terminate()
+
+
+def _follow(path: Path, lane: Future) -> Iterator[str]:
+    """Yield the output of a lane from its beginning until the lane has finished."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        done = False
+        while not done:
+            done = lane.done()
+            yield file.read()
+            if not done:
+                time.sleep(0.2)
+
+
+def shared_environment(lanes: int = 1) -> dict[str, str]:
+    """The environment of a program that shares the cores with others, unless `OMP_NUM_THREADS` is set."""
+    environment = os.environ | {
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    if lanes > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // lanes)))
+    return environment
+
+
+def with_this_interpreter(words: list[str]) -> list[str]:
+    """The command with this interpreter, independent of PATH."""
+    # With -P, modules in the current folder do not hide modules of libraries.
+    return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

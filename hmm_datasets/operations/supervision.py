@@ -1,0 +1,576 @@
+"""Starts a run again after faults: what ended it, whether to start again and when, and what is left out.
+
+A supervisor starts the command of a run, watches its heartbeats, and writes one event per line into `events.jsonl`:
+each start, each end with its reason and the rank and host to blame, each hang that it ends, and each decision. It
+starts the command again after
+
+- a killed process, a crash, a lost peer or host, a full disk, or a hang, which it ends by killing the ranks here;
+- SIGTERM or SIGHUP that did not come through the supervisor;
+- an error of a step, such as a loss that is not finite, unless the same step fails in the same way again;
+
+and not after
+
+- an error of the settings, that is one from before the first step, which would be the same every time;
+- a request to stop: a signal to the supervisor, which passes it on, a file named `stop`, a time limit, or SIGUSR1;
+- the end of the run;
+- several failures in a row without a new checkpoint.
+
+The delay before a start doubles with each failure without a new checkpoint in between (exponential back-off).
+
+The supervisors of one run on several hosts, which start its commands together.
+
+If a launcher started again while that of another host still ran, it would find the ranks of the start before, and wait
+for them without end. So starts are numbered, and each supervisor writes every second, beside the heartbeats of the
+ranks, whether its command runs and in which start. It begins a start only when no command of an earlier one runs on
+another host. A supervisor that no longer writes does not count, and the file of one that was killed is removed.
+
+Whether the job of a run goes back into the queue when its batch script is about to end, and without which hosts.
+
+A run goes on in another job if its job's time was over, or after a fault: it was ended by a fault that the supervisor
+in the job could not mend, or by the loss of a host. It does not if it is finished, was stopped by its user, has wrong
+settings, or fails again and again without a new checkpoint.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..display import format_duration
+from ..errors import DiskFull, InputError
+from ..files import overwrite_json
+from ..process_state import machine_id, start_time
+from ..runtime import environment as launch_environment
+from ..runtime.credentials import masked_arguments
+from ..runtime.events import append_event, read_events
+from ..runtime.heartbeats import (
+    FAILED,
+    FOLDER_NAME,
+    LOST_LAUNCHER,
+    STOPPED,
+    Heartbeat,
+    fatal_error_path,
+    heartbeat_path,
+    read_heartbeats,
+)
+from ..runtime.stop_requests import parse_time
+from ..training.checkpoints.verifying import list_steps
+from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
+from .run_state import FINISHED, RunObserver
+from .slurm import affordable, put_back
+
+_BEAT_EVERY = 1.0  # seconds
+_MAX_STARTS = 1 << 31
+_WIDTH = 512  # bytes of a file, which is overwritten in place
+
+
+class Presence:
+    """Says in which start of a run the command of this host runs, as a context manager.
+
+    Args:
+        folder (path): folder of the run.
+        silent (`float`): seconds without a word after which another supervisor does not count.
+    """
+
+    def __init__(self, folder: str | os.PathLike, silent: float):
+        self._folder = Path(folder) / FOLDER_NAME
+        self._path = self._folder / f"supervisor-{launch_environment.host()}-{os.getpid()}"
+        self._silent = silent
+        self._number, self._runs = 0, False
+        self._beats = 0
+        self._seen: dict[Path, tuple[int, float]] = {}
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="supervisor")
+
+    def __enter__(self) -> "Presence":
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._others()  # the last one takes away what killed ones have left
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+            self._folder.rmdir()
+
+    def begin(self, wait: Callable[[float], bool], goes_on: Callable[[], bool]) -> bool:
+        """Begin the next start, once no command of an earlier one runs on another host.
+
+        Args:
+            wait (callable): waits for a number of seconds; False if the supervisor was asked to stop.
+            goes_on (callable): whether the ranks on other hosts have found each other, so that a new supervisor cannot
+                take part in their start any more.
+
+        Returns:
+            `bool`: whether it was not asked to stop.
+        """
+        running = max(self._others(), default=0)
+        if self._number == 0:
+            self._number = max(running + 1 if running and goes_on() else running, 1)
+        else:
+            self._number = max(self._number + 1, running)
+        while any(number < self._number for number in self._others()):
+            if not wait(_BEAT_EVERY):
+                return False
+        self._say(runs=True)
+        return True
+
+    def end(self) -> None:
+        """Say that the command of this host has ended."""
+        self._say(runs=False)
+
+    def _say(self, runs: bool) -> None:
+        self._runs = runs
+        self._beat()
+
+    def _others(self) -> list[int]:
+        """The numbers of the starts in which commands run on other hosts."""
+        now, found = time.monotonic(), []
+        for path in self._folder.glob("supervisor-*"):
+            if path == self._path:
+                continue
+            try:
+                content = json.loads(path.read_bytes())
+                beat, runs, number = content["beat"], content["runs"], content["start"]
+                here = content.get("machine") == machine_id()  # files of earlier versions have no machine
+                if here and start_time(content["process"]) != content["started"]:
+                    path.unlink()
+                    continue
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # it is being written or removed, or is not one of these files
+            if type(number) is not int or not 0 <= number < _MAX_STARTS:
+                continue
+            seen, since = self._seen.get(path, (None, now))
+            if seen != beat:
+                since = now
+            self._seen[path] = (beat, since)
+            if runs and now - since < self._silent:
+                found.append(number)
+        return found
+
+    def _keep(self) -> None:
+        while not self._ended.wait(_BEAT_EVERY):
+            self._beat()
+
+    def _beat(self) -> None:
+        with self._writing, contextlib.suppress(OSError):  # the disk may be unavailable for a moment
+            self._beats += 1
+            content = {"host": launch_environment.host(), "start": self._number, "runs": self._runs}
+            content |= {"machine": machine_id(), "process": os.getpid(), "started": start_time(os.getpid())}
+            overwrite_json(self._path, content | {"beat": self._beats}, _WIDTH)
+
+
+_LOOK_EVERY = 1.0  # seconds
+_END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
+_LAUNCHER_WITHIN = 5.0  # seconds until a launcher has noticed that its processes have ended
+_OTHERS_WITHIN = 6.0  # seconds until a rank on another host that failed has said so
+_OF_STRANGERS = ("SIGTERM", "SIGHUP")  # unless the supervisor was asked too
+_EXCLUDING = ("sbatch", "srun", "salloc")
+
+
+@dataclass(frozen=True)
+class SupervisionSettings:
+    """When to start again.
+
+    Args:
+        max_failures (`int`, *optional*, defaults to 5): failures in a row without a new checkpoint after which to give
+            up.
+        first_delay (`float`, *optional*, defaults to 5.0): seconds before the first start after a failure.
+        max_delay (`float`, *optional*, defaults to 600.0): maximum number of seconds before a start.
+        patience (`float`, *optional*, defaults to 60.0): seconds that a hang must last before it is ended, in addition
+            to the limits.
+        limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
+        host_failures (`int`, *optional*, defaults to 2): failures for which a host is to blame, after which it is left
+            out.
+    """
+
+    max_failures: int = 5
+    first_delay: float = 5.0
+    max_delay: float = 600.0
+    patience: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+    host_failures: int = 2
+
+    def __post_init__(self):
+        for name in ("max_failures", "host_failures"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        for name in ("first_delay", "max_delay", "patience"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 seconds or more")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a start of a run ended.
+
+    Attributes:
+        kind (`str`): `finished`, `stopped`, `settings`, `killed`, `lost` (another process, unknown which), `error`,
+            `disk full`, `hang` or `unknown`.
+        message (`str`): why, in one sentence.
+        retries (`bool`): whether to start again.
+        blamed ([`~hmm_datasets.runtime.heartbeats.Heartbeat`], *optional*): the rank to blame.
+    """
+
+    kind: str
+    message: str
+    retries: bool
+    blamed: Heartbeat | None = None
+
+
+def judge(code: int, diagnosis: Diagnosis | None) -> Verdict:
+    """Why a command ended, from its exit code and what its processes left.
+
+    Args:
+        code (`int`): exit code; negative for a signal, as `subprocess` gives it.
+        diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): what the heartbeats say.
+    """
+    if diagnosis is not None and diagnosis.state == STOPPED:
+        reasons = [rank.beat.message for rank in diagnosis.ranks if rank.condition == STOPPED]
+        reason = next((one for one in reasons if one in _OF_STRANGERS), reasons[0])
+        return Verdict("stopped", f"stopped with a checkpoint ({reason})", reason in _OF_STRANGERS)
+    if code == 0:
+        return Verdict("finished", "finished", False)
+    blamed = diagnosis.blamed[0] if diagnosis is not None and diagnosis.blamed else None
+    if blamed is None and code == 2:
+        return Verdict(
+            "settings", "the command was refused before any process had reported; see its error above", False
+        )
+    if blamed is None:
+        return Verdict("unknown", f"the command ended with {_exit_code(code)} before any process had reported", True)
+    beat, message = blamed.beat, f"{blamed.beat.place} {blamed.words}"
+    if beat.error == LOST_LAUNCHER or (beat.follows and code < 0):
+        said = f"the command on {launch_environment.host()} ended with {_exit_code(code)}, and so did its processes"
+        return Verdict("killed", said, True)
+    if beat.follows:
+        return Verdict("lost", message, True, beat)
+    if beat.phase != FAILED:
+        return Verdict("killed", f"{message} ({_exit_code(code)} of the command)", True, beat)
+    if beat.error == DiskFull.__name__:
+        return Verdict("disk full", message, True, beat)
+    if beat.error == InputError.__name__ and beat.step is None:
+        return Verdict("settings", message, False, beat)
+    return Verdict("error", message, True, beat)
+
+
+def _exit_code(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}" + (f" ({signal.Signals(code - 128).name})" if code - 128 in _SIGNALS else "")
+    return f"signal {signal.Signals(-code).name}" if -code in _SIGNALS else f"signal {-code}"
+
+
+_SIGNALS = {int(number) for number in signal.Signals}
+
+
+class Supervisor:
+    """Starts a command until its run is finished.
+
+    Args:
+        command (sequence of `str`): the command.
+        folder (path): folder of the run.
+        settings ([`SupervisionSettings`], *optional*): when to start again.
+    """
+
+    def __init__(self, command: Sequence[str], folder: str | Path, settings: SupervisionSettings | None = None):
+        self.command, self.folder = list(command), Path(folder)
+        self.settings = settings or SupervisionSettings()
+        self._child: subprocess.Popen | None = None
+        self._asked: signal.Signals | None = None
+        self._observer = Observer(self.folder, self.settings.limits)
+        self._presence = Presence(folder, self.settings.limits.silent)
+        self._began = time.monotonic()
+        self._untold: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
+
+    def run(self) -> int:
+        """Start the command, again after faults, until the run is finished or it makes no sense to go on.
+
+        Returns:
+            `int`: exit code of the last start; 128 plus its number for a signal.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # A signal that is ignored, as under nohup or `trap "" USR1`, stays ignored, here and in the command.
+        heard = [number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
+        handlers = {number: signal.signal(number, self._on_signal) for number in heard}
+        try:
+            with self._presence:
+                return self._run()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _run(self) -> int:
+        failures, reached, last = 0, kept_work(self.folder), None
+        host = launch_environment.host()
+        start = 1 + sum(one["kind"] == "start" and one["host"] == host for one in read_events(self.folder))
+        while True:
+            if not self._presence.begin(self._wait, self._others_go_on):
+                return 128 + int(self._asked or signal.SIGTERM)
+            excluded = self._excluded()
+            command = _without_hosts(self._in_the_time_left(), excluded)
+            words = f"; without {', '.join(excluded)}" if excluded else ""
+            shown = shlex.join(masked_arguments(command))
+            self._event("start", f"start {start}: {shown}"[:400] + words, start=start)
+            code, verdict = self._attempt(command, start)
+            where = {} if verdict.blamed is None else {"host": verdict.blamed.host, "rank": verdict.blamed.rank}
+            if verdict.blamed is not None and verdict.blamed.step is not None:
+                where["step"] = verdict.blamed.step
+            self._event(verdict.kind, verdict.message, start=start, exit_code=code, **where)
+            if not verdict.retries or self._asked is not None:
+                return code if code >= 0 else 128 - code
+            progress = kept_work(self.folder)
+            failures = 1 if progress > reached else failures + 1
+            reached = max(reached, progress)
+            said = (verdict.kind, None if verdict.blamed is None else (verdict.blamed.step, verdict.blamed.message))
+            # A hardware fault goes away with another start, an error of the data or the model does not.
+            is_same = verdict.kind == "error" and said == last
+            last = said
+            if failures >= self.settings.max_failures or is_same:
+                why = "the same error at the same step again" if is_same else f"{failures} failures in a row"
+                self._event("give up", f"{why}, without a new checkpoint; last: {verdict.message}")
+                return code if code > 0 else 128 - code
+            delay = min(self.settings.first_delay * 2 ** (failures - 1), self.settings.max_delay)
+            self._event("restart", f"starts again in {format_duration(delay)}", delay=delay)
+            start += 1
+            if not self._wait(delay):
+                return 128 + int(self._asked or signal.SIGTERM)
+
+    def _attempt(self, command: Sequence[str], start: int) -> tuple[int, Verdict]:
+        """Start the command once, and wait for its end; a hang is ended."""
+        for beat in read_heartbeats(self.folder):
+            if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was told
+                for path_of in (heartbeat_path, fatal_error_path):
+                    path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
+        try:
+            self._child = subprocess.Popen(command, env=os.environ | {launch_environment.SUPERVISED: str(start)})
+        except OSError as error:
+            raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
+        hang_since, hang, told = None, None, set()
+        while (code := self._poll(_LOOK_EVERY)) is None:
+            found = self._observer.look()
+            if found is None:
+                continue
+            self._tell_remarks(found, told)
+            own = [rank.beat for rank in found.ranks if rank.beat.is_here]
+            if own and not any(beat.is_alive_here for beat in own):
+                # A launcher waits up to five minutes for those of other hosts.
+                code = self._end_child()
+                break
+            if not self._hangs(found):
+                hang_since = None
+                continue
+            hang_since = hang_since or time.monotonic()
+            if time.monotonic() - hang_since > self.settings.patience:
+                hang = self._end_hang(found)
+                code = self._end_child()
+                break
+        self._child = None
+        settled = self._settled()
+        for rank in settled.ranks if settled is not None else ():
+            _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
+        self._presence.end()
+        return code, hang or judge(code, settled)
+
+    def _others_go_on(self) -> bool:
+        """Whether ranks on other hosts are in the middle of a start, or at its end."""
+        others = (beat for beat in read_heartbeats(self.folder) if not beat.is_here)
+        return any(beat.step is not None or beat.has_ended for beat in others)
+
+    def _settled(self) -> Diagnosis | None:
+        """What the processes of the run left, once those on this machine have ended as well."""
+        deadline, soon = time.monotonic() + _END_WITHIN, time.monotonic() + _OTHERS_WITHIN
+        while (found := self._observer.look()) is not None:
+            alive = [rank.beat.process for rank in found.ranks if rank.beat.is_alive_here]
+            # A rank on another host may not have said yet why it ended, or that it lost this one.
+            waits = found.blamed and all(rank.beat.follows for rank in found.blamed) and time.monotonic() < soon
+            if not alive and not waits:
+                break
+            if time.monotonic() > deadline:
+                for process in alive:
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(_LOOK_EVERY / 4)
+        return found
+
+    def _hangs(self, found: Diagnosis) -> bool:
+        """Whether the run hangs, with a process on this machine."""
+        return found.state == HANGING and any(rank.beat.is_alive_here for rank in found.ranks)
+
+    def _end_hang(self, found: Diagnosis) -> Verdict:
+        """Write down who hangs where, and kill the processes of the run on this machine."""
+        blamed = found.blamed[0].beat if found.blamed else None
+        path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+        stacks = read_stacks(self.folder, found.ranks if len(found.ranks) <= 8 else found.blamed[:8])
+        text = "\n\n".join(f"rank {rank}\n{stack}" for rank, stack in sorted(stacks.items()))
+        try:
+            path.write_text(f"{found.reason}\n\n{text}\n", encoding="utf-8")
+            where = f"stacks are in {path.name}"
+        except OSError as error:  # a full disk is no reason to let it hang
+            where = f"its stacks could not be written ({error.strerror})"
+        for rank in found.ranks:
+            if rank.beat.is_alive_here:
+                os.kill(rank.beat.process, signal.SIGKILL)
+        return Verdict("hang", f"{found.reason}; ended; {where}", True, blamed)
+
+    def _tell_remarks(self, found: Diagnosis, told: set[str | int]) -> None:
+        """Log, once per start, ranks that are slow and hosts whose clock is wrong."""
+        for rank in found.slow:
+            if rank.beat.rank not in told:
+                told.add(rank.beat.rank)
+                fields = {"host": rank.beat.host, "rank": rank.beat.rank, "step": rank.beat.step}
+                self._event("slow", found.remarks[0], **fields)
+        for host, words in zip(found.clocks, found.remarks[-len(found.clocks) :], strict=False):
+            if host not in told:
+                told.add(host)
+                self._event("clock", words, host=host)
+
+    def _poll(self, seconds: float) -> int | None:
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _end_child(self) -> int:
+        """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""
+        code = self._poll(_LAUNCHER_WITHIN)
+        if code is None:
+            self._child.terminate()
+            code = self._poll(_END_WITHIN / 2)
+        if code is None:
+            self._child.kill()
+            code = self._child.wait()
+        return code
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait; False if it was asked to stop meanwhile."""
+        deadline = time.monotonic() + seconds
+        while self._asked is None and time.monotonic() < deadline:
+            time.sleep(min(_LOOK_EVERY, max(deadline - time.monotonic(), 0.0)))
+        return self._asked is None
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        """Pass a request to stop on, to the launcher or, if launchers do not understand it, to the ranks."""
+        self._asked = signal.Signals(number)
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        if number == signal.SIGUSR1:
+            for beat in read_heartbeats(self.folder):
+                if beat.is_alive_here:
+                    os.kill(beat.process, number)
+        else:
+            child.send_signal(number)
+
+    def _in_the_time_left(self) -> list[str]:
+        """The command, with a `--time_limit` counted from the start of the supervisor and not of the command."""
+        words = list(self.command)
+        for at, word in enumerate(words):
+            flag, equals, value = word.partition("=")
+            if flag != "--time_limit" or (not equals and at + 1 == len(words)):
+                continue
+            limit = parse_time(value if equals else words[at + 1])
+            left = max(round(limit.total_seconds() - (time.monotonic() - self._began)), 1)
+            if equals:
+                words[at] = f"{flag}=0:{left}"
+            else:
+                words[at + 1] = f"0:{left}"
+        return words
+
+    def _excluded(self) -> list[str]:
+        """Hosts to leave out, if the command can leave hosts out."""
+        if Path(self.command[0]).name not in _EXCLUDING:
+            return []
+        return hosts_to_blame(self.folder, self.settings.host_failures)
+
+    def _event(self, kind: str, message: str, **fields: Any) -> None:
+        print(f"supervise: {kind}: {message}", flush=True)
+        self._untold.append((kind, message, {"time": time.time(), **fields}))
+        with contextlib.suppress(InputError, OSError):  # a full disk: it is written with the next event
+            while self._untold:
+                kind, message, fields = self._untold[0]
+                append_event(self.folder, kind, message, **fields)
+                del self._untold[0]
+
+
+def _show_fatal_error(path: Path, rank: Rank) -> None:
+    """Print the stacks of a process on this machine that a signal such as SIGSEGV has ended."""
+    if rank.beat.is_here:
+        with contextlib.suppress(OSError):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            print(f"{rank.beat.place}: {text}" if text else "", end="", flush=True)
+
+
+def kept_work(folder: str | Path) -> int:
+    """How much of a run another start need not repeat: the step of its newest checkpoint, the epoch of that of a fit,
+    or the number of whole token shards; 0 if there is nothing."""
+    folder = Path(folder)
+    epochs = [path.name.removeprefix("epoch-") for path in folder.glob("fit/epoch-*")]
+    shards = sum(1 for _ in folder.rglob("*.ds"))
+    return max([*list_steps(folder), *(int(epoch) for epoch in epochs if epoch.isdigit()), shards])
+
+
+def hosts_to_blame(folder: str | Path, failures: int) -> list[str]:
+    """Hosts to blame for this number of failures of a run or more, the worst first."""
+    kinds = ("killed", "error", "hang")
+    blamed = Counter(one["host"] for one in read_events(folder) if one["kind"] in kinds and "rank" in one)
+    return [host for host, count in blamed.most_common() if count >= failures]
+
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+
+
+def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """The command of Slurm with the flag that leaves hosts out."""
+    if not hosts:
+        return list(command)
+    return [command[0], f"--exclude={','.join(hosts)}", *command[1:]]
+
+
+_LAST_SIGNALS = ("SIGUSR1", "the time limit is near")
+_FINAL = ("settings", "give up")
+
+
+def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2) -> str:
+    """Put the job that this process runs in back into Slurm's queue, if its run should go on.
+
+    Args:
+        folder (path): folder of the run.
+        max_requeues (`int`, *optional*, defaults to 5): how often in a row without a new checkpoint.
+        host_failures (`int`, *optional*, defaults to 2): failures for which a host is to blame, after which it is left
+            out.
+
+    Returns:
+        `str`: what was done and why, in one sentence.
+
+    Raises:
+        `InputError`: this is not a job of Slurm, or Slurm refuses.
+    """
+    state = RunObserver(folder).look()
+    last = next((event for event in reversed(read_events(folder)) if event["kind"] in (*_FINAL, "start")), None)
+    if state.state == FINISHED:
+        return f"{folder}: finished; the job is not put back"
+    is_stopped = state.state == "stopped"
+    if is_stopped and not any(reason in state.reason for reason in _LAST_SIGNALS):
+        return f"{folder}: stopped on request ({state.reason}); the job is not put back"
+    if last is not None and last["kind"] in _FINAL:
+        return f"{folder}: {last['message']}; the job is not put back"
+    newest = kept_work(folder)
+    before = [event.get("newest", 0) for event in read_events(folder) if event["kind"] == "requeue"]
+    if before[-max_requeues:].count(newest) == max_requeues:
+        return f"{folder}: put back {max_requeues} times without a new checkpoint; the job is not put back again"
+    excluded = affordable(hosts_to_blame(folder, host_failures))
+    without = f", without {', '.join(excluded)}" if excluded else ""
+    message = f"the job goes back into the queue{without}: {state.state}: {state.reason}"
+    append_event(folder, "requeue", message, newest=newest)  # first, since the other ends this process soon
+    put_back(excluded)
+    return f"{folder}: {message}"

@@ -1,0 +1,188 @@
+"""The folder of a cell: `settings.yaml`, `cell.json` (commands and state), `log.txt`, and `run/` with what it wrote.
+
+A cell is finished when its commands ended with exit code 0 for exactly the settings that it has now. Its state is
+written by the process that runs it, which may be killed at any time; then the state stays at "running", and the cell
+is run again.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...files import atomic_file, read_json, read_yaml, write_json
+from .file import Cell, Sweep
+
+WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
+
+SETTINGS_NAME, STATE_NAME, LOG_NAME = "settings.yaml", "cell.json", "log.txt"
+
+# What a recipe writes last. Training that is told to stop saves and ends with exit code 0, without this file.
+_LAST_FILES = dict.fromkeys(("fit", "pretrain", "midtrain", "sft", "dpo", "grpo"), "summary.json")
+
+_TAIL = 16_384  # bytes at the end of a log that are searched for the reason of a failure
+_DIGEST = "digest"  # of the other fields, in the state of a cell
+_STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass
+class CellState:
+    """What is known of a cell.
+
+    Attributes:
+        commands (list of lists of `str`): the recipe and what follows it, each beginning with `hmm-datasets`.
+        last_file (`str`, *optional*): file without which the recipe has stopped before its end.
+        state (`str`): waiting, running, stopped, failed or finished.
+        commands_done (`int`): number of commands that are finished, which are not run again.
+        attempts (`int`): how often it was started.
+        exit_code (`int`, *optional*): exit code of the command that ended last.
+        seconds (`float`): time that its attempts took.
+        errors (list of `str`): a line for each failed attempt of the last sweep that ran it.
+    """
+
+    commands: list[list[str]]
+    last_file: str | None = None
+    state: str = WAITING
+    commands_done: int = 0
+    attempts: int = 0
+    exit_code: int | None = None
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "CellState":
+        """The state in the folder of a cell.
+
+        Raises:
+            `InputError`: the file has changed since it was written, or is of another kind.
+        """
+        path = folder / STATE_NAME
+        content = read_json(path)
+        digest = content.pop(_DIGEST, None) if isinstance(content, dict) else None
+        try:
+            state = cls(**content)
+        except TypeError:
+            raise InputError(f"{path}: not the state of a cell; delete {folder} to run the cell anew") from None
+        if digest is not None and digest != _digest_of(content):
+            raise InputError(f"{path}: has changed since it was written; delete {folder} to run the cell anew")
+        return state
+
+    def write(self, folder: Path) -> None:
+        """Write the state, atomically."""
+        content = asdict(self)
+        write_json(folder / STATE_NAME, content | {_DIGEST: _digest_of(content)})
+
+
+def _digest_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def run_settings(cell: Cell) -> dict[str, Any]:
+    """The settings file of a cell's run."""
+    return {**cell.settings, "output_dir": str(cell.output_dir)}
+
+
+def prepare(sweep: Sweep, launch: Sequence[str] = ()) -> dict[str, CellState]:
+    """Make the folders of all cells that have none yet; return the states by the names of the cells.
+
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
+        launch (sequence of `str`, *optional*): flags that start each run on several processes.
+
+    Raises:
+        `InputError`: a folder was made with other settings, or not by a sweep. Nothing is made then.
+    """
+    states = {cell.name: _existing(sweep, cell, launch) for cell in sweep.cells}
+    for cell in sweep.cells:
+        if states[cell.name] is None:
+            states[cell.name] = CellState(_commands(sweep, cell, launch), _LAST_FILES.get(sweep.recipe))
+            write_yaml(cell.folder / SETTINGS_NAME, run_settings(cell))
+            states[cell.name].write(cell.folder)
+    return states
+
+
+def write_yaml(path: Path, settings: dict[str, Any]) -> None:
+    """Write settings as YAML, atomically."""
+    import yaml
+
+    with atomic_file(path) as temporary:
+        temporary.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def read_states(sweep: Sweep) -> dict[str, CellState | None]:
+    """The states of all cells; `None` for one that has no folder yet."""
+    return {
+        cell.name: CellState.read(cell.folder) if (cell.folder / STATE_NAME).exists() else None for cell in sweep.cells
+    }
+
+
+def _commands(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> list[list[str]]:
+    recipe = ["hmm-datasets", sweep.recipe, "--config", str(cell.folder / SETTINGS_NAME), *launch]
+    return [recipe, *(["hmm-datasets", *words] for words in cell.then)]
+
+
+def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | None:
+    """The state of a cell that has a folder.
+
+    The launch configuration may change between two starts, because runs continue on any number of processes.
+    """
+    if not (cell.folder / STATE_NAME).exists():
+        if cell.output_dir.exists():
+            raise InputError(
+                f"{cell.folder}: is in the way of a cell, but was not made by a sweep; move it, or choose another "
+                f"output_dir in {sweep.path}"
+            )
+        return None
+    state, commands = CellState.read(cell.folder), _commands(sweep, cell, launch)
+    found, wanted = read_yaml(cell.folder / SETTINGS_NAME), run_settings(cell)
+    found["output_dir"] = wanted["output_dir"]  # the folder of a sweep may be moved
+    change = None
+    for name in dict.fromkeys([*found, *wanted]):
+        if change is None and found.get(name) != wanted.get(name):
+            change = f"{name} was {found.get(name)!r} and is {wanted.get(name)!r} now"
+    if change is None and len(state.commands) != len(commands):
+        change = f"`then` had {len(state.commands) - 1} commands and has {len(commands) - 1} now"
+    for before, now in zip(state.commands[1:], commands[1:], strict=False):
+        if change is None and before != now:
+            change = f"`then` was {' '.join(before)!r} and is {' '.join(now)!r} now"
+    if change is not None:
+        raise InputError(
+            f"{cell.folder}: was made with other settings than {sweep.path} has now: {change}; delete the folder to "
+            "run the cell anew, or choose another output_dir"
+        )
+    state.commands = commands
+    return state
+
+
+def last_line(log: Path, since: int = 0) -> str:
+    """The last line of a log after byte `since`; of several states of a progress bar the newest."""
+    return next(iter(_last_lines(log, since)), "")
+
+
+def failure(log: Path, since: int, code: int) -> str:
+    """Why a command failed, in one line: its own error, or the last line that it printed, and the signal, if any."""
+    lines = _last_lines(log, since)
+    line = next((line for line in lines if line.startswith("error: ")), next(iter(lines), "it printed nothing"))
+    if code >= 0:
+        return line
+    with contextlib.suppress(ValueError):
+        return f"ended by {signal.Signals(-code).name}; last line: {line}"
+    return f"ended by signal {-code}; last line: {line}"
+
+
+def _last_lines(log: Path, since: int) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(since, size - _TAIL))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = (_STYLES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
+    return [line for line in lines if line][::-1]

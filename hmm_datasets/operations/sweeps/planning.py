@@ -1,0 +1,139 @@
+"""The plan of a whole sweep before it starts: are the settings of every cell right, and what will all consume?
+
+The settings of each cell are read by the recipe's own dataclasses, so a value that the recipe would refuse is refused
+before the first cell runs. Recipes that have a plan (`hmm-datasets plan`) are planned cell by cell.
+"""
+
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...files import read_yaml
+from ...runtime.progress import progress_bar
+from ..launching import RECIPE_COMMANDS
+from .cells import run_settings, write_yaml
+from .file import Sweep
+
+_GPU_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # of NVIDIA, of AMD, and under Windows
+_PLANNED = ("pretrain", "midtrain", "sft")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep will consume.
+
+    Attributes:
+        cells (`dict`): for each name of a cell the plan of its run, see
+            [`~hmm_datasets.operations.planning.plan_recipe`] and
+            [`~hmm_datasets.operations.planning.plan_fit_recipe`]; empty for recipes that have none.
+        num_gpus (`int`): number of GPUs of this machine.
+    """
+
+    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    num_gpus: int = 0
+
+    def total(self, name: str) -> float:
+        """The sum of an entry of the plans, such as `tokens` or `flops`."""
+        return sum(found[name] for found in self.cells.values())
+
+    @property
+    def device_hours(self) -> float | None:
+        """Hours of all devices together; `None` if the settings assume no rate."""
+        times = [found.get("time") for found in self.cells.values()]
+        return sum(time["device_hours"] for time in times) if times and all(times) else None
+
+
+def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: int | None = None) -> SweepPlan:
+    """Check the settings of every cell, and plan it if its recipe has a plan.
+
+    This happens in a process of its own, so that the one that waits for the cells holds neither torch nor a GPU.
+
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
+        launch_config (path, *optional*): the launch configuration of each run.
+        num_processes (`int`, *optional*): number of ranks of each run; by default that of the configuration, or one.
+
+    Raises:
+        `InputError`: the recipe does not have a setting, or would refuse a value; the message names file and cell.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(check_and_plan, sweep, launch_config, num_processes).result()
+
+
+def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processes: int | None = None) -> SweepPlan:
+    """[`plan_sweep`] in this process."""
+    from ...runtime.command_line import setting_names
+    from ..recipe_settings import recipe_settings
+
+    kinds = recipe_settings(sweep.recipe)
+    if not kinds or "output_dir" not in setting_names(kinds):
+        raise InputError(
+            f"{sweep.path}: recipe is {sweep.recipe!r}, which has no settings with an output_dir; a sweep needs a "
+            "recipe that has, such as fit, pretrain or evaluate"
+        )
+    _check_names(sweep, kinds)
+    plans = {}
+    with tempfile.TemporaryDirectory() as folder, progress_bar(len(sweep.cells), " cells", desc="planning") as bar:
+        for cell in sweep.cells:
+            path = Path(folder) / "settings.yaml"
+            write_yaml(path, run_settings(cell))
+            try:
+                found = _plan(sweep.recipe, kinds, path, launch_config, num_processes)
+            except InputError as error:
+                said = str(error).removeprefix(f"{path}: ").removeprefix("settings: ")
+                raise InputError(f"{sweep.path}: cell {cell.name}: {said}") from None
+            if found is not None:
+                plans[cell.name] = found
+            bar.update()
+    return SweepPlan(plans, _num_gpus())
+
+
+def _num_gpus() -> int:
+    if not any(any(Path("/dev").glob(name)) for name in _GPU_FILES):
+        return 0  # torch takes seconds to import
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
+    """Refuse settings that the recipe does not have, and flags that commands of `then` do not have."""
+    from ...runtime.command_line import check_flags, setting_names, suggestion
+    from ..recipe_settings import recipe_settings
+
+    content = read_yaml(sweep.path)
+    known, own = setting_names(kinds), set(content.get("settings") or {})
+    for name in sweep.cells[0].settings:
+        if name not in known and name != "env":
+            place = "grid or cells" if name in sweep.names else "settings" if name in own else content["config"]
+            hint = suggestion(name, known)
+            raise InputError(f"{sweep.path}: {place}: unknown setting {name!r} of the recipe {sweep.recipe}{hint}")
+    for words in sweep.cells[0].then:
+        others = recipe_settings(words[0]) if words[0] in RECIPE_COMMANDS else ()
+        if others and "--launch" not in words:
+            try:
+                check_flags(words[1:], others)
+            except InputError as error:
+                raise InputError(f"{sweep.path}: then: {words[0]}: {error}") from None
+
+
+def _plan(
+    recipe: str, kinds: Sequence[type], path: Path, launch_config: Path | None, num_processes: int | None
+) -> dict[str, Any] | None:
+    if recipe in _PLANNED:
+        from ..planning import plan_recipe  # slow, and not needed for all recipes
+
+        return plan_recipe(path, num_processes=num_processes, launch_config=launch_config)
+    if recipe == "fit":
+        from ..planning import plan_fit_recipe
+
+        return plan_fit_recipe(path)
+    from ...runtime.command_line import parse_settings
+
+    parse_settings(*kinds, arguments=["--config", str(path)])
+    return None

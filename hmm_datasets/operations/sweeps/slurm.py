@@ -1,0 +1,195 @@
+"""A sweep as a Slurm array through submitit: each element runs one cell, by the same process as on one machine.
+
+Ninety seconds before the time limit, or when a job is preempted, Slurm signals the element. The cell then saves and
+stops, and submitit puts the element back into the queue, up to three times. `slurm.json` in the folder of the sweep
+has the job of each cell that was submitted, so the same command submits only cells that are unfinished and not queued.
+"""
+
+import getpass
+import math
+import os
+import re
+import subprocess
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError
+from ...files import read_json, write_json
+from .cell_process import kill_cell, start_cell
+from .cells import FAILED, FINISHED, CellState
+from .file import Cell, Sweep
+
+if TYPE_CHECKING:
+    import submitit
+
+JOBS_NAME = "slurm.json"
+_FOLDER = ".submitit"
+_OWN = ("array_parallelism", "signal_delay_s", "timeout_min")
+_LOOK_EVERY = 0.2  # seconds
+_SAVING = 60.0  # seconds that a cell may take to save and stop
+
+
+def parse_parameters(text: str) -> dict[str, Any]:
+    """The parameters of sbatch in one line, for submitit.
+
+    ```python
+    >>> parse_parameters("partition=main,gres=gpu:1,time=02:00:00")
+    {'timeout_min': 120, 'additional_parameters': {'partition': 'main', 'gres': 'gpu:1'}}
+
+    ```
+    """
+    from ...runtime.stop_requests import parse_time
+
+    if not text.strip().isprintable():
+        raise InputError(f"--slurm {text!a}: expected NAME=VALUE without control characters")
+    found: dict[str, Any] = {}
+    others: dict[str, str] = {}
+    for part in re.split(r",(?=[\w-]+=)", text.strip()) if text.strip() else ():
+        name, equals, value = part.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not equals or not name or not value:
+            raise InputError(f"--slurm {text!r}: {part!r} is not NAME=VALUE, as in partition=main,time=02:00:00")
+        if name == "time":
+            try:
+                found["timeout_min"] = math.ceil(parse_time(value).total_seconds() / 60)
+            except InputError:
+                raise InputError(f"--slurm: time is {value!r}; expected a time such as 02:00:00") from None
+        elif name in _OWN:
+            if not value.isdecimal():
+                raise InputError(f"--slurm: {name} is {value!r}; expected a number")
+            found[name] = int(value)
+        else:
+            others[name] = value
+    return found | ({"additional_parameters": others} if others else {})
+
+
+class CellJob:
+    """What an element of the array runs. submitit pickles it, and calls `checkpoint` before the time limit."""
+
+    def __init__(self, folder: Path, retries: int):
+        self.folder, self.retries = folder, retries
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self) -> str:
+        """Run the cell until it has ended, again if it fails; return its state."""
+        for _ in range(1 + self.retries):
+            self._process = start_cell(self.folder, {"TQDM_MININTERVAL": "10"})
+            while self._process.poll() is None:  # `wait` would keep a signal handler from seeing the end
+                time.sleep(_LOOK_EVERY)
+            kill_cell(self._process)
+            state = CellState.read(self.folder)
+            if state.state != FAILED:
+                break
+        return state.state
+
+    def checkpoint(self) -> "submitit.helpers.DelayedSubmission":
+        """Let the cell save and stop, and continue it in another job."""
+        import submitit
+
+        if self._process is not None:
+            self._process.terminate()
+            deadline = time.monotonic() + _SAVING
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY)
+            kill_cell(self._process)
+        return submitit.helpers.DelayedSubmission(CellJob(self.folder, self.retries))
+
+
+def submit(
+    sweep: Sweep,
+    states: Mapping[str, CellState],
+    parameters: Mapping[str, Any],
+    *,
+    retries: int = 1,
+    cluster: str = "slurm",
+) -> dict[str, str]:
+    """Submit the cells that are neither finished nor queued as one array.
+
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep, whose folders are made.
+        states (`dict`): the states of its cells.
+        parameters (`dict`): the result of [`parse_parameters`].
+        retries (`int`, *optional*, defaults to 1): how often an element starts a failed cell again.
+        cluster (`str`, *optional*, defaults to `"slurm"`): `local` runs the elements as processes of this machine.
+
+    Returns:
+        `dict`: the id of the job of each cell that was submitted.
+
+    Raises:
+        `InputError`: submitit is not installed, there is no Slurm, or Slurm refuses the parameters.
+    """
+    queued = queued_cells(sweep, cluster)
+    cells = [cell for cell in sweep.cells if states[cell.name].state != FINISHED and cell.name not in queued]
+    if not cells:
+        return {}
+    executor = _executor(sweep, cluster, parameters)
+    for cell in cells:
+        states[cell.name].errors = []
+        states[cell.name].write(cell.folder)
+    found = {cell.name: job for cell, job in zip(cells, _submitted(executor, cells, retries), strict=True)}
+    write_json(sweep.output_dir / JOBS_NAME, _jobs(sweep) | found)
+    return found
+
+
+def queued_cells(sweep: Sweep, cluster: str = "slurm") -> dict[str, str]:
+    """The jobs of the cells that wait in the queue or run there, by the names of the cells."""
+    jobs = _jobs(sweep)
+    if not jobs:
+        return {}
+    alive = _alive(set(jobs.values()), cluster)
+    return {name: job for name, job in jobs.items() if job in alive}
+
+
+def _jobs(sweep: Sweep) -> dict[str, str]:
+    path = sweep.output_dir / JOBS_NAME
+    return read_json(path) if path.exists() else {}
+
+
+def _alive(jobs: Collection[str], cluster: str) -> set[str]:
+    if cluster == "local":  # whose ids are those of processes
+        import psutil
+
+        return {job for job in jobs if psutil.pid_exists(int(job))}
+    command = ["squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"squeue: {error}; it has to say which cells are queued") from None
+    if done.returncode:
+        raise InputError(f"squeue: {done.stderr.strip()}; it has to say which cells are queued")
+    return jobs & set(done.stdout.split())
+
+
+def _executor(sweep: Sweep, cluster: str, parameters: Mapping[str, Any]) -> "submitit.AutoExecutor":
+    try:
+        import submitit
+    except ImportError:
+        raise InputError("--slurm: submitit is not installed; pip install 'hmm-datasets[slurm]'") from None
+    folder = (sweep.output_dir / _FOLDER).absolute()
+    if not str(folder).isprintable():
+        # It stands in the comments of a script, where what follows the end of a line would be run.
+        raise InputError(f"--slurm: the folder of the sweep is {str(folder)!a}; name one without control characters")
+    try:
+        executor = submitit.AutoExecutor(folder, cluster=cluster)
+        options = dict(parameters)
+        delay, others = options.pop("signal_delay_s", None), options.pop("additional_parameters", {})
+        if cluster == "slurm":
+            options["slurm_additional_parameters"] = {"job_name": f"sweep-{sweep.output_dir.name}"} | others
+            options |= {"slurm_signal_delay_s": delay} if delay else {}
+            if "array_parallelism" in options:
+                options["slurm_array_parallelism"] = options.pop("array_parallelism")
+        executor.update_parameters(**options)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"--slurm: {error}") from None
+    return executor
+
+
+def _submitted(executor: "submitit.AutoExecutor", cells: Sequence[Cell], retries: int) -> list[str]:
+    try:
+        with executor.batch():
+            jobs = [executor.submit(CellJob(Path(os.path.abspath(cell.folder)), retries)) for cell in cells]
+    except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+        raise InputError(f"--slurm: the array was not accepted: {error}") from None
+    return [str(job.job_id) for job in jobs]

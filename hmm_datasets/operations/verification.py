@@ -1,0 +1,179 @@
+"""`hmm-datasets verify`: whether folders that this package wrote have changed since.
+
+Files are compared with the SHA-256 sums in the `digests.json` of their folder. Files of a token stream are compared
+with the sums in its index, and its tokens, document ends and EOS are checked against each other. An HMM, another
+process and its parts must have the fingerprint in their settings, and a tokenizer the hash in the indexes of the
+streams next to it. Records of a run must be valid JSON. What was moved aside is left out. In folders without digests
+only sizes and headers are checked.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
+from ..hmm.loading import load_source
+from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ..hmm.tilted import TiltedHMM
+from ..text.stream.index import INDEX_NAME, read_index
+from ..training.checkpoints.archive import SET_ASIDE_NAME
+from ..training.checkpoints.verifying import read_safetensors_sizes, verify_checkpoint
+
+_RECORD_NAME = "run.json"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result for one folder.
+
+    Attributes:
+        folder (`Path`): the folder.
+        kind (`str`): what it contains.
+        problems (`tuple[str, ...]`): a line per file that differs; empty if there is no problem.
+    """
+
+    folder: Path
+    kind: str
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.problems
+
+
+def verify(folder: str | os.PathLike) -> Iterator[Verified]:
+    """Check a folder and its subfolders, as far as they are of known kinds.
+
+    Raises:
+        `InputError`: no such folder, or it contains nothing of a known kind.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    known = False
+    for found in _walk(folder):
+        known = True
+        yield found
+    if not known:
+        raise InputError(
+            f"{folder}: nothing to verify; expected an HMM or another process, a tokenizer, a token stream, a "
+            "checkpoint, a model or a run, or folders of them"
+        )
+
+
+def _walk(folder: Path) -> Iterator[Verified]:
+    if (folder / INDEX_NAME).is_file():
+        yield _verified(folder, "token stream", _stream_problems)
+    elif (folder / FAMILY_NAME).is_file():
+        yield _verified(folder, "family of HMMs", _source_problems)
+        for path in sorted(folder.glob("hmm-*")):
+            yield _verified(path, "HMM", _source_problems)
+    elif (folder / PROCESS_NAME).is_file():
+        yield _verified(folder, "process", _source_problems)
+        for path in sorted(folder.glob("part-*")):
+            yield from _walk(path)
+    elif _model_type(folder) == "hmm":
+        yield _verified(folder, "HMM", _source_problems)
+    elif _model_type(folder) == "tilted_hmm":
+        yield _verified(folder, "tilted HMM", _tilted_problems)
+    elif folder.resolve().name.startswith("checkpoint-"):
+        yield _verified(folder, "checkpoint", _checkpoint_problems)
+    else:
+        if (folder / _RECORD_NAME).is_file():
+            yield _verified(folder, "records of a run", _record_problems)
+        if (folder / DIGESTS_NAME).is_file():
+            yield _verified(folder, "model", _digest_lines)
+        elif any(folder.glob("*.safetensors")):
+            yield _verified(folder, f"model without {DIGESTS_NAME}, sizes only", _size_problems)
+        elif (folder / "tokenizer.json").is_file():
+            yield _verified(folder, "tokenizer", _tokenizer_problems)
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and path.name != SET_ASIDE_NAME:
+                yield from _walk(path)
+
+
+def _verified(folder: Path, kind: str, problems) -> Verified:
+    try:
+        return Verified(folder, kind, tuple(problems(folder)))
+    except InputError as error:
+        return Verified(folder, kind, (str(error),))
+    except OSError as error:
+        return Verified(folder, kind, (f"{error.filename or folder}: cannot be read ({error.strerror})",))
+
+
+def _model_type(folder: Path) -> str | None:
+    try:
+        return json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        # If the settings of an HMM cannot be parsed, it is recognized by its code file.
+        return "hmm" if (folder / "modeling_hmm.py").is_file() else None
+
+
+def _stream_problems(folder: Path) -> Iterator[str]:
+    from ..text.stream.reader import TokenStream
+
+    return TokenStream(folder, verify=False).problems()
+
+
+def _source_problems(folder: Path) -> list[str]:
+    problems = _digest_lines(folder)
+    if not problems:
+        load_source(folder)
+    return problems
+
+
+def _tilted_problems(folder: Path) -> list[str]:
+    problems = _digest_lines(folder)
+    if not problems:
+        TiltedHMM.from_pretrained(folder)
+    return problems
+
+
+def _checkpoint_problems(folder: Path) -> list[str]:
+    problems = verify_checkpoint(folder).problems
+    return [f"{folder / problem}" for problem in problems] or _digest_lines(folder)
+
+
+def _digest_lines(folder: Path) -> list[str]:
+    return [f"{folder / problem}" for problem in digest_problems(folder)]
+
+
+def _size_problems(folder: Path) -> list[str]:
+    for path in sorted(folder.glob("*.safetensors")):
+        read_safetensors_sizes(path)
+    return []
+
+
+def _record_problems(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".json", ".jsonl") or path.name == DIGESTS_NAME:
+            continue
+        try:
+            (read_json if path.suffix == ".json" else read_jsonl)(path)
+        except InputError as error:
+            yield str(error)
+
+
+def _tokenizer_problems(folder: Path) -> Iterator[str]:
+    """A tokenizer is unchanged if its hash is the one in the indexes of the streams next to it."""
+    from transformers import AutoTokenizer
+
+    from ..text.stream.tokenization import tokenizer_hash
+
+    try:
+        found = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    except Exception as error:  # the Rust library raises nothing narrower
+        yield f"{folder / 'tokenizer.json'}: cannot be loaded ({str(error).splitlines()[0]})"
+        return
+    for path in sorted([*folder.parent.glob(f"*/{INDEX_NAME}"), *folder.parent.glob(f"*/*/{INDEX_NAME}")]):
+        try:
+            expected = read_index(path.parent).tokenizer_hash
+        except InputError:
+            continue  # reported when its stream is verified
+        if expected != found:
+            yield f"{folder / 'tokenizer.json'}: hash {found}, but {path} was made with {expected}"
+            return

@@ -1,0 +1,142 @@
+"""The plan of a run as a table: what it consumes, how much memory it needs, when it ends."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..display import format_duration
+from .tables import text_table
+
+_GIB = 1 << 30
+
+
+def forecast_text(found: dict[str, Any]) -> str:
+    """The tables of a forecast."""
+    ((name, amount),) = found["budget"].items()
+    batch = (
+        f"{found['micro_batch_size']} micro-batch x {found['gradient_accumulation_steps']} accumulation x "
+        f"{found['world_size']} ranks = {found['global_batch_size']:,} rows"
+    )
+    rows = [
+        ("parameters", f"{found['parameters']:,}", f"{found['parameters_without_embeddings']:,} without embeddings"),
+        (
+            "FLOPs per token",
+            f"{found['flops_per_token']:,}",
+            "6 N, and for attention 12 layers x width x length; forward and backward",
+        ),
+        ("global batch", f"{found['global_batch_size']:,}", batch),
+        ("tokens per step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
+        ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
+        ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} per parameter"),
+        ("FLOPs", f"{found['flops']:.4g}", "of the model, without padding and recomputation"),
+    ]
+    if found["batch_ramp"]:
+        stages = found["batch_ramp"]
+        told = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
+        rows.insert(3, ("batch ramp", " ".join(told), f"rows:steps of {len(stages)} stages before the full batch"))
+    if found["trained_parameters"] < found["parameters"]:
+        rows.insert(
+            1, ("trained", f"{found['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
+        )
+    if found.get("assumed_vocab_size") is not None:
+        rows.append(("epochs", "unknown", f"the data were not read; a vocabulary of {found['assumed_vocab_size']:,}"))
+    elif not found["corpora"] and found["epochs"] is None:
+        rows.append(("epochs", "none", "no sequence is repeated"))
+    elif not found["corpora"]:
+        rows.append(("epochs", f"{found['epochs']:,.2f}", f"{found['rows']:,} rows in all"))
+    for corpus in found["corpora"]:
+        share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
+        rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
+    if "time" in found:
+        time = found["time"]
+        rows.append(("tokens per second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
+        rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
+        rows.append(("ends", time["ends"].replace("T", " "), "if it starts now"))
+        if "cost" in time:
+            rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
+    else:
+        rows.append(("time", "unknown", "set assumed_run, assumed_device or assumed_tokens_per_second"))
+    return "\n\n".join((_left(rows), _memory_table(found)))
+
+
+def fit_plan_text(found: dict[str, Any]) -> str:
+    """The table of a plan of a fit, see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]."""
+    rows = [
+        ("parameters", f"{found['parameters']:,}", "free ones of the start, transition and emission tables"),
+        ("tokens per epoch", f"{found['tokens_per_epoch']:,}", ""),
+        ("FLOPs per epoch", f"{found['flops_per_epoch']:.4g}", "6 N L H^2, without the loss on held-out sequences"),
+        ("tokens", f"{found['tokens']:,}", "of max_epochs; early stopping may need fewer"),
+        ("FLOPs", f"{found['flops']:.4g}", ""),
+        ("memory", f"{found['memory'] / _GIB:.3g} GiB", "of a batch's beliefs on a GPU, the tables and the counts"),
+    ]
+    if "time" in found:
+        time = found["time"]
+        rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
+    else:
+        rows.append(("time", "unknown", "set assumed_flops to the FLOP/s of the device in float32"))
+    return "\n".join(line.rstrip() for line in _left(rows).splitlines())
+
+
+def advice_text(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of the result of [`~hmm_datasets.operations.planning.advise`], and the reasons below it."""
+    has_cost = any("cost" in row for row in rows)
+    columns = ["model", "parameters", "device", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
+    columns += ["network", "tokens/s", "hours", "device hours", *(["cost"] if has_cost else [])]
+    cells, notes = [], []
+    for row in rows:
+        start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['ranks']:,}"]
+        if "reason" in row:
+            notes.append(row["reason"])
+            cells.append([*start, f"none [{len(notes)}]", *[""] * (len(columns) - 5)])
+            continue
+        batch = f"{row['micro_batch_size']}{', recomputed' if row['recomputes'] else ''}"
+        memory = f"{row['memory'] / _GIB:.1f}"
+        if row["host_memory"]:
+            memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
+        others = ", ".join(one for one in row["fitting"][1:] if not one.endswith("offload")) or "-"
+        times = ["?", "?", "?", "?"]
+        if "hours" in row:
+            times = [f"{row['communication']:.0%}", f"{row['tokens_per_second']:,.0f}"]
+            times += [f"{row['hours']:,.3g}", f"{row['device_hours']:,.3g}"]
+        cost = [f"{row['cost']:,.0f}" if "cost" in row else "?"] if has_cost else []
+        cells.append([*start, row["strategy"], batch, memory, others, *times, *cost])
+    lines = [text_table(columns, cells)]
+    lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
+    lines.append(
+        "recomputed: activations are recomputed (--activation_checkpointing true). network: time of communication per "
+        "time of computing; above 100% the ranks wait for it. These are estimates to start from, see the guide."
+    )
+    return lines[0] + "\n\n" + "\n".join(lines[1:])
+
+
+def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
+    """A table of what was planned and what the run consumed.
+
+    Args:
+        plan (`dict`): `plan.json` of a run.
+        summary (`dict`): its `summary.json`.
+    """
+    names = ("steps", "tokens", "flops")
+    rows = [[name, *(f"{found[name]:,.0f}" for found in (plan, summary))] for name in names]
+    return text_table(["", "planned", "consumed"], rows)
+
+
+def _memory_table(found: dict[str, Any]) -> str:
+    columns = ("weights", "gradients", "optimizer", "activations", "total")
+    rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
+    title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator overhead and CUDA's context not included"
+    if "device" not in found:
+        return f"{title}\n\n{text_table(['', *columns], rows)}"
+    device = found["device"]
+    for row, sizes in zip(rows, found["memory"].values(), strict=True):
+        row.append("yes" if sizes["total"] <= device["usable"] else "NO")
+    fits = f"fits the {_size(device['usable'])} usable of {device['name']}"
+    return f"{title}\n\n{text_table(['', *columns, fits], rows)}"
+
+
+def _left(rows: Sequence[tuple[str, str, str]]) -> str:
+    name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return "\n".join(f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]}" for row in rows)
+
+
+def _size(size: int) -> str:
+    return f"{size / _GIB:.2f}" if size >= _GIB / 10 else f"{size / _GIB:.4f}"

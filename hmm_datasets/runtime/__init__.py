@@ -1,0 +1,1 @@
+"""One process of this package and its folder: lock, heartbeat, stop requests, child processes, launch environment."""

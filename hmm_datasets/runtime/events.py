@@ -1,0 +1,50 @@
+"""The log of what happened to a run besides training: `events.jsonl` in its folder, one line per event.
+
+A loss spike, a rollback, a restart or a lost host is an event. Events are only appended, by the run itself, by
+`hmm-datasets supervise` and by `hmm-datasets watch`, and they stay when a run continues from an earlier checkpoint.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ..files import append_jsonl, read_log
+from . import environment as launch_environment
+from .credentials import masked
+
+EVENTS_NAME = "events.jsonl"
+
+
+def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: Any) -> dict[str, Any]:
+    """Append an event to the log of a run, with the time, this host and, under a launcher, this rank.
+
+    Access tokens and keys in it are masked; the words of a command are for the caller to mask.
+
+    Args:
+        folder (path): folder of the run.
+        kind (`str`): what happened, in one word, such as `spike` or `restart`.
+        message (`str`): what happened, in one sentence.
+        **fields: what else is known, such as `step`; `host` and `rank` may name others than the ones that write.
+
+    Returns:
+        `dict`: the event, as written.
+    """
+    origin: dict[str, Any] = {"host": launch_environment.host()}
+    if "RANK" in os.environ:
+        origin["rank"] = launch_environment.rank()
+    event = {
+        "time": time.time(),
+        "kind": kind,
+        **origin,
+        **masked(fields),
+        "message": masked(" ".join(message.split())),
+    }
+    append_jsonl(Path(folder) / EVENTS_NAME, event)
+    return event
+
+
+def read_events(folder: str | os.PathLike) -> list[dict[str, Any]]:
+    """The events of a run in the order in which they were written; none if it has no log."""
+    path = Path(folder) / EVENTS_NAME
+    return read_log(path) if path.exists() else []

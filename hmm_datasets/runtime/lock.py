@@ -1,0 +1,285 @@
+"""One writer per folder: a lock that never outlives its process, on a local disk or one shared by several machines.
+
+The lock is a small JSON file with the process and host that write, and the time since when. It is made by exclusive
+creation, which is atomic on network disks; `flock` does not work on some of them. A thread of the holder increments a
+number in the file every ten seconds. A process that finds a lock does the following:
+
+- If the holder is on this machine and has ended, the lock is taken over at once. If the holder is running, it is given
+  ten seconds to end (ranks whose launcher was killed need one second); then the new process is refused.
+- If the holder is on another machine, the new process watches the number. If it changes, the new process is refused.
+  If it does not change for a minute, the lock is taken over. Clocks of different machines are never compared.
+
+A holder that finds the lock of another process instead of its own (after it was suspended for minutes) ends at once.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..display import format_duration
+from ..errors import InputError, disk_full, is_disk_full, not_permitted
+from ..files import discard_unfinished
+from ..process_state import machine_id, start_time
+from . import environment as launch_environment
+
+LOCK_NAME = ".lock"
+"""Name of the lock in the folder that it protects."""
+
+BEAT_EVERY = 10.0
+"""Seconds between two heartbeats of a holder."""
+
+SILENCE = 60.0
+"""Seconds without a heartbeat after which a holder on another machine is considered dead."""
+
+PATIENCE = 10.0
+"""Seconds that a running holder on this machine is given to end."""
+
+_LOOK_EVERY = 0.25
+_MESSAGE_AFTER = 2.0
+_WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on a full disk
+
+_held: set[Path] = set()  # locks held by this process, or by rank 0 on its behalf
+
+
+@dataclass
+class Holder:
+    """The process that holds a lock.
+
+    Attributes:
+        host (`str`), process (`int`): host name, and id of the process.
+        machine (`str`): boot id and process namespace; process ids can be compared only where these are equal.
+        started (`float`): start time of the process on its machine, because process ids are reused.
+        since (`float`): time at which it took the lock, in seconds since 1970.
+        token (`str`): random identifier of this lock.
+        beat (`int`): number of heartbeats so far.
+    """
+
+    host: str
+    process: int
+    machine: str
+    started: float
+    since: float
+    token: str
+    beat: int = 0
+
+    @classmethod
+    def this_process(cls) -> "Holder":
+        """This process as the holder of a new lock."""
+        return cls(
+            socket.gethostname(), os.getpid(), machine_id(), start_time(os.getpid()), time.time(), secrets.token_hex(8)
+        )
+
+    def to_bytes(self) -> bytes:
+        """The content of the lock."""
+        return json.dumps(asdict(self)).ljust(_WIDTH - 1).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Holder | None":
+        """The holder in the content of a lock; `None` if it is truncated or has another format."""
+        try:
+            return cls(**json.loads(content))
+        except (ValueError, TypeError):
+            return None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the holder is a process on this machine."""
+        return self.machine == machine_id()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is running, if it is on this machine."""
+        return start_time(self.process) == self.started
+
+
+@contextlib.contextmanager
+def exclusive_lock(
+    folder: str | os.PathLike, lock: str | os.PathLike | None = None, *, nested: bool = False
+) -> Iterator[None]:
+    """A context in which other processes cannot write to a folder.
+
+    Of several ranks, rank 0 holds the lock. If they are connected and rank 0 is refused, all of them raise the error.
+
+    Args:
+        folder (path): the protected folder; made if it is missing.
+        lock (path, *optional*): the file of the lock; by default `.lock` in the folder.
+        nested (`bool`, *optional*, defaults to `False`): allow a context of this process inside another one on the
+            same folder; otherwise it is refused.
+
+    Raises:
+        `InputError`: another process writes there; the message gives its host, process id and age.
+    """
+    folder = Path(folder)
+    lock = Path(lock if lock is not None else folder / LOCK_NAME).absolute()
+    if nested and lock in _held:
+        yield
+        return
+    held, refusal = None, None
+    if launch_environment.rank() == 0:
+        try:
+            held = _acquire(folder, lock)
+        except InputError as error:
+            refusal = str(error)
+    refusal = _refusal_of_rank_0(refusal)
+    if refusal is not None:
+        raise InputError(refusal)
+    _held.add(lock)
+    try:
+        yield
+    finally:
+        _held.remove(lock)
+        if held is not None:
+            held.release()
+
+
+class _HeldLock:
+    """A lock of this process, and the thread that writes its heartbeats."""
+
+    def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
+        self.path, self.holder, self.handle, self.made = path, holder, handle, made
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="exclusive-lock")
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._released.wait(BEAT_EVERY):
+            content = _read(self.path)
+            found = None if content is None else Holder.from_bytes(content)
+            if found is not None and found.token != self.holder.token:
+                discard_unfinished()
+                print(
+                    f"error: {self.path}: process {found.process} on {found.host} has taken this over, because "
+                    f"process {self.holder.process} had no heartbeat for {SILENCE:.0f} s; this process ends",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(1)
+            self.holder.beat += 1
+            with contextlib.suppress(OSError):  # the disk may be unavailable for a moment
+                os.pwrite(self.handle, self.holder.to_bytes(), 0)
+
+    def release(self) -> None:
+        """Delete the lock, and the folder too if it was made for the lock and is empty."""
+        self._released.set()
+        self._thread.join()
+        os.close(self.handle)
+        content = _read(self.path)
+        if content is not None and Holder.from_bytes(content).token == self.holder.token:
+            self.path.unlink()
+        if self.made is not None:
+            with contextlib.suppress(OSError):
+                self.made.rmdir()
+
+
+def _acquire(folder: Path, path: Path) -> _HeldLock:
+    began = time.monotonic()
+    told = False
+    made = None
+    watched: tuple[bytes, float] | None = None  # content of the lock, and the time when it was first seen
+    while True:
+        made = made if folder.exists() else folder  # the holder may have moved it away when it was done
+        holder = Holder.this_process()
+        handle = _create(folder, path, holder)
+        if handle is not None:
+            for left in path.parent.glob(f"{path.name}.*"):
+                left.unlink(missing_ok=True)  # left by a process that was killed while taking this lock over
+            return _HeldLock(path, holder, handle, made)
+        content, now = _read(path), time.monotonic()
+        if content is None:
+            continue  # it has just been released
+        other = Holder.from_bytes(content)
+        if other is not None and other.is_here:
+            if not other.is_alive:
+                _remove(path, other.token)
+                continue
+            if other.process == os.getpid() or now - began > PATIENCE:
+                raise _refusal(folder, path, other, f"end it (kill {other.process})")
+        elif watched is None or content != watched[0]:
+            before = None if watched is None else Holder.from_bytes(watched[0])
+            if other is not None and before is not None and other.token == before.token:
+                raise _refusal(folder, path, other, "end it there")
+            watched = (content, now)
+        elif now - watched[1] > SILENCE:
+            _remove(path, None if other is None else other.token)
+            continue
+        if not told and now - began > _MESSAGE_AFTER:
+            told = True
+            writer = "another process" if other is None else f"process {other.process} on {other.host}"
+            waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {writer} still writes there"
+            print(waiting, file=sys.stderr, flush=True)
+        time.sleep(_LOOK_EVERY)
+
+
+def _create(folder: Path, path: Path, holder: Holder) -> int | None:
+    """Create the lock and return an open handle to it; `None` if a lock exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            os.write(handle, holder.to_bytes())
+        except OSError:
+            os.close(handle)
+            path.unlink()
+            raise
+    except FileExistsError:
+        if path.is_file():
+            return None
+        raise InputError(f"{folder}: is a file; choose another folder") from None
+    except OSError as error:
+        if is_disk_full(error):
+            raise disk_full(path, f"{_WIDTH} bytes") from error
+        raise not_permitted(path, error) from error
+    return handle
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _remove(path: Path, token: str | None) -> None:
+    """Delete a lock if it still has this token.
+
+    Two processes that find a dead lock at once must not delete the new lock of a third.
+    """
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        os.rename(path, aside)
+    except OSError:
+        return
+    content = _read(aside)
+    found = None if content is None else Holder.from_bytes(content)
+    if found is not None and found.token != token:
+        with contextlib.suppress(OSError):
+            os.link(aside, path)
+    aside.unlink(missing_ok=True)
+
+
+def _refusal(folder: Path, path: Path, holder: Holder, how: str) -> InputError:
+    age = max(0.0, time.time() - holder.since)
+    return InputError(
+        f"{folder}: process {holder.process} on {holder.host} has been writing there for {format_duration(age)}; wait "
+        f"for it to end or {how}, or choose another folder; the lock of a dead process ({path}) is taken over "
+        f"automatically, from another machine after {SILENCE:.0f} s without a heartbeat"
+    )
+
+
+def _refusal_of_rank_0(refusal: str | None) -> str | None:
+    """The refusal of rank 0 on every rank, if the ranks are connected."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return refusal
+    refusals = [refusal]
+    torch.distributed.broadcast_object_list(refusals, src=0)
+    return refusals[0]

@@ -1,0 +1,101 @@
+"""Ending a rank when the launcher that started it has ended.
+
+`accelerate launch` and `torchrun` start each rank in a new session. If the launcher is killed without warning
+(`kill -9`, the out-of-memory killer, a cancelled job), its ranks survive. Ranks that train continue to write, at the
+same time as a restarted run. Ranks that are still importing wait in the rendezvous for half an hour. Neither torch nor
+accelerate ends them. Here a thread checks the parent of the rank every half second, and ends the process when the
+parent is no longer the launcher. This works at any time, because imports, collectives and disk writes all let other
+threads run.
+
+A process that was not started by a launcher is not affected. One started from a shell, by nohup, setsid, tmux or Slurm
+may outlive the program that started it.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+
+from ..files import discard_unfinished
+from . import environment as launch_environment
+from . import heartbeats
+
+_LOOK_EVERY = 0.5  # seconds
+_OTHER_RANKS = 1.0  # seconds until the other ranks have noticed it too and stopped writing
+
+# Matches one of the first words of the command line of a launcher: the name of a script, or a module after `-m`.
+_LAUNCHER = re.compile(
+    r"(^|/)(accelerate|accelerate-launch|torchrun|deepspeed|hmm-datasets)$"
+    r"|^hmm_datasets\.(cli|(operations\.)?sweeps?\.cell_process)$"
+    r"|(^|[/.])accelerate[/.]commands[/.]|torch[/.]distributed[/.](run|launch)\b|deepspeed[/.]launcher[/.]"
+)
+
+
+def end_with_launcher() -> None:
+    """Watch the launcher that started this process, if there is one, and end this process when it has ended.
+
+    Call it once, before anything else. Unfinished files and folders are deleted
+    ([`~hmm_datasets.files.discard_unfinished`]), and the exit code is 1.
+    """
+    leader = _launched_process()
+    if leader is None:
+        return
+    launcher = _parent(leader)
+    if launcher is None or (leader == os.getpid() and not _is_python(launcher)):
+        _end(launcher)  # the launcher was killed while this process was starting
+    threading.Thread(target=_watch, args=(leader, launcher), daemon=True, name="watch-launcher").start()
+
+
+def _launched_process() -> int | None:
+    """The process that a launcher started directly: this one, or the shell script that this one runs in."""
+    import psutil
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return os.getsid(0)  # torch's elastic agent starts each process in a new session
+    try:
+        words = psutil.Process(os.getppid()).cmdline()[:4]
+    except psutil.Error:
+        return None
+    # `timeout 60 hmm-datasets ...` names a launcher too, but it is not Python.
+    return os.getpid() if any(map(_LAUNCHER.search, words)) and _is_python(os.getppid()) else None
+
+
+def _watch(leader: int, launcher: int) -> None:
+    while _parent(leader) == launcher:
+        time.sleep(_LOOK_EVERY)
+    _end(launcher)
+
+
+def _parent(process: int) -> int | None:
+    """The parent of a process; `None` if the process has ended."""
+    import psutil
+
+    if process == os.getpid():
+        return os.getppid()
+    try:
+        return psutil.Process(process).ppid()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _is_python(process: int) -> bool:
+    import psutil
+
+    try:
+        return "python" in psutil.Process(process).exe()
+    except psutil.AccessDenied:
+        return False  # a process of another user cannot be the launcher
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _end(launcher: int | None) -> None:
+    message = f"its launcher (process {launcher}) has ended"
+    heartbeats.end(heartbeats.FAILED, message, heartbeats.LOST_LAUNCHER)
+    discard_unfinished(after=_OTHER_RANKS)
+    rank = launch_environment.rank()
+    with contextlib.suppress(OSError):  # the terminal of the launcher may be closed
+        print(f"error: rank {rank} ends: its launcher (process {launcher}) has ended", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -1,0 +1,96 @@
+"""Where a process of a run is: rank, host, device, process id.
+
+With `HMM_DATASETS_PRINT_PLACES=1` every process of a recipe prints its place at the start, so that the log of a job
+says which GPU of which host every rank had.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+
+from . import environment as launch_environment
+
+PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
+"""Environment variable that asks every process to print its place."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process is.
+
+    Attributes:
+        rank (`int`), world_size (`int`), local_rank (`int`): rank, number of ranks, and rank among those of its host.
+        host (`str`), process (`int`): host name, and id of the process.
+        device (`str`): `CPU`, or index and name of its GPU.
+        uuid (`str`, *optional*): UUID of its GPU, as `nvidia-smi -L` lists it.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    process: int
+    device: str
+    uuid: str | None = None
+
+    @property
+    def device_with_uuid(self) -> str:
+        """The device, with the UUID of a GPU."""
+        return self.device if self.uuid is None else f"{self.device} ({self.uuid})"
+
+    @property
+    def short(self) -> str:
+        """Rank, host and device, as messages name them."""
+        return f"rank {self.rank} on {self.host}, {self.device_with_uuid}"
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} of {self.world_size}: local rank {self.local_rank}, host {self.host}, "
+            f"device {self.device_with_uuid}, process {self.process}"
+        )
+
+
+def this_place(local_rank: int | None = None) -> Place:
+    """The place of this process, which is on the GPU of its local rank.
+
+    Args:
+        local_rank (`int`, *optional*): instead, the place that it would have with this local rank.
+    """
+    local_rank = launch_environment.local_rank() if local_rank is None else local_rank
+    device, uuid = _device(local_rank)
+    return Place(
+        rank=launch_environment.rank(),
+        world_size=launch_environment.world_size(),
+        local_rank=local_rank,
+        host=launch_environment.host(),
+        process=os.getpid(),
+        device=device,
+        uuid=uuid,
+    )
+
+
+def print_place() -> None:
+    """Print the place of this process to stderr, if the environment asks for it."""
+    if os.environ.get(PRINT_PLACES, "0") not in ("", "0"):
+        # In one write, since print writes the end of the line by itself, and lines of ranks would be mixed.
+        sys.stderr.write(f"{this_place()}\n")
+        sys.stderr.flush()
+
+
+def uses_gpu() -> bool:
+    """Whether ranks compute on GPUs: there are some, and the launch configuration does not say `use_cpu`."""
+    import torch
+
+    return torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "false").lower() != "true"
+
+
+def _device(index: int) -> tuple[str, str | None]:
+    import torch
+
+    if not uses_gpu():
+        return "CPU", None
+    if index >= torch.cuda.device_count():
+        return f"cuda:{index}, which does not exist", None
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    return f"cuda:{index} {properties.name}", None if uuid is None else f"GPU-{uuid}"

@@ -1,0 +1,268 @@
+"""Start and end of a recipe: settings from `--config FILE.yaml` and flags, errors in one line, a clean exit.
+
+Starting the command of this process again, in its place, together with all other ranks.
+
+A run that went back to an earlier checkpoint continues by an ordinary resume, so each rank replaces itself by a new
+process with the same command, environment and process id (`execve`). Its launcher does not notice. Memory, devices,
+sockets and threads are those of a new process, so nothing has to be undone, whatever shards the model.
+
+Ranks find each other at a new port of the machine of rank 0. The store of the launcher, or of the process group
+before, still has the keys of the connections that are gone.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import importlib
+import io
+import itertools
+import logging
+import multiprocessing
+import os
+import re
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ..errors import InputError, LostPeer, RolledBack
+from ..files import read_yaml
+from . import environment as launch_environment
+from . import heartbeats
+from .credentials import masked_arguments
+from .lock import exclusive_lock
+from .one_line_errors import one_line_errors
+from .parent_watch import end_with_launcher
+from .process_identity import print_place
+from .shipped import local_or_shipped
+
+_SETTINGS = "hmm_datasets.training.settings"
+"""Where settings are that a recipe names instead of importing, which takes seconds."""
+
+
+def start_again(environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a new one with the same command; to be called by all ranks.
+
+    Args:
+        environment (mapping of `str` to `str`): the environment that this process was started with, and the time of
+            the first start.
+
+    Raises:
+        `InputError`: the command cannot be started.
+    """
+    rendezvous = _new_rendezvous()
+    for child in multiprocessing.active_children():  # workers of data loaders, which would wait for ever
+        child.kill()
+        child.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _close_on_exec()
+    command = [sys.executable, *sys.orig_argv[1:]]
+    try:
+        os.execve(sys.executable, command, {**environment, **rendezvous})
+    except OSError as error:
+        raise InputError(
+            f"{command[0]}: cannot be started again ({error.strerror}); start the same command to continue"
+        ) from error
+
+
+def _new_rendezvous() -> dict[str, str]:
+    """Leave the process group, if there is one; returns the variables by which the ranks find each other again."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return {}
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    port = [_free_port() if torch.distributed.get_rank() == 0 else 0]
+    broadcast_object_list(port)
+    state = PartialState()
+    state.wait_for_everyone()
+    state.destroy_process_group()
+    return {"MASTER_PORT": str(port[0]), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return listening.getsockname()[1]
+
+
+def _close_on_exec() -> None:
+    """Keep only the standard files open in the new process; libraries may have opened others, such as devices."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(int(name), False)
+
+
+def run(main: Callable[..., None], *kinds: type | str) -> None:
+    """Parse the command line into settings and call `main` with them.
+
+    While `main` runs, its `output_dir` is locked. From the start of the process until its end there are heartbeats.
+    A process started by a launcher ends when the launcher has ended. A process that `mpiexec` or `srun` started
+    directly takes its rank from their variables. With `HMM_DATASETS_PRINT_PLACES=1` every process first prints its
+    place. If the run goes back to an earlier checkpoint, this process and those of all other ranks start the command
+    again.
+
+    Args:
+        main (callable): takes one argument for each of `kinds`.
+        kinds (`type` or `str`): dataclasses of settings, or names of dataclasses in `hmm_datasets.training.settings`,
+            which is imported only here.
+    """
+    environment = {launch_environment.FIRST_START: str(time.monotonic()), **os.environ}
+    end_with_launcher()
+    # DeepSpeed calls deprecated functions of torch at every step, which users of a recipe cannot change.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
+        faulthandler.enable()  # prints a traceback when a signal kills the process
+    with exit_without_teardown(), one_line_errors():
+        problem = launch_environment.take_from_mpi()
+        if problem is not None:
+            raise InputError(problem)
+        with heartbeats.beating(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
+            _run(main, kinds, environment)
+
+
+def named_output_dir(arguments: list[str]) -> str | None:
+    """The `output_dir` in the flags, or else in the YAML file; None if it is nowhere or the file cannot be read.
+
+    The settings themselves are parsed only after imports that can take minutes on a busy network disk.
+    """
+    found = {"--output_dir": None, "--config": None}
+    for word, after in itertools.zip_longest(arguments, arguments[1:]):
+        flag, equals, value = word.partition("=")
+        if flag in found:
+            found[flag] = value if equals else after
+    if found["--output_dir"] is not None or found["--config"] is None:
+        return found["--output_dir"]
+    try:
+        value = read_yaml(local_or_shipped(found["--config"], "recipes")).get("output_dir")
+    except InputError:
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _run(main: Callable[..., None], kinds: Sequence[type | str], environment: dict[str, str]) -> None:
+    import torch
+
+    print_place()
+    launch_environment.expect_no_gpu_if_there_is_none()
+    from . import command_line
+
+    kinds = [getattr(importlib.import_module(_SETTINGS), kind) if isinstance(kind, str) else kind for kind in kinds]
+    heartbeats.enter("rendezvous")  # of the ranks, when the settings are made
+    chosen = command_line.parse_settings(*kinds)
+    sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
+    output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
+    lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)
+    with lock, heartbeats.beating(output_dir):
+        if launch_environment.rank() == 0:
+            heartbeats.forget_earlier()
+        trains = any(hasattr(one, "max_steps") for one in chosen)
+        heartbeats.enter("setup" if trains else "working")
+        is_to_continue = _goes_back(main, chosen)
+    if is_to_continue:
+        heartbeats.enter("import")
+        start_again(environment)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from accelerate import PartialState
+
+        from ..compat.torch import wait_for_rank_zero
+
+        # All ranks together, because a rank that leaves early can make others abort that are still connected to
+        # it. Rank 0 may still have pushed to the Hub, or let a model answer.
+        with heartbeats.during("working"):
+            wait_for_rank_zero()
+        state = PartialState()
+        state.wait_for_everyone()
+        state.destroy_process_group()
+
+
+def _goes_back(main: Callable[..., None], chosen: Sequence[Any]) -> bool:
+    """Call `main`; returns whether the run went back. Its objects, such as data loaders, are gone by then."""
+    try:
+        main(*chosen)
+    except RolledBack:
+        return True
+    return False
+
+
+# What a rank is told by gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
+# come. NCCL's text is several lines, and the peer is often named in the last one.
+_LOST_PEER = re.compile(
+    r"[Cc]onnection (closed|reset) by (remote )?peer|Broken pipe|Timed out waiting|Failed to recv, got 0 bytes"
+    r"|Connection was likely closed|Application timeout caused pair closure|timed out in monitoredBarrier"
+    r"|remote process exited or there was a network error|ncclRemoteError|NCCL error.*unhandled system error"
+    r"|Got completion from peer|[Ww]atchdog caught collective operation timeout|NCCL communicator was aborted"
+    r"|NCCL operations have failed or timed out"
+)
+# What a rank did wrong itself, or its device, disk or connection to the Hub, even if a peer is named after it.
+_OWN_FAULT = re.compile(
+    r"out of memory|CUDA error|Cuda failure|CUDA_ERROR|ncclUnhandledCudaError|\bECC\b|device-side assert"
+    r"|cu(BLAS|DNN) error|CUBLAS_STATUS|CUDNN_STATUS|illegal memory access|shared memory segment"
+    r"|No space left on device|ibv_\w+ failed|Traceback \(most recent call last\)|CAS service|reqwest",
+    re.IGNORECASE,
+)
+
+
+@contextlib.contextmanager
+def _one_line_of_lost_peers() -> Iterator[None]:
+    """Report in one line that another process has ended. The reason, if known, is in the log of that process.
+
+    A fault of this rank is raised even if the loss of another was noticed after it, as while the rank left a barrier.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = "" if launch_environment.world_size() == 1 else _reason_of_lost_peer(str(error))
+        if not reason:
+            raise
+        own = error.__cause__ or error.__context__
+        while own is not None:
+            if isinstance(own, InputError) or _OWN_FAULT.search(f"{type(own).__name__}: {own}"):
+                raise own from None
+            own = own.__cause__ or own.__context__
+        raise LostPeer(
+            f"lost another process ({reason}); look for the error of the one that ended first, here or on another "
+            "host; the same command resumes from the newest checkpoint"
+        ) from None
+
+
+def _reason_of_lost_peer(text: str) -> str:
+    """The first line that means that another process was lost; empty if there is none, or a fault of this process."""
+    found = next(filter(_LOST_PEER.search, text.splitlines()), "").strip()
+    if not found or _OWN_FAULT.search(text):
+        return ""
+    # Without the place in the source of gloo, and its advice.
+    return re.sub(r"^\[\S+:\d+\] ", "", found).partition(". This is typically")[0][:300]
+
+
+@contextlib.contextmanager
+def exit_without_teardown() -> Iterator[None]:
+    """End this process, if it is one of several, after its exit handlers and without the teardown of Python.
+
+    Threads of gloo may release their last tensors only during the teardown, and then abort a process that has finished
+    its work: SIGABRT, "terminate called without an active exception" (PyTorch pull request 179291, issue 190489). Use
+    this context once around the body of a program, before torch is imported, because exit handlers run in reverse
+    order of registration.
+    """
+    code = 1  # for an exception that is not caught
+
+    def leave() -> None:
+        if launch_environment.world_size() > 1:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(leave)
+    try:
+        yield
+        code = 0
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else int(request.code is not None)
+        raise

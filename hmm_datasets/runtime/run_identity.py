@@ -1,0 +1,87 @@
+"""The identity of a run: everything that decides its result. It is saved beside the run and compared on resuming.
+
+An identity is a mapping of sections to mappings of names to values, such as `{"data": {"seed": 0}, "settings":
+{"learning_rate": 1e-3}}`. Training runs, fits and token streams are compared by [`check_identity`], and may differ
+only in what the user accepts.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import read_json, write_json
+
+IDENTITY_NAME = "identity.json"
+
+Identity = Mapping[str, Mapping[str, Any]]
+
+
+def as_saved(identity: Identity) -> dict[str, dict[str, Any]]:
+    """An identity in the form in which it will be read from JSON: tuples as lists, unknown objects as text."""
+    return json.loads(json.dumps(identity, default=str))
+
+
+def write_identity(folder: Path, identity: Identity) -> None:
+    """Write `identity.json`."""
+    write_json(folder / IDENTITY_NAME, as_saved(identity))
+
+
+def check_folder_identity(
+    folder: Path,
+    now: Identity,
+    accepted: Collection[str] | None = (),
+    fixed: Collection[str] = (),
+    remedy: str = "choose another output_dir",
+) -> None:
+    """Compare `identity.json` of a folder with the current identity; see [`check_identity`].
+
+    A folder without the file passes.
+    """
+    path = folder / IDENTITY_NAME
+    if path.exists():
+        check_identity(path, read_json(path), now, accepted, fixed, remedy)
+
+
+def check_identity(
+    path: Path | str,
+    before: Identity,
+    now: Identity,
+    accepted: Collection[str] | None = (),
+    fixed: Collection[str] = (),
+    remedy: str = "choose another output_dir",
+) -> None:
+    """Raise an error if the saved identity differs from the current one.
+
+    Args:
+        path (path): file or folder to name in the error.
+        before (mapping), now (mapping): saved and current identity; sections that are missing in one are not compared.
+        accepted (collection of `str`, *optional*): names such as `data.seed` that may differ; None if the program
+            cannot accept changes, so that the error does not offer it.
+        fixed (collection of `str`, *optional*): names that may not differ, even if accepted.
+        remedy (`str`, *optional*): advice for the error.
+
+    Raises:
+        `InputError`: other names differ; the message gives all of them.
+
+    ```python
+    >>> check_identity("run", {"data": {"seed": 0}}, {"data": {"seed": 1}}, accepted=["data.seed"])
+
+    ```
+    """
+    now = as_saved(now)
+    changes = {
+        f"{section}.{name}": f"was {before[section].get(name)!r} and is {now[section].get(name)!r}"
+        for section in sorted(before.keys() & now.keys())
+        for name in sorted(before[section].keys() | now[section].keys())
+        if before[section].get(name) != now[section].get(name)
+    }
+    if lasting := [f"{name} {change}" for name, change in changes.items() if name in fixed]:
+        raise InputError(
+            f"{path}: of another run: {'; '.join(lasting)}; this cannot be accepted, set it back, or {remedy}"
+        )
+    changes = {name: change for name, change in changes.items() if name not in (accepted or ())}
+    if changes:
+        offer = "" if accepted is None else f", or accept the changes with --accept_changes {' '.join(changes)}"
+        raise InputError(f"{path}: of another run: {'; '.join(map(' '.join, changes.items()))}; {remedy}{offer}")

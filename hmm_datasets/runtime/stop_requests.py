@@ -1,0 +1,111 @@
+"""Requests to stop, or to save, what runs long: signals, files in its folder, and a time limit.
+
+These ask to save and stop: SIGTERM; SIGUSR1, which Slurm sends before a job's end with `--signal=USR1@300`; SIGHUP,
+sent when a terminal or an ssh connection closes; a file named `stop` in the folder; and the time limit. A SIGHUP that
+nohup has set to be ignored stays ignored. A file named `save` asks to save and continue.
+"""
+
+import signal
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from ..errors import InputError
+
+NOTHING, SAVE, STOP = 0, 1, 2
+
+_LOOK_EVERY = 1.0  # seconds between checks for the files, which are slow on a network disk
+_MARGIN = 60.0  # seconds kept free before the limit, in addition to what the caller needs
+
+
+class Stopped(Exception):
+    """What ran was stopped on request, and has saved its state. The message is the reason."""
+
+
+class StopRequests:
+    """Listens for requests, as a context manager in the main thread.
+
+    Args:
+        folder (path): where files named `stop` and `save` are looked for.
+        time_limit (`timedelta`, *optional*): time limit of the job, counted from now.
+
+    Attributes:
+        reason (`str`, *optional*): what the last request was.
+    """
+
+    def __init__(self, folder: str | Path, time_limit: timedelta | None = None):
+        self.reason: str | None = None
+        self._folder = Path(folder)
+        self._deadline = None if time_limit is None else time.monotonic() + time_limit.total_seconds()
+        self._wanted = NOTHING
+        self._looked = 0.0
+        self._handlers: dict[int, object] = {}
+
+    def __enter__(self) -> "StopRequests":
+        if threading.current_thread() is threading.main_thread():  # no other can have handlers
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+                # Batch scripts let launchers ignore SIGUSR1, which their processes inherit; nohup means it of SIGHUP.
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def look(self, *, needed: float = 0.0, main: bool = True) -> int:
+        """What is asked for: `NOTHING`, `SAVE` or `STOP`.
+
+        Args:
+            needed (`float`, *optional*): seconds that are needed before the time limit, besides a minute.
+            main (`bool`, *optional*, defaults to `True`): also look for files and at the time limit, which is enough
+                on one rank.
+        """
+        now = time.monotonic()
+        if main and self._deadline is not None and now + needed + _MARGIN > self._deadline:
+            self._wanted, self.reason = STOP, "the time limit is near"
+        if main and now - self._looked >= _LOOK_EVERY:
+            self._looked = now
+            for name, wanted in (("save", SAVE), ("stop", STOP)):
+                if (self._folder / name).exists():
+                    (self._folder / name).unlink()  # so that the next start does not stop at once
+                    self._wanted, self.reason = max(wanted, self._wanted), f"file {self._folder / name}"
+        return self._wanted
+
+    def forget(self, done: int = STOP) -> None:
+        """Forget what was asked for, because it is being done, unless more than `done` has been asked for since."""
+        if self._wanted <= done:
+            self._wanted, self.reason = NOTHING, None
+
+    def _on_signal(self, number: int, frame) -> None:
+        self._wanted, self.reason = STOP, signal.Signals(number).name
+
+
+def parse_time(text: str) -> timedelta:
+    """Read a time as Slurm writes it: `minutes`, `hours:minutes:seconds`, `days-hours:minutes:seconds`, or shorter.
+
+    ```python
+    >>> parse_time("3:55:00"), parse_time("1-12"), parse_time("90").total_seconds()
+    (datetime.timedelta(seconds=14100), datetime.timedelta(days=1, seconds=43200), 5400.0)
+
+    ```
+    """
+    days, dash, rest = text.strip().rpartition("-")
+    try:
+        parts = [int(part) for part in rest.split(":")]
+        if dash:
+            names = ("hours", "minutes", "seconds")
+        else:
+            names = ("minutes", "seconds") if len(parts) < 3 else ("hours", "minutes", "seconds")
+        if len(parts) > len(names) or min(parts) < 0:
+            raise ValueError
+        result = timedelta(days=int(days) if dash else 0, **dict(zip(names, parts, strict=False)))
+    except ValueError:
+        raise InputError(
+            f"time_limit is {text!r}; expected minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes"
+        ) from None
+    if result <= timedelta():
+        raise InputError(f"time_limit is {text!r}; expected more than 0")
+    return result

@@ -1,0 +1,294 @@
+"""Chat templates of tokenizers: the tokens of a conversation, and the token that ends a turn.
+
+Chat templates by name, for base models whose tokenizer has none, or one that cannot be trained on.
+
+- `default`: that of [`~hmm_datasets.text.tokenizers.bpe.train_bpe`], which ends a turn with `<|end|>`;
+- `chatml`: ChatML, with declarations and calls of tools as in Hermes and Qwen, which ends a turn with `<|im_end|>`;
+- `llama3`: Llama 3, as TRL trains it, which ends a turn with `<|eot_id|>`;
+- `qwen2.5`, `qwen3`: Qwen 2.5 and 3, as TRL trains them, which end a turn with `<|im_end|>`.
+
+All mark what the assistant says, so that the loss can be restricted to it. That of Qwen 3 writes an empty `<think>`
+where there is no reasoning.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ..corpora.conversations import Messages
+from .bpe import CHAT_TEMPLATE, DECLARATIONS
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+_ASKED, _ANSWERED = "Question", "Answer"
+_PATIENCE = 20.0  # seconds for the template of one conversation
+
+
+def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
+    """Load a tokenizer that can write token streams: a fast one with an EOS token.
+
+    Args:
+        name (`str` or `os.PathLike`): a folder, or a name on the Hub.
+
+    Raises:
+        `InputError`: it cannot be loaded, is not of the `tokenizers` library, or has no EOS token.
+    """
+    from transformers import AutoTokenizer
+
+    name = os.fspath(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # transformers and the client of the Hub raise many types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
+    if not tokenizer.is_fast:
+        raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")
+    if tokenizer.eos_token_id is None:
+        raise InputError(f"{name}: has no EOS token, which ends each document; set tokenizer.eos_token and save it")
+    return tokenizer
+
+
+def lay_out(
+    tokenizer: "PreTrainedTokenizerBase", messages: Messages, *, add_generation_prompt: bool = False
+) -> list[int]:
+    """The tokens of a conversation by the chat template. Names of special tokens in a message are encoded as text.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer with a chat template.
+        messages (list of `dict`): the conversation.
+        add_generation_prompt (`bool`, *optional*, defaults to `False`): add what begins a turn of the assistant.
+
+    Raises:
+        `InputError`: the template refuses the messages; the error quotes it.
+    """
+    with _quoting_the_template():
+        return tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            return_dict=False,
+            sanitize_control_tokens=True,
+        )
+
+
+def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
+    """Raise the errors of [`lay_out`] without encoding, which is nearly all of its cost."""
+    with _quoting_the_template():
+        tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+@contextlib.contextmanager
+def _quoting_the_template() -> Iterator[None]:
+    """A context in which errors of the template are of one line, and in the main thread it ends in some seconds.
+
+    transformers renders templates in jinja's sandbox, which limits what they reach but not how long they take.
+    """
+    from jinja2 import TemplateError
+
+    def too_long(*_: object) -> None:
+        raise _TooLong
+
+    usual, left, every, began = None, 0.0, 0.0, time.monotonic()
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
+        usual = signal.getsignal(signal.SIGALRM)
+    if usual is not None:
+        signal.signal(signal.SIGALRM, too_long)
+        left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # what the program itself waits for goes on
+    try:
+        yield
+    except _TooLong:
+        raise EndlessTemplate(
+            f"the chat template does not end within {_PATIENCE:.0f} s; take the model from where it was made, or give "
+            "its tokenizer another template"
+        ) from None
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise InputError(
+            f"the chat template refuses the conversation ({' '.join(str(error).split())[:500]}); change the "
+            "conversation or the template"
+        ) from None
+    finally:
+        if usual is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, usual)
+            if left:
+                signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), every)
+
+
+class EndlessTemplate(InputError):
+    """A chat template takes too long for one conversation."""
+
+
+class _TooLong(BaseException):
+    """A template takes too long; no `except Exception` within it stops this."""
+
+
+def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
+    """Raise [`InputError`] unless conversations can be documents of a token stream, which have EOS at the end only."""
+    if tokenizer.chat_template is None:
+        raise InputError(
+            f"{name}: has no chat template, which conversations need; set tokenizer.chat_template and save it, or "
+            "leave conversations out"
+        )
+    asked, answered = {"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}
+    if tokenizer.eos_token_id in lay_out(tokenizer, [asked, answered] * 2)[:-1]:
+        raise InputError(
+            f"{name}: its chat template writes EOS ({tokenizer.eos_token}) inside a conversation, but EOS ends a "
+            "document of a token stream; fine-tune on these conversations with recipes/sft.py, or give the tokenizer "
+            "another eos_token"
+        )
+
+
+def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """The chat template with `generation` marks around what the assistant says.
+
+    It is the tokenizer's own, or else the marked version of it that TRL knows.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
+
+    Returns:
+        `str`, *optional*: None if neither exists.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    if tokenizer.chat_template is None or has_generation_markers(tokenizer.chat_template):
+        return tokenizer.chat_template
+    try:
+        return get_training_chat_template(tokenizer)
+    except ValueError:
+        return None
+
+
+def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
+    """The token that ends a turn of the assistant: the first special token that the chat template writes after it.
+
+    It is found by applying the template to a conversation. It is `<|end|>` in the template of this package,
+    `<|im_end|>` in ChatML and `<|eot_id|>` in Llama 3; it may also be EOS.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
+
+    Returns:
+        `int`, *optional*: the id of the token; None without a template, or if no special token ends a turn.
+
+    ```python
+    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+    >>> tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer))
+    '<|end|>'
+
+    ```
+    """
+    if tokenizer.chat_template is None:
+        return None
+    messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
+    try:
+        with _quoting_the_template():
+            text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except EndlessTemplate:
+        raise
+    except InputError:
+        return None
+    _, found, rest = text.rpartition(_ANSWERED)
+    if not found:
+        return None
+    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
+    return next((token for token in tokenizer.encode(rest, add_special_tokens=False) if token in special), None)
+
+
+def stop_tokens(tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig") -> list[int]:
+    """Tokens at which generation stops: those of the generation config, EOS, and the end of the assistant's turn.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizer of the model.
+        generation_config ([`~transformers.GenerationConfig`]): generation config of the model.
+    """
+    named = generation_config.eos_token_id
+    named = list(named) if isinstance(named, list | tuple) else [named]
+    tokens = [*named, tokenizer.eos_token_id, end_of_turn(tokenizer)]
+    return list(dict.fromkeys(token for token in tokens if token is not None))
+
+
+CHATML = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}" + DECLARATIONS + "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
+    "{% if content is not string %}"
+    "{{ raise_exception('the content of the message of ' + message['role'] + ' is not text') }}{% endif %}"
+    "{% if message['role'] == 'assistant' %}"
+    "{{ '<|im_start|>assistant\n' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
+    "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
+    "{{ '<tool_call>\n{\"name\": ' + call['name'] | tojson + ', \"arguments\": ' }}"
+    "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% elif message['role'] in ['system', 'user', 'tool'] %}"
+    "{% if not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endif %}"
+    "{% else %}"
+    "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+NAMES = ("default", "chatml", "llama3", "qwen2.5", "qwen3")
+
+
+def chat_template(name: str) -> str:
+    """The chat template of a name.
+
+    Raises:
+        `InputError`: there is no such name.
+    """
+    if name not in NAMES:
+        raise InputError(f"chat_template is {name!r}; expected one of {', '.join(NAMES)}")
+    if name in ("default", "chatml"):
+        return CHAT_TEMPLATE if name == "default" else CHATML
+    from trl import chat_template_utils
+
+    return getattr(chat_template_utils, f"{name.replace('.', '_')}_training_chat_template")
+
+
+def set_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> list[str]:
+    """Give a tokenizer the chat template of a name, and the special tokens that it writes.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer; changed in place.
+        name (`str`): one of `NAMES`.
+
+    Returns:
+        `list[str]`: the tokens that were new. The model needs as many new embeddings, see
+        [`~hmm_datasets.training.output_layer.add_embeddings`].
+
+    Raises:
+        `InputError`: there is no such name.
+
+    ```python
+    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
+    >>> tokenizer = train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
+    >>> set_chat_template(tokenizer, "chatml"), len(tokenizer)
+    (['<|im_start|>', '<|im_end|>'], 268)
+
+    ```
+    """
+    template = chat_template(name)
+    written = list(dict.fromkeys(re.findall(r"<\|\w+\|>", template)))
+    known = tokenizer.get_vocab()
+    new = [token for token in written if token not in known]
+    special = [*tokenizer.extra_special_tokens, *written]
+    tokenizer.add_special_tokens({"extra_special_tokens": list(dict.fromkeys(special))})
+    tokenizer.chat_template = template
+    return new

@@ -1,1 +1,0 @@
-"""Callbacks of a training run: evaluation schedule, interruptions, progress, samples, totals."""

@@ -1,0 +1,368 @@
+"""Checking whether a Trainer's checkpoint is whole, from file sizes and headers alone.
+
+The header of a safetensors file says where its last tensor ends, so a truncated file is recognized by its length. The
+files of `torch.save` are zip archives with a directory at the end, which a truncated file lacks. JSON must parse. No
+tensor is read and no pickle is opened, so a checkpoint of any size costs a few reads per file, and a malicious one
+runs no code.
+
+The frameworks that shard a model, by the names under which a checkpoint is converted for them.
+
+The parts of a checkpoint: the model, the state of training, and what only resuming needs.
+"""
+
+import json
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ...errors import InputError
+from ...files import DIGESTS_NAME, inside, restore_all
+from ...runtime.run_identity import IDENTITY_NAME
+
+FRAMEWORKS = {"plain": "plain data parallelism", "zero": "DeepSpeed ZeRO", "fsdp": "FSDP"}
+"""Names in `written_by` of a checkpoint's identity; ZeRO's is followed by its stage, or stands for every stage."""
+
+
+def reads(framework: str, written_under: str) -> bool:
+    """Whether a framework can continue from a checkpoint that was written under this one."""
+    return framework == written_under or (written_under == FRAMEWORKS["zero"] and framework.startswith(written_under))
+
+
+def short_name(framework: str) -> str:
+    """The name under which a checkpoint is converted for a framework."""
+    return next(name for name, prefix in FRAMEWORKS.items() if framework.startswith(prefix))
+
+
+STATE_NAME = "trainer_state.json"
+UNIVERSAL_NAME = "latest_universal"
+"""A file with the name of the folder that has a checkpoint in DeepSpeed's universal format."""
+LARGE_RATIO = 10.0
+"""Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
+weights with float32 copies and Adam's two moments come to 7."""
+
+_MAX_HEADER_BYTES = 100_000_000  # the limit that the format sets
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """What was found in a checkpoint.
+
+    Attributes:
+        folder (`Path`): `checkpoint-N`.
+        step (`int`): `N`.
+        problems (`tuple[str, ...]`): why it cannot be resumed from; empty if it can.
+        tensor_bytes (`int`): sum over the tensors in safetensors files.
+        total_bytes (`int`): sum over all files.
+    """
+
+    folder: Path
+    step: int
+    problems: tuple[str, ...]
+    tensor_bytes: int
+    total_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is truncated or missing."""
+        return not self.problems
+
+    @property
+    def size_ratio(self) -> float | None:
+        """Bytes on disk per byte of weights; `None` if no weights are in safetensors. See [`LARGE_RATIO`]."""
+        return self.total_bytes / self.tensor_bytes if self.tensor_bytes > 0 else None
+
+
+@dataclass(frozen=True)
+class ZeroShards:
+    """How a DeepSpeed checkpoint is divided into shards.
+
+    Attributes:
+        folder (`Path`): where the shards are.
+        ranks (`int`): number of shards of the optimizer's state.
+    """
+
+    folder: Path
+    ranks: int
+
+
+def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
+    """Check one `checkpoint-N` folder.
+
+    Weights are looked for in safetensors files, in a DeepSpeed folder named by `latest`, and in FSDP's
+    `pytorch_model_fsdp_*`. For DeepSpeed and FSDP it is only checked that the files exist and are not truncated.
+
+    Args:
+        folder (path): the folder.
+
+    Returns:
+        [`CheckpointReport`].
+
+    Raises:
+        `InputError`: no such folder, or its name is not `checkpoint-N`.
+    """
+    folder = Path(folder)
+    step = _step(folder)
+    if step is None:
+        raise InputError(f"{folder}: not named checkpoint-N, as the Trainer names them")
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    problems, tensor_bytes, total_bytes = [], 0, 0
+    tensors: dict[str, set[str]] = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        total_bytes += path.stat().st_size
+        try:
+            if path.suffix == ".safetensors":
+                sizes = read_safetensors_sizes(path)
+                tensors[name] = set(sizes)
+                tensor_bytes += sum(sizes.values())
+            elif path.suffix in (".pt", ".pth", ".bin"):
+                _check_archive(path)
+            elif path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+        except (InputError, ValueError, OSError) as error:
+            message = str(error).removeprefix(f"{path}: ")
+            problems.append(f"{name}: {message}")
+    problems += _index_problems(folder, tensors) + _state_problems(folder, step)
+    universal = shards = None
+    try:
+        universal, shards = universal_folder(folder), zero_shards(folder)
+    except InputError as error:
+        problems.append(str(error))
+    problems += _rank_problems(folder, shards)
+    if universal is not None and not (universal / "zero" / "optimizer_state.pt").is_file():
+        problems.append(f"{UNIVERSAL_NAME}: names {universal.name}, which has no optimizer state")
+    if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder, shards):
+        problems.append("no weights: neither *.safetensors nor a DeepSpeed or FSDP folder of shards")
+    return CheckpointReport(folder, step, tuple(problems), tensor_bytes, total_bytes)
+
+
+def list_checkpoints(output_dir: str | os.PathLike) -> list[CheckpointReport]:
+    """Check every `checkpoint-N` in a folder, newest first.
+
+    Raises:
+        `InputError`: no such folder.
+    """
+    found = []
+    for path in _folders(output_dir):
+        try:
+            found.append(verify_checkpoint(path))
+        except (FileNotFoundError, InputError):
+            if path.is_dir():
+                raise
+            # The run is running, and has just deleted it.
+    return found
+
+
+def list_steps(output_dir: str | os.PathLike) -> list[int]:
+    """The steps of all checkpoints in a folder, newest first, whether they are whole or not.
+
+    Raises:
+        `InputError`: no such folder.
+    """
+    return [_step(path) for path in _folders(output_dir)]
+
+
+def good_checkpoints(output_dir: str | os.PathLike) -> Iterator[Path]:
+    """The whole checkpoints in a folder, newest first; each is checked when the iterator reaches it.
+
+    Raises:
+        `InputError`: no such folder.
+    """
+    return (path for path in _folders(output_dir) if verify_checkpoint(path).ok)
+
+
+def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
+    """Bytes of every tensor in a safetensors file, from its header, whose end is compared with the file's length.
+
+    Raises:
+        `InputError`: the file is truncated, too long, or not a safetensors file.
+    """
+    path = Path(path)
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        header_length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
+        if not 0 < header_length <= min(length - 8, _MAX_HEADER_BYTES):
+            raise InputError(f"{path}: {length} bytes, too few for its header; the file is truncated")
+        try:
+            header = json.loads(file.read(header_length))
+            spans = {k: v["data_offsets"] for k, v in header.items() if k != "__metadata__"}
+            sizes = {name: int(end) - int(begin) for name, (begin, end) in spans.items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise InputError(f"{path}: the header is not that of a safetensors file") from None
+    expected = 8 + header_length + max((int(end) for _, end in spans.values()), default=0)
+    if length != expected:
+        raise InputError(f"{path}: {length} bytes, {expected} expected from its header; the file is damaged")
+    return sizes
+
+
+def optimizer_checkpoint(path: str | os.PathLike) -> Path:
+    """A checkpoint with an optimizer state: the folder itself, or the newest whole checkpoint of a run.
+
+    Raises:
+        `InputError`: there is none.
+    """
+
+    folder = Path(path)
+    if folder.is_dir():
+        found = next(filter(has_optimizer, [folder, *good_checkpoints(folder)]), None)
+        if found is not None:
+            return found
+    raise InputError(f"{path}: has no checkpoint with an optimizer state; name a run with checkpoints, or one of them")
+
+
+def has_optimizer(folder: str | os.PathLike) -> bool:
+    """Whether a checkpoint has the state of an optimizer, in the files of any framework."""
+    found = zero_shards(folder) is not None or universal_folder(folder) is not None
+    return found or any(Path(folder).glob("optimizer*"))
+
+
+def universal_folder(folder: str | os.PathLike) -> Path | None:
+    """The part of a checkpoint that is in DeepSpeed's universal format; `None` if there is none."""
+    latest = Path(folder) / UNIVERSAL_NAME
+    return _named_in(latest) if latest.is_file() else None
+
+
+def zero_shards(folder: str | os.PathLike) -> ZeroShards | None:
+    """How a DeepSpeed checkpoint is divided, from the names of its files; `None` for any other checkpoint."""
+    latest = Path(folder) / "latest"
+    if not latest.is_file():
+        return None
+    shards = _named_in(latest)
+    return ZeroShards(shards, ranks=len(list(shards.glob("*zero_pp_rank_*_optim_states.pt"))))
+
+
+def _named_in(path: Path) -> Path:
+    """The folder beside a file of one line, which has its name."""
+    return inside(path.parent, path.read_bytes().decode("utf-8", "backslashreplace").strip(), path)
+
+
+def _step(folder: Path) -> int | None:
+    match = re.fullmatch(r"checkpoint-(\d+)", folder.resolve().name)
+    return int(match[1]) if match else None
+
+
+def _folders(output_dir: str | os.PathLike) -> list[Path]:
+    output_dir = Path(output_dir)
+    if not output_dir.is_dir():
+        raise InputError(f"{output_dir}: no such folder")
+    restore_all(output_dir)
+    found = [path for path in output_dir.iterdir() if path.is_dir() and _step(path) is not None]
+    return sorted(found, key=_step, reverse=True)
+
+
+def _check_archive(path: Path) -> None:
+    with path.open("rb") as file:
+        begins_as_zip = file.read(2) == b"PK"
+    # Files written before torch 1.6 are bare pickles, which cannot be checked without opening them.
+    if path.stat().st_size == 0 or (begins_as_zip and not zipfile.is_zipfile(path)):
+        raise InputError("the archive has no directory at its end; the file is truncated")
+
+
+def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:
+    problems = []
+    for path in sorted(folder.rglob("*.safetensors.index.json")):
+        name = path.relative_to(folder).as_posix()
+        try:
+            weight_map = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+            shards = {shard: inside(path.parent, shard, name) for shard in sorted(set(weight_map.values()))}
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        except (ValueError, KeyError, TypeError):
+            problems.append(f"{name}: no readable weight_map")
+            continue
+        for shard, shard_path in shards.items():
+            shard_name = shard_path.relative_to(folder).as_posix()
+            if not (folder / shard_name).is_file():
+                problems.append(f"{shard_name}: missing, but {name} lists it")
+            elif shard_name in tensors:
+                lost = {key for key, value in weight_map.items() if value == shard} - tensors[shard_name]
+                if lost:
+                    problems.append(f"{shard_name}: has no {min(lost)}, but {name} says so")
+    return problems
+
+
+def _state_problems(folder: Path, step: int) -> list[str]:
+    path = folder / STATE_NAME
+    if not path.is_file():
+        return [f"{STATE_NAME}: missing"]
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("global_step")
+    except (ValueError, AttributeError):
+        return []  # already reported as JSON that does not parse
+    return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
+
+
+def _rank_problems(folder: Path, shards: ZeroShards | None) -> list[str]:
+    """Files that the ranks should have written and that are missing."""
+    try:
+        ranks = json.loads((folder / IDENTITY_NAME).read_text(encoding="utf-8"))["written_by"]["processes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    names = [f"rng_state_{rank}.pth" for rank in range(ranks)] if ranks > 1 else ["rng_state.pth"]
+    problems = [f"{name}: missing, but {ranks} processes wrote it" for name in names if not (folder / name).exists()]
+    if shards is not None and shards.ranks != ranks:
+        problems.append(f"{shards.folder.name}: optimizer states of {shards.ranks} ranks, but {ranks} wrote it")
+    return problems
+
+
+def _sharded_weights(folder: Path, shards: ZeroShards | None) -> bool:
+    if shards is not None:
+        return any(shards.folder.glob("*_model_states.pt"))
+    return any(path.stat().st_size > 0 for path in folder.glob("pytorch_model_fsdp_*/*.distcp"))
+
+
+_RESUMING = (
+    *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    "rollout_*.pt",
+    *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
+    *("zero_to_fp32.py", "zero_to_torch.py"),
+)
+_RECORDS = (STATE_NAME, IDENTITY_NAME, DIGESTS_NAME, "training_args.bin")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+@contextmanager
+def not_deleted(*folders: Path) -> Iterator[None]:
+    """A context that reads checkpoints, and says so if a run deletes one of them meanwhile.
+
+    Raises:
+        `InputError`: one has been deleted.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        gone = next((folder for folder in folders if not folder.is_dir()), None)
+        if gone is None:
+            raise
+        raise InputError(
+            f"{gone}: was deleted meanwhile, as a run does that is running with save_total_limit; take a newer one"
+        ) from None
+
+
+def resuming_names(folder: Path) -> list[str]:
+    """The files and folders of a checkpoint that only resuming needs: optimizer, schedule, random numbers."""
+    return _matching(folder, _RESUMING)
+
+
+def weight_names(folder: Path) -> list[str]:
+    """The files with the weights of a model that `from_pretrained` reads."""
+    return _matching(folder, _WEIGHTS)
+
+
+def companion_names(folder: Path) -> list[str]:
+    """The other files of a model: configuration, tokenizer, chat template, code."""
+    others = {*resuming_names(folder), *weight_names(folder), *_RECORDS}
+    return sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in others)
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if any(fnmatch(path.name, one) for one in patterns))

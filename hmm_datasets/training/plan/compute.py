@@ -1,0 +1,227 @@
+"""FLOPs per token of a decoder, for the forward and the backward pass.
+
+The count is `6 N + 12 L A T` per token, for rows of `T` tokens and `L` layers with attention, whose heads have `A`
+features together: their number times `head_dim`, which in many models is the width, but not in Qwen3 or Gemma 3. The
+first term is 2 FLOPs for each weight in the forward pass and 4 in the backward pass. `N` counts the weights that
+multiply a token: not the input and position embeddings, which are looked up, but a tied embedding, which is also the
+output layer; and of the experts in a layer as many as a token is sent to. The second term is attention: the products
+of queries with keys and of attention weights with values over all `T` positions of the row, without a discount for the
+causal mask or for sliding windows. Where queries and values differ in size (multi-head latent attention), `A` is the
+mean of the two. See Kaplan et al., "Scaling laws for neural language models", 2020, section 2.1, and Chowdhery et al.,
+"PaLM", 2022, appendix B, which defines MFU by the same count.
+
+Recomputed activations and padding do not count, since MFU is about the model's FLOPs and not the hardware's. If the
+rows of a batch differ in length, the batch costs the sum of `6 N T + 12 L A T^2` over its sequences, with `T` the
+tokens of each. Packed documents that `position_ids` keep apart are separate sequences, so a plan computed from the row
+length is an upper bound for them.
+
+Weights that are not trained, as beside a LoRA adapter, cost 4 FLOPs instead of 6: the backward pass needs no gradient
+of them. (It still passes through all layers, so attention costs what it does otherwise.)
+
+A model without attention, such as Mamba, has only the first term, and so have the layers of a hybrid without it. A
+scan costs about 9 FLOPs per state and token, which is small compared with the matrices and left out.
+
+Accelerators: peak rates for model FLOPs utilization (MFU), memory, and links. An unknown device has no numbers,
+rather than guessed ones.
+
+Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
+twice the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where they differ. Cards
+without bfloat16 units have no rate for bfloat16.
+
+Memory is that of the data sheets, the larger one where a card has two. The link is the rate in one direction between
+devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of the card's generation with 16 lanes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...compat.deepspeed import whole_shape
+from ..models import parameter_size
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+USABLE = 0.92
+"""Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
+
+_T, _G = 1e12, 10**9
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of accelerator.
+
+    Attributes:
+        name (`str`): name in reports.
+        fp16 (`float`): peak in float16, FLOP/s; 0 if the device does not compute in float16.
+        bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
+        memory (`int`): bytes.
+        link (`float`): bytes per second in one direction to a device of the same machine.
+    """
+
+    name: str
+    fp16: float
+    bf16: float | None
+    memory: int
+    link: float
+
+
+def _device(name: str, teraflops: float, gigabytes: int, link: float, *, bf16: bool = True) -> Device:
+    peak = teraflops * _T
+    return Device(name, peak, peak if bf16 else None, gigabytes * _G, link * _G)
+
+
+# The first pattern found in the driver's name of the device decides, so longer patterns come first.
+_DEVICES = (
+    (r"\bB200\b", _device("B200", 2250.0, 180, 900)),
+    (r"H200 NVL", _device("H200 NVL", 835.5, 141, 450)),
+    (r"H200\b", _device("H200", 989.4, 141, 450)),
+    (r"H100 NVL", _device("H100 NVL", 835.5, 94, 300)),
+    (r"H100 PCIe", _device("H100 PCIe", 756.0, 80, 64)),
+    (r"H100\b|H800\b", _device("H100 SXM", 989.4, 80, 450)),
+    (r"A100\b|A800\b", _device("A100", 312.0, 80, 300)),
+    (r"L40S", _device("L40S", 362.0, 48, 32)),
+    (r"L40\b", _device("L40", 181.0, 48, 32)),
+    (r"L4\b", _device("L4", 121.0, 24, 32)),
+    (r"A40\b", _device("A40", 149.7, 48, 32)),
+    (r"A30\b", _device("A30", 165.0, 24, 32)),
+    (r"A10\b", _device("A10", 125.0, 24, 32)),
+    (r"RTX A6000", _device("RTX A6000", 154.8, 48, 32)),
+    (r"RTX 6000 Ada", _device("RTX 6000 Ada", 364.2, 48, 32)),
+    (r"RTX 4090\b", _device("RTX 4090", 165.2, 24, 32)),
+    (r"RTX 3090\b(?! Ti)", _device("RTX 3090", 71.0, 24, 32)),
+    (r"V100.*SXM", _device("V100 SXM", 125.0, 32, 150, bf16=False)),
+    (r"V100.*PCIE", _device("V100 PCIe", 112.0, 32, 16, bf16=False)),
+    (r"\bT4\b", _device("T4", 65.0, 16, 16, bf16=False)),
+    (r"P100.*SXM", _device("P100 SXM", 21.2, 16, 80, bf16=False)),
+    (r"P100\b", _device("P100 PCIe", 18.7, 16, 16, bf16=False)),
+    (r"MI300X", _device("MI300X", 1307.4, 192, 448)),
+    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
+    # divided by its cores.
+    (r"TPU v3", Device("TPU v3 core", 0.0, 61.5 * _T, 16 << 30, 166 * _G)),
+    # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
+    # 128 GB.
+    (r"MI250X", _device("MI250X die", 191.5, 64, 200)),
+)
+
+
+def find_device(name: str) -> Device | None:
+    """The device whose driver calls it `name` (`torch.cuda.get_device_name()`), or None if it is unknown.
+
+    ```python
+    >>> find_device("NVIDIA H100 80GB HBM3").name, find_device("Tesla T4").bf16, find_device("AMD EPYC")
+    ('H100 SXM', None, None)
+
+    ```
+    """
+    return next((device for pattern, device in _DEVICES if re.search(pattern, name)), None)
+
+
+def peak_flops(name: str, precision: str) -> float | None:
+    """Peak rate of a device in FLOP/s, or None if it is unknown.
+
+    Args:
+        name (`str`): the driver's name of the device.
+        precision (`str`): `"bf16"`, `"fp16"` or another. float32 has no rate, since it may or may not use TF32.
+    """
+    device = find_device(name)
+    return getattr(device, precision) or None if device is not None and precision in ("bf16", "fp16") else None
+
+
+_ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+"""Names under which configurations have the number of experts that a token is sent to."""
+
+
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid")
+"""Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
+
+
+def matrix_parameters(model: "PreTrainedModel") -> int:
+    """Number of weights that multiply a token: `N` of the module's docstring."""
+    return sum(size for size, _ in _multiplying(model))
+
+
+def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:
+    """For every parameter but embeddings how many of its weights multiply a token, and whether they are trained."""
+    from torch.nn import Embedding
+
+    output = model.get_output_embeddings()
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
+    looked_up -= {id(output.weight) if output is not None else None}
+    named = [(name, found) for name, found in model.named_parameters() if id(found) not in looked_up]
+    # Experts are one tensor for all, or modules with a number each.
+    numbered = {int(found[1]) for name, _ in named if (found := re.search(r"\bexperts\.(\d+)\.", name))}
+    config = model.config.get_text_config()
+    active = next((getattr(config, name) for name in _ACTIVE_EXPERTS if getattr(config, name, None)), None)
+    for name, found in named:
+        size = parameter_size(found)
+        if active is not None and re.search(r"\bexperts\.", name):
+            experts = len(numbered) or whole_shape(found)[0]
+            size = size * min(active, experts) // experts
+        yield size, found.requires_grad
+
+
+def _attention_features(model: "PreTrainedModel") -> float:
+    """`L A` of the module's docstring, summed over the layers with attention."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        return 0
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    queries, values = (getattr(config, name, None) or size for name in ("qk_head_dim", "v_head_dim"))
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    layers = config.num_hidden_layers if kinds is None else sum(kind in _ATTENTION for kind in kinds)
+    return layers * heads * (queries + values) / 2
+
+
+def flops_per_token(model: "PreTrainedModel", length: int) -> int:
+    """FLOPs of training on one token of a row of `length` tokens.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a decoder whose configuration has `num_hidden_layers` and
+            `hidden_size`, or other names that transformers maps to these.
+        length (`int`): `T`, tokens per row.
+    """
+    per_token, per_pair = unit_flops(model)
+    return per_token + per_pair * length
+
+
+def unit_flops(model: "PreTrainedModel") -> tuple[int, int]:
+    """Training FLOPs per token without attention, and FLOPs of attention per pair of positions in a sequence.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): as for [`flops_per_token`].
+    """
+    per_token = sum((6 if is_trained else 4) * size for size, is_trained in _multiplying(model))
+    return per_token, round(12 * _attention_features(model))
+
+
+def sequence_lengths(batch: Mapping[str, "torch.Tensor"]) -> tuple[int, int]:
+    """The sum of the lengths of the sequences in a batch, and the sum of their squares.
+
+    ```python
+    >>> import torch
+    >>> row = torch.zeros(1, 5, dtype=torch.int64)
+    >>> sequence_lengths({"input_ids": row})
+    (5, 25)
+    >>> sequence_lengths({"input_ids": row, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]])})
+    (3, 9)
+    >>> sequence_lengths({"input_ids": row, "position_ids": torch.tensor([[0, 1, 2, 0, 1]]), "labels": row})
+    (5, 13)
+
+    ```
+    """
+    if "attention_mask" in batch:
+        lengths = batch["attention_mask"].sum(-1)
+        return int(lengths.sum()), int((lengths**2).sum())
+    rows, length = batch["input_ids"].shape
+    if "position_ids" not in batch:
+        return rows * length, rows * length**2
+    from ...data.packing import is_padding
+
+    padding = is_padding(batch)
+    squares = 2 * batch["position_ids"] + 1  # the odd numbers up to 2 T - 1 add up to T squared
+    return int((~padding).sum()), int(squares.masked_fill(padding, 0).sum())

@@ -1,0 +1,257 @@
+"""Conversations and preferences to train on and to evaluate on."""
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoTokenizer, TrainingArguments
+
+from ...data.packing import IGNORED
+from ...errors import InputError
+from ...runtime import environment as launch_environment
+from ...text.corpora.loading import load_corpus
+from ...text.corpora.local_files import shorten
+from ...text.corpora.presets import CORPORA
+from ...text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
+from ..models import load_pretrained
+from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+    from ..settings import DPOSettings, SFTSettings
+
+
+def conversation_splits(
+    name: str,
+    *,
+    max_conversations: int | None = None,
+    num_test_sequences: int = 256,
+    test_fraction: float | None = None,
+) -> tuple["Dataset", "Dataset | None"]:
+    """Read the conversations to train on and to evaluate on; those without a turn of the assistant are left out.
+
+    Args:
+        name (`str`): a corpus, as [`~hmm_datasets.text.corpora.loading.load_corpus`] takes it.
+        max_conversations (`int`, *optional*): maximum number to train on.
+        num_test_sequences (`int`, *optional*, defaults to 256): maximum number to evaluate on.
+        test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
+
+    Returns:
+        `tuple`: the rows to train on, and the rows to evaluate on. The latter is None if no held-out conversation has
+        an answer; rank 0 then prints a line.
+
+    Raises:
+        `InputError`: no conversation to train on has an answer; the message shows the first row.
+    """
+    if name in CORPORA and launch_environment.rank() == 0:
+        print(f"{name}: licence {CORPORA[name].licence}")
+    train = _answered(name, "train", test_fraction)
+    if not len(train):
+        rows = load_corpus(name, kind="conversations", streaming=False, test_fraction=test_fraction)
+        first = rows[0]["messages"][0]
+        raise InputError(
+            f"{name}: row 0 of split 'train' has no turn of the assistant ({first['role']}: "
+            f"{shorten(first['content'])}), and neither has any other of {len(rows):,} rows; expected answers to "
+            "learn from"
+        )
+    if max_conversations is not None:
+        train = train.select(range(min(len(train), max_conversations)))
+    if test_fraction == 0:
+        return train, None
+    test = _answered(name, "test", test_fraction)
+    return train, test.select(range(min(len(test), num_test_sequences))) if len(test) else None
+
+
+def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
+    """The prompts of conversations: what precedes the assistant's first turn, and that turn as the answer.
+
+    Args:
+        rows (`datasets.Dataset`): rows with `messages` in which the assistant has a turn.
+        system (`str`, *optional*): content of a system message to put first, in place of one that is there.
+
+    Returns:
+        `datasets.Dataset`: rows with `prompt` (messages) and `answer` (`str`).
+
+    ```python
+    >>> from datasets import Dataset
+    >>> ask, say = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    >>> prompts_of(Dataset.from_list([{"messages": [ask, say]}]))[0]
+    {'prompt': [{'role': 'user', 'content': '2 + 2?'}], 'answer': '4'}
+
+    ```
+    """
+
+    def prompt(row: dict[str, Any]) -> dict[str, Any]:
+        messages = row["messages"]
+        turn = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        asked = messages[:turn]
+        if system is not None:
+            asked = [{"role": "system", "content": system}, *(one for one in asked if one["role"] != "system")]
+        return {"prompt": asked, "answer": messages[turn]["content"]}
+
+    return rows.map(prompt, remove_columns=rows.column_names)
+
+
+def preference_splits(chosen: PreferenceSettings) -> tuple["Dataset", "Dataset | None"]:
+    """Read the preferences to train on and to evaluate on.
+
+    Args:
+        chosen ([`~hmm_datasets.training.sources.PreferenceSettings`]): the corpus, and how much of it.
+
+    Returns:
+        `tuple`: rows with `prompt`, `chosen` and `rejected` to train on, and to evaluate on; the latter is None if
+        `test_fraction` is 0.
+
+    Raises:
+        `InputError`: the corpus cannot be read, or contains something else.
+    """
+
+    def split(part: str, count: int | None) -> "Dataset":
+        rows = load_corpus(
+            chosen.preferences, split=part, kind="preferences", streaming=False, test_fraction=chosen.test_fraction
+        )
+        return rows if count is None else rows.select(range(min(len(rows), count)))
+
+    test = None if chosen.test_fraction == 0 else split("test", chosen.num_test_sequences)
+    return split("train", chosen.max_preferences), test
+
+
+def never_evaluate(settings: TrainingArguments) -> None:
+    """Turn off every evaluation in the settings, because there are no held-out rows.
+
+    Raises:
+        `InputError`: the settings ask for the best checkpoint, which cannot be found without evaluations.
+    """
+    if settings.load_best_model_at_end:
+        raise InputError("load_best_model_at_end needs held-out conversations with answers; leave it out, or add some")
+    settings.eval_strategy = type(settings.eval_strategy)("no")
+    settings.do_eval = settings.eval_on_start = False
+    settings.evaluations_per_doubling = 0
+
+
+def chat_tokenizer(chat: ConversationSettings, settings: "SFTSettings") -> tuple["PreTrainedTokenizerBase", list[str]]:
+    """The tokenizer to fine-tune with, and the tokens that its chat template adds to those of the model.
+
+    Raises:
+        `InputError`: there is no tokenizer, no such template, or LoRA would have to train new embeddings.
+    """
+    tokenizer = load_pretrained(AutoTokenizer, chat.model)
+    new = [] if chat.chat_template is None else set_chat_template(tokenizer, chat.chat_template)
+    if new and settings.use_peft:
+        raise InputError(
+            f"use_peft: an adapter has no embeddings, but the chat template {chat.chat_template} needs the new tokens "
+            f"{' '.join(new)}; choose a template whose tokens the model has, or train all weights"
+        )
+    return tokenizer, new
+
+
+def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> ConversationData:
+    """The conversations of a run, tokenized, cut and packed as TRL does it for training."""
+    tokenizer, _ = chat_tokenizer(chat, settings)
+    check_marks(tokenizer, chat.model)
+    train, test = conversation_splits(
+        chat.conversations,
+        max_conversations=chat.max_conversations,
+        num_test_sequences=chat.num_test_sequences,
+        test_fraction=chat.test_fraction,
+    )
+    return ConversationData(
+        prepared_rows(train, tokenizer, settings),
+        tokenizer,
+        max_length=settings.max_length,
+        seed=settings.row_seed,
+        test_rows=test,
+    )
+
+
+def preference_data(chosen: PreferenceSettings, settings: "DPOSettings") -> PreferenceData:
+    """The preferences of a run, tokenized as TRL does it for training."""
+    from ...compat.trl import prepared_pairs  # imports TRL's trainers, which takes seconds
+
+    tokenizer = load_pretrained(AutoTokenizer, chosen.model)
+    train, test = preference_splits(chosen)
+    return PreferenceData(
+        prepared_pairs(train, tokenizer, settings),
+        tokenizer,
+        max_length=settings.max_length,
+        seed=settings.row_seed,
+        test_rows=test,
+    )
+
+
+def prepared_rows(rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", settings: "SFTSettings") -> "Dataset":
+    """The rows that TRL's SFTTrainer makes of conversations, without a trainer.
+
+    Args:
+        rows (`datasets.Dataset`): conversations, with a column `messages` and optionally `tools`.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the tokenizer.
+        settings ([`~hmm_datasets.training.settings.SFTSettings`]): the settings of the run.
+
+    Returns:
+        `datasets.Dataset`: rows with `input_ids` and `labels`; if packed, also `seq_lengths`.
+    """
+    from trl import pack_dataset
+
+    marked = settings.assistant_only_loss
+    template = marked_template(tokenizer) if marked else None
+    longest = None if settings.packing else settings.max_length
+    kept = slice(longest) if settings.truncation_mode == "keep_start" or longest is None else slice(-longest, None)
+
+    def tokenized(row: dict[str, Any]) -> dict[str, list[int]]:
+        found = tokenizer.apply_chat_template(
+            row["messages"],
+            tools=row.get("tools"),
+            chat_template=template,
+            return_dict=True,
+            return_assistant_tokens_mask=marked,
+        )
+        tokens = found["input_ids"]
+        said = found["assistant_masks"] if marked else [1] * len(tokens)
+        labels = [token if mark else IGNORED for token, mark in zip(tokens, said, strict=True)]
+        return {"input_ids": tokens[kept], "labels": labels[kept]}
+
+    rows = rows.map(tokenized, remove_columns=rows.column_names, desc="Tokenizing")
+    if settings.packing:
+        return pack_dataset(rows, settings.max_length, settings.packing_strategy)
+    if longest is not None:
+        rows = rows.filter(lambda row: any(label != IGNORED for label in row["labels"]))
+    return rows
+
+
+def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
+    """Raise [`InputError`] unless it is known which tokens of a conversation the assistant says.
+
+    Its chat template has `generation` marks, or TRL knows a marked version of it.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer.
+        name (`str`): name of the model, for the error.
+    """
+    remedy = f"choose another (--chat_template {' or '.join(NAMES)})"
+    if tokenizer.chat_template is None:
+        raise InputError(f"{name}: its tokenizer has no chat template, which conversations need; {remedy}")
+    if marked_template(tokenizer) is None:
+        raise InputError(
+            f"{name}: its chat template has no {{% generation %}} marks around what the assistant says, and TRL knows "
+            f"no marked version of it; add them, {remedy}, or train on all words (--assistant_only_loss false)"
+        )
+
+
+def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
+    """The conversations of a split that have a turn of the assistant; prints how many others there are."""
+    rows = load_corpus(name, split=split, kind="conversations", streaming=False, test_fraction=test_fraction)
+    numbers = [n for n, messages in enumerate(rows["messages"]) if any(m["role"] == "assistant" for m in messages)]
+    missing = len(rows) - len(numbers)
+    if missing == 0:
+        return rows
+    if launch_environment.rank() == 0 and numbers:
+        print(
+            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant and "
+            "are left out"
+        )
+    elif launch_environment.rank() == 0 and split == "test":
+        print(
+            f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant; training "
+            "continues without a held-out loss"
+        )
+    return rows.select(numbers)

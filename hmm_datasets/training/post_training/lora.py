@@ -1,0 +1,96 @@
+"""LoRA (Hu et al., "LoRA: Low-rank adaptation of large language models", 2021), by the library peft.
+
+The weights of the model stay as they are; an adapter of rank `r` is trained beside each of its linear layers but the
+output. A run's folder then has the adapter (`adapter_model.safetensors`), which names the model it belongs to, and on
+request also the merged model. Checkpoints have the adapter and its optimizer state.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from ...files import atomic_folder
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from transformers import PreTrainedModel
+
+MERGED_NAME = "merged"
+
+
+@dataclass
+class LoRASettings:
+    """LoRA, with the names of TRL's settings: a mixin for `TrainingArguments` and its subclasses."""
+
+    use_peft: bool = field(default=False, metadata={"help": "Train a LoRA adapter instead of all weights."})
+    lora_r: int = field(default=16, metadata={"help": "Rank of the adapter."})
+    lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapter times its rank."})
+    lora_dropout: float = field(default=0.05, metadata={"help": "Dropout of the adapter's inputs."})
+    lora_target_modules: list[str] | None = field(
+        default=None, metadata={"help": "Layers with an adapter; by default all linear layers but the output."}
+    )
+    merge_adapter: bool = field(
+        default=False, metadata={"help": f"Also save the model with the adapter merged, in {MERGED_NAME}/."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.lora_r < 1:
+            raise InputError(f"lora_r is {self.lora_r}; expected 1 or more")
+        if not 0 <= self.lora_dropout < 1:
+            raise InputError(f"lora_dropout is {self.lora_dropout}; expected 0 or more, and less than 1")
+        if self.merge_adapter and not self.use_peft:
+            raise InputError("merge_adapter is set, but there is no adapter; set use_peft, or leave it out")
+
+
+def lora_config(settings: LoRASettings) -> "LoraConfig | None":
+    """The configuration of the adapter, or None without one.
+
+    Raises:
+        `InputError`: peft is not installed.
+    """
+    if not settings.use_peft:
+        return None
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise InputError("use_peft: peft is not installed; pip install 'hmm-datasets[peft]'") from None
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.lora_r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=settings.lora_target_modules or "all-linear",
+    )
+
+
+def with_adapter(model: "PreTrainedModel", settings: LoRASettings) -> "PreTrainedModel | PeftModel":
+    """A model with a new adapter beside it, or as it is if the settings have none."""
+    config = lora_config(settings)
+    if config is None:
+        return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, config)
+
+
+def save_merged(folder: str | Path) -> Path:
+    """Write the model of an adapter, with the adapter merged into its weights, into the adapter's folder.
+
+    Args:
+        folder (path): folder of the adapter and its tokenizer.
+
+    Returns:
+        `Path`: the folder of the merged model, an ordinary transformers model.
+    """
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer, GenerationConfig
+
+    folder = Path(folder)
+    model = AutoPeftModelForCausalLM.from_pretrained(folder, trust_remote_code=False).merge_and_unload()
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    with atomic_folder(folder / MERGED_NAME) as temporary:
+        model.save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False).save_pretrained(temporary)
+    return folder / MERGED_NAME

@@ -1,0 +1,255 @@
+"""Rewards that can be computed from a completion: for GRPO, in the form that TRL calls them.
+
+A reward is named by a word, with an argument after a colon:
+
+| name | the reward of a completion |
+|---|---|
+| `gsm8k` | 1 if its final number is that of the answer, else 0 (see [`final_number`]) |
+| `exact` | 1 if it is the answer, apart from white space around both, else 0 |
+| `format:REGEX` | 1 if the whole of it matches the regular expression, else 0 |
+| `length:N` | 1 up to `N` characters, then falling linearly to 0 at `2 N` |
+| `MODULE:FUNCTION` | what the function returns |
+
+A function takes `prompts`, `completions` and `completion_ids` by keyword, and every other column of the rows, such as
+`answer`; it returns one number for each completion, or None for one that it does not judge. Completions are lists of
+messages. Its name is that of its columns in the history.
+
+Functions of the user, named in settings as `MODULE:FUNCTION`.
+
+Tools that a model may call while it answers: for GRPO, in the form that TRL takes them.
+
+What a tool returns becomes a turn of its own, which the model reads and on which there is no loss.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError
+from ...text.corpora.calculator import calculator
+from ...text.tokenizers.chat_templates import end_of_turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def imported_function(setting: str, name: str) -> Callable:
+    """The function that `MODULE:FUNCTION` names; modules are also looked for in the current folder.
+
+    Args:
+        setting (`str`): the setting that names it, for the error.
+        name (`str`): `MODULE:FUNCTION`.
+
+    Raises:
+        `InputError`: it cannot be imported, or is not a function.
+    """
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{setting}: {name}: cannot be imported ({error})") from None
+    if not callable(found):
+        raise InputError(f"{setting}: {name}: is {type(found).__name__}, expected a function")
+    return found
+
+
+Reward = Callable[..., list[float | None]]
+
+_MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
+_NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
+
+
+def final_number(text: str) -> Decimal | None:
+    """The final number of an answer: after the last `####`, or without such a mark the last number in it.
+
+    Currency signs, separators of thousands and a full stop after the number are left out, as in GSM8K (Cobbe et al.,
+    "Training verifiers to solve math word problems", 2021), whose answers end in `#### NUMBER`.
+
+    Args:
+        text (`str`): an answer.
+
+    Returns:
+        `Decimal`, *optional*: the number; None if there is none.
+
+    ```python
+    >>> final_number("He pays 3 * 400 = 1,200 dollars. #### 1,200"), final_number("It is $7.50.")
+    (Decimal('1200'), Decimal('7.50'))
+
+    ```
+    """
+    _, marked, after = text.rpartition("####")
+    found = _MARKED.findall(marked + after) if marked else _NUMBER.findall(text)
+    if not found:
+        return None
+    digits = re.sub(r"[$€£\s,]", "", found[-1]).rstrip(".")
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        return None
+
+
+def gsm8k(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
+    """1 for each completion whose final number is that of the answer, else 0; both are compared as numbers."""
+    found = [final_number(text_of(completion)) for completion in completions]
+    return [float(one is not None and one == final_number(right)) for one, right in zip(found, answer, strict=True)]
+
+
+def exact(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
+    """1 for each completion that is the answer, else 0; white space around both is left out."""
+    return [float(text_of(one).strip() == right.strip()) for one, right in zip(completions, answer, strict=True)]
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion, which is a string or a list of messages.
+
+    The turns of the assistant are joined by line breaks; what tools returned is left out.
+    """
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(one.get("content") or "" for one in completion if one.get("role") != "tool")
+
+
+def reward(name: str) -> Reward:
+    """The reward that a name stands for.
+
+    Args:
+        name (`str`): see the table above.
+
+    Raises:
+        `InputError`: the name is unknown, its argument is wrong, or the function cannot be imported.
+
+    ```python
+    >>> reward("length:4")(completions=["abcd", "abcdef", "abcdefgh"])
+    [1.0, 0.5, 0.0]
+
+    ```
+    """
+    word, colon, argument = name.partition(":")
+    if name in ("gsm8k", "exact"):
+        return {"gsm8k": gsm8k, "exact": exact}[name]
+    if word == "format" and colon:
+        try:
+            pattern = re.compile(argument, re.DOTALL)
+        except re.error as error:
+            raise InputError(f"rewards: {name}: not a regular expression ({error})") from None
+        return _format(pattern)
+    if word == "length" and colon:
+        if not argument.isdecimal() or int(argument) == 0:
+            raise InputError(f"rewards: {name}: expected a number of characters, as in length:400")
+        return _length(int(argument))
+    if not colon:
+        raise InputError(f"rewards: {name}: expected gsm8k, exact, format:REGEX, length:N or MODULE:FUNCTION")
+    return imported_function("rewards", name)
+
+
+def _format(pattern: re.Pattern) -> Reward:
+    def format(completions: Sequence, **_: Any) -> list[float]:
+        return [float(pattern.fullmatch(text_of(one).strip()) is not None) for one in completions]
+
+    return format
+
+
+def _length(limit: int) -> Reward:
+    def length(completions: Sequence, **_: Any) -> list[float]:
+        return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
+
+    return length
+
+
+Tool = Callable[..., Any]
+
+_ASKED = {"role": "user", "content": "Question"}
+
+
+def tool(name: str) -> Tool:
+    """The tool that a name stands for: `calculator`, or a function as `MODULE:FUNCTION`.
+
+    A function has type hints and a docstring that describes each argument, from which its declaration is made, see
+    [`~transformers.utils.get_json_schema`].
+
+    Raises:
+        `InputError`: the name is unknown, or the function cannot be imported or declared.
+
+    ```python
+    >>> tool("calculator")("(48 + 24) / 2")
+    '36'
+
+    ```
+    """
+    from transformers.utils import get_json_schema
+
+    if name == "calculator":
+        return calculator
+    if ":" not in name:
+        raise InputError(f"tools: {name}: expected calculator or MODULE:FUNCTION")
+    found = imported_function("tools", name)
+    try:
+        get_json_schema(found)
+    except Exception as error:  # several types, among them those of its docstring parser
+        raise InputError(f"tools: {name}: no declaration can be made of it ({error})") from None
+    return found
+
+
+def prepare_for_tools(tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Tool]) -> None:
+    """Tell a tokenizer how to find calls in what a model says, unless it knows already.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer with a chat template; its
+            `response_template` is set.
+        tools (sequence of callables): the tools to declare.
+
+    Raises:
+        `InputError`: the chat template does not write declarations, calls or results of tools.
+    """
+    from trl.chat_template_utils import add_response_schema, supports_tool_calling
+
+    name = tokenizer.name_or_path or "the tokenizer"
+    remedy = "fine-tune with another one (hmm-datasets sft --chat_template default)"
+    declared = tokenizer.apply_chat_template([_ASKED], tools=list(tools), tokenize=False)
+    if declared == tokenizer.apply_chat_template([_ASKED], tokenize=False) or not supports_tool_calling(tokenizer):
+        raise InputError(f"tools: the chat template of {name} does not write calls of tools; {remedy}")
+    if getattr(tokenizer, "response_template", None) is not None:
+        return
+    try:
+        add_response_schema(tokenizer)
+    except ValueError:  # not one of the templates that TRL knows
+        tokenizer.response_template = _response_template(tokenizer)
+    if tokenizer.response_template is None:
+        raise InputError(f"tools: the chat template of {name} writes calls in a form that is not known; {remedy}")
+
+
+def _response_template(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any] | None:
+    """How calls are found, for a template that writes them as Hermes and Qwen do: JSON within `<tool_call>`."""
+    call = {"type": "function", "function": {"name": "name", "arguments": {}}}
+    called = [_ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    written = tokenizer.apply_chat_template(called, tokenize=False)
+    end = end_of_turn(tokenizer)
+    if end is None or not re.search(r'<tool_call>\s*\{"name": "name", "arguments": \{\}\}\s*</tool_call>', written):
+        return None
+    asked = tokenizer.apply_chat_template([_ASKED], tokenize=False)
+    begun = tokenizer.apply_chat_template([_ASKED], tokenize=False, add_generation_prompt=True)
+    thinking = {"reasoning_content": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"}}
+    return {
+        "defaults": {"role": "assistant"},
+        "start_anchor": begun.removeprefix(asked),
+        "fields": {
+            **(thinking if "<think>" in tokenizer.chat_template else {}),
+            "tool_calls": {
+                "open": "<tool_call>",
+                "close_pattern": r"</tool_call>\s*",
+                "repeats": True,
+                "content": "json",
+                "transform": {"type": "function", "function": "{content}"},
+            },
+            "content": {
+                "close_pattern": rf"{re.escape(tokenizer.convert_ids_to_tokens(end))}\s*",
+                "content": "text",
+            },
+        },
+    }

@@ -1,0 +1,215 @@
+"""TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import SFTTrainer
+
+from ...compat.trl import OpenDPOTrainer, OpenGRPOTrainer
+from ...data.rows import ShuffledEpochs
+from ...errors import InputError
+from ..models import check_packed
+from ..plan.plan import Plan
+from ..settings import SFTSettings
+from ..sources import ConversationData, PreferenceData
+from ..step.component import LogitScores
+from ..trainer import StepTrainer
+from .conversations import check_marks
+from .lora import lora_config, save_merged
+from .rewards import Tool, prepare_for_tools
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+_MANY_CUT = 0.05  # share of conversations
+
+
+class AdapterTrainer(StepTrainer):
+    """A mixin for a trainer of TRL whose settings include
+    [`~hmm_datasets.training.post_training.lora.LoRASettings`].
+
+    Raises:
+        `InputError`: an adapter under FSDP2.
+    """
+
+    def __init__(self, *args, peft_config=None, **kwargs):
+        if peft_config is None:
+            peft_config = lora_config(kwargs["args"])
+        super().__init__(*args, peft_config=peft_config, **kwargs)
+        if peft_config is not None and self.is_fsdp_enabled:
+            raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
+
+    def save_finished(self) -> None:
+        """Save the adapter or the model in the run's folder, and the merged model if the settings ask for it."""
+        super().save_finished()
+        if self.args.merge_adapter and self.is_world_process_zero():
+            self.say(f"{save_merged(self.args.output_dir)}: the model with the adapter merged")
+
+
+class _FusedScores(LogitScores):
+    """Scores of a model with TRL's output layer, of which the losses need no logits.
+
+    Args:
+        logits (callable), labels (`torch.Tensor` of shape `(B, T)`): see [`LogitScores`].
+        log_probs (callable): gives the log-probability of the label that each of the first `T - 1` positions predicts.
+    """
+
+    def __init__(self, logits, labels, log_probs: Callable[[], torch.Tensor]):
+        super().__init__(logits, labels)
+        self._log_probs = log_probs
+
+    @cached_property
+    def losses(self) -> torch.Tensor:
+        """Cross-entropies in float32."""
+        return torch.nn.functional.pad(-self._log_probs(), (0, 1))
+
+
+class FineTuner(AdapterTrainer, SFTTrainer):
+    """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
+
+    loss_has_logits = False  # TRL computes output layer and loss in one fused operation
+    stage = "fine-tuning"
+
+    def __init__(self, model, args: SFTSettings, *, processing_class=None, **kwargs):
+        if args.assistant_only_loss and processing_class is not None:
+            check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
+        if args.packing and isinstance(model, PreTrainedModel):
+            check_packed(model.config, "packing")
+        super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
+
+    def label_scores(self, model, inputs, outputs) -> LogitScores:
+        """The scores of the labels, for which the model runs once more: TRL does not give them to components."""
+        alone = {name: value for name, value in inputs.items() if name != "labels"}
+        return _FusedScores(
+            lambda: model(**alone).logits,
+            inputs["labels"],
+            lambda: model(**inputs, fused_lm_head=True).log_probs,
+        )
+
+    def _plan(self) -> Plan | None:
+        plan = plan_prepared(self, ConversationData)
+        if plan is not None and self.args.max_length is not None and not self.args.packing:
+            share = plan.data.share_of_full_rows()
+            if share > _MANY_CUT:
+                self.say(
+                    f"max_length {self.args.max_length}: {share:.0%} of the conversations are cut, or end just there; "
+                    "raise it to train on all of their words"
+                )
+        return plan
+
+
+class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
+    """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
+
+    In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
+    ids), and `ref_chosen_logps` and `ref_rejected_logps` (log-probabilities of both completions under the reference,
+    in nats), which are then used as they are.
+    """
+
+    stage = "preference optimization"
+
+    def _plan(self) -> Plan | None:
+        return plan_prepared(self, PreferenceData)
+
+
+class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
+    """TRL's trainer for rewards; its settings are [`~hmm_datasets.training.settings.GRPOSettings`].
+
+    Rows are prompts, in another random order in every epoch. Step `t` uses the same prompts on any number of
+    processes; rollouts are drawn by torch's generators, whose states are saved, as is a rollout of which updates are
+    left, so a run that continues on the same number of processes uses those of an undisturbed one. On another number
+    a rollout under way is drawn anew for the updates that are left. Tokens are those of prompts and completions,
+    counted when they are generated, without what tools return. FLOPs are those of the updates, without the generation.
+
+    `tools` are functions that the model may call, see [`~hmm_datasets.training.post_training.rewards.tool`].
+
+    Raises:
+        `InputError`: tools that the chat template cannot write, or tools under ZeRO-3 or FSDP2, where ranks wait for
+            each other at every token, but call tools at different times.
+    """
+
+    stage = "reinforcement learning"
+
+    def __init__(self, *args, processing_class=None, tools: Sequence[Tool] = (), **kwargs):
+        self._flops = 0
+        if tools and processing_class is not None:
+            prepare_for_tools(processing_class, tools)
+        super().__init__(*args, processing_class=processing_class, tools=list(tools) or None, **kwargs)
+        if tools and self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
+            raise InputError("tools: not possible under ZeRO-3 or FSDP2; launch with ddp, zero1 or zero2")
+
+    def _plan(self) -> Plan | None:
+        """No plan, because the lengths of completions are not known; the prompts are put in order."""
+        args = self.args
+        args.set_steps(len(self.train_dataset))
+        epochs = -(-args.prompts_before(args.max_steps + args.rollout_steps) // len(self.train_dataset))
+        self.train_dataset = ShuffledEpochs(self.train_dataset, args.row_seed, epochs=epochs)
+        return None
+
+    def rows_before(self, step: int) -> int:
+        """Number of prompts before those of an optimizer step, counted from 0."""
+        return self.args.prompts_before(step)
+
+    def save_optimizer(self, folder: str) -> None:
+        """Write the state of the optimizer, and the rollout under way, if there is one."""
+        super().save_optimizer(folder)
+        under_way = self.rollout_under_way
+        if under_way is not None:
+            os.makedirs(folder, exist_ok=True)
+            torch.save(under_way, _rollout_path(folder, self.args.process_index))
+
+    def prepare_training(self, steps, dataloader, checkpoint):
+        """Make the optimizer and the schedule, and continue with the rollout of a checkpoint."""
+        prepared = super().prepare_training(steps, dataloader, checkpoint)
+        if checkpoint is not None and self.start is not None:
+            args, under_way = self.args, None
+            written = [_rollout_path(checkpoint, rank).exists() for rank in range(args.world_size + 1)]
+            if written == [True] * args.world_size + [False]:
+                path = _rollout_path(checkpoint, args.process_index)
+                under_way = torch.load(path, map_location=args.device, weights_only=True)
+            self.continue_rollouts(self.start.step * args.gradient_accumulation_steps, under_way)
+        return prepared
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The loss of a micro-batch of completions."""
+        if self.model.training:
+            masks = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            self._flops = self.throughput.flops_of({"attention_mask": masks})
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def floating_point_ops(self, inputs) -> int:
+        """FLOPs of the last micro-batch on this rank; `inputs` are its prompts."""
+        return self._flops
+
+
+def _rollout_path(checkpoint: str, rank: int) -> Path:
+    return Path(checkpoint) / f"rollout_{rank}.pt"
+
+
+def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:
+    """The plan for rows as TRL prepared them, unless they are not read in order; its rows replace the training data.
+
+    Args:
+        trainer ([`StepTrainer`]): a trainer with its rows.
+        data (`type`): what the rows are.
+    """
+    args = trainer.args
+    if not trainer.reads_in_order:
+        return None
+    rows = data(
+        trainer.train_dataset,
+        trainer.processing_class,
+        max_length=args.max_length,
+        seed=args.row_seed,
+        test_rows=trainer.eval_dataset,
+    )
+    plan = args.plan(rows, trainer.model)
+    trainer.train_dataset = plan.train_rows()
+    return plan

@@ -1,0 +1,154 @@
+"""Cards of runs: the facts of a card are read from the folder of a run.
+
+A card states only what was measured on that model: the held-out metrics of the run itself, and those of evaluations
+whose report names a model with the same weights. Tokens are summed over all stages of training, from `lineage` in
+`run.json`. Paths of this machine are made relative.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..display import format_duration
+from ..files import read_json, weights_sha256
+from ..hub.cards import is_own_card, write_card
+from ..hub.download import split_revision
+from ..hub.kinds.evaluation import metric, metrics_of
+from ..hub.kinds.process import write_hmm_card, write_process_card
+from ..hub.redaction import Redaction
+from ..report.evaluation_tables import read_report
+
+__all__ = ["metrics_of", "write_hmm_card", "write_process_card", "write_run_card"]
+
+
+def write_run_card(
+    folder: str | os.PathLike,
+    *,
+    name: str | None = None,
+    licence: str | None = None,
+    evaluations: Iterable[str | os.PathLike] = (),
+) -> bool:
+    """Write the card of a model into the folder of its finished run, unless somebody wrote one by hand.
+
+    Args:
+        folder (path): folder with `run.json`, `summary.json` and the model.
+        name (`str`, *optional*): title of the card; by default the name of the folder.
+        licence (`str`, *optional*): licence of the model, an identifier of the Hub; by default none is stated.
+        evaluations (iterable of paths): folders with a `report.json`; reports on other models are left out.
+
+    Returns:
+        `bool`: whether the card was written.
+    """
+    folder = Path(folder)
+    if not is_own_card(folder):
+        return False
+    record, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
+    plan = read_json(folder / "plan.json") if (folder / "plan.json").exists() else {}
+    settings, data, redaction = record["settings"], record["data"], Redaction(folder)
+    own = record.get("lineage") or {"stage": "training", "data": None, "before": []}
+    stages = [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": summary["tokens"]}]
+    metrics, floor = _held_out(summary["evaluation"])
+    for measured, of_floor in _evaluated(folder, evaluations):
+        named = {metric["name"] for metric in measured}
+        metrics = [metric for metric in metrics if metric["name"] not in named] + measured
+        floor = of_floor or floor
+    base = split_revision(settings["model"])[0] if own["before"] and settings.get("model") else None
+    write_card(
+        "model",
+        folder,
+        {
+            "name": name or folder.resolve().name,
+            "summary": _summary(folder, summary, stages),
+            "license": licence,
+            "data": redaction.without_paths(_data(own["data"], data)),
+            "parameters": summary["parameters"]["total"],
+            "tokens": sum(stage["tokens"] or 0 for stage in stages),
+            "stages": [stage | {"data": stage["data"] and redaction.without_paths(stage["data"])} for stage in stages],
+            "global_batch": summary["global_batch_size"],
+            "length": settings.get("max_length") or plan.get("row_length") or data.get("length"),
+            "learning_rate": summary["learning_rate"],
+            "precision": "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32",
+            "command": redaction.without_paths(record["command"]),
+            "versions": record["versions"],
+            "metrics": metrics,
+            "floor": floor,
+            "details": _details(record, summary, own.get("base"), redaction),
+            "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
+        },
+    )
+    return True
+
+
+def _details(
+    record: Mapping[str, Any], summary: Mapping[str, Any], base: Mapping[str, Any] | None, redaction: Redaction
+) -> list[dict[str, str]]:
+    """Where the weights come from, and what training took."""
+    found = []
+    if base is not None:
+        commit = f" at commit `{base['commit']}`" if base["commit"] else ""
+        found.append(("Parent", f"{redaction.without_paths(base['model'])}{commit}"))
+        found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
+    if record.get("device"):
+        count = record["world_size"]
+        found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))
+    if summary.get("flops"):
+        found.append(("Compute", f"{summary['flops']:.3g} FLOPs in this stage"))
+    if summary.get("seconds") is not None:
+        resumed = " since it was last resumed" if summary.get("resumed_from") else ""
+        found.append(("Time of this stage", format_duration(summary["seconds"]) + resumed))
+    if record.get("commit"):
+        found.append(("Commit of the code", f"`{record['commit']}`"))
+    return [{"name": name, "value": value} for name, value in found]
+
+
+def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The held-out metrics at the end of the run, without standard errors, and the best possible value if known."""
+    if "cross_entropy" in evaluation:
+        found = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
+        if "bayes_gap" not in evaluation:
+            return found, None
+        found.append(metric("Excess over the Bayes optimum", evaluation["bayes_gap"]))
+        return found, metric("Bayes-optimal cross-entropy", evaluation["cross_entropy_bayes"])
+    found = []
+    for key, value in evaluation.items():
+        if key == "loss" or key.startswith("loss_") or key.endswith("_loss"):
+            part = key.removeprefix("loss").removesuffix("loss").strip("_")
+            found.append(metric("Held-out loss" + (f", {part}" if part else ""), value))
+        elif "accuracy" in key:
+            found.append(metric(f"Held-out {key.replace('_', ' ')}", value, unit="share"))
+    return found, None
+
+
+def _evaluated(
+    folder: Path, evaluations: Iterable[str | os.PathLike]
+) -> Iterable[tuple[list[dict[str, Any]], dict[str, Any] | None]]:
+    """Metrics of the evaluations of these weights, and the best possible value if the distribution is known."""
+    reports = [read_report(path) for path in evaluations]
+    if not reports:
+        return
+    from transformers import AutoModelForCausalLM
+
+    from ..compat.deepspeed import whole_models
+
+    with whole_models():
+        own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
+    for report in reports:
+        if report.get("model", {}).get("sha256") != own:
+            continue
+        yield metrics_of(report)
+
+
+def _summary(folder: Path, summary: Mapping[str, Any], stages: list[dict[str, Any]]) -> str:
+    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    kind = (config.get("architectures") or [config.get("model_type", "model")])[0].removesuffix("ForCausalLM")
+    steps = ", then ".join(stage["stage"] for stage in stages)
+    return f"A {kind} of {summary['parameters']['total']:,} parameters: {steps}."
+
+
+def _data(description: str | None, data: Mapping[str, Any]) -> str:
+    """Description of the data of the last stage; the first line is their name."""
+    if "hmm" not in data:
+        return description or "Data without a name in the record of the run"
+    drawn = f"rawn during training by hmm-datasets from the process with fingerprint `{data['hmm']}`."
+    return f"Sequences d{drawn}" if description is None else f"{description}\n\nD{drawn}"

@@ -1,0 +1,147 @@
+"""The moments of a training step at which a component is called.
+
+What a training step knows about the labels of a micro-batch in addition to its loss.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...data.windows import IGNORED
+
+if TYPE_CHECKING:
+    from ..trainer import StepTrainer
+
+
+class Component:
+    """Something that a training step does in addition to the loss. Methods do nothing unless a subclass overrides
+    them.
+
+    Methods named `before_...` are called in the order of the trainer's list, those named `after_...` in the reverse
+    order, so the last component of the list is the closest to the computation itself.
+
+    Args:
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer that calls it.
+    """
+
+    def __init__(self, trainer: "StepTrainer"):
+        self.trainer = trainer
+
+    def before_batches(self) -> None:
+        """Called before the micro-batches of the next step are read."""
+
+    def after_batches(self) -> None:
+        """Called after the micro-batches of the next step were read."""
+
+    def before_micro_batch(self, inputs: dict[str, Any]) -> None:
+        """Called before the forward and backward pass of a micro-batch."""
+
+    def needs_scores(self, model: torch.nn.Module) -> bool:
+        """Whether [`Component.after_forward`] uses the scores of the labels."""
+        return False
+
+    def before_forward(self, inputs: dict[str, Any]) -> None:
+        """Called before the forward pass, in training or evaluation."""
+
+    def after_forward(
+        self,
+        model: torch.nn.Module,
+        labels: torch.Tensor | None,
+        scores: "Scores | None",
+        loss: torch.Tensor,
+        num_items: torch.Tensor | int | None,
+    ) -> torch.Tensor:
+        """Called after the forward pass; returns the loss of the micro-batch, changed or not.
+
+        Args:
+            model (`nn.Module`): the model, in training or evaluation mode.
+            labels (`torch.Tensor` of shape `(B, T)`, *optional*): labels of the micro-batch.
+            scores ([`Scores`], *optional*): scores of the labels, if a component needs them.
+            loss (scalar `torch.Tensor`): the loss so far.
+            num_items (*optional*): number of labels in the global batch, by which losses are divided.
+        """
+        return loss
+
+    def after_micro_batch(self, loss: torch.Tensor) -> torch.Tensor:
+        """Called after the backward pass of a micro-batch; returns its loss for the log."""
+        return loss
+
+    def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
+        """Called once the gradient of the global batch is clipped; `norm` is its norm before clipping."""
+
+    def before_optimizer(self) -> None:
+        """Called before the optimizer steps."""
+
+    def after_optimizer(self) -> None:
+        """Called after the optimizer stepped or skipped the step."""
+
+    def before_log(self, row: dict[str, float]) -> None:
+        """Called before a row with a loss is logged; may add columns."""
+
+    def before_evaluation(self) -> None:
+        """Called before an evaluation."""
+
+    def after_evaluation(self, dataset: Any, metrics: dict[str, float], prefix: str) -> None:
+        """Called after an evaluation of `dataset`; may change `metrics`."""
+
+
+class Scores(Protocol):
+    """Scores of the labels of a micro-batch.
+
+    Attributes:
+        has_z_loss (`bool`): whether the loss of the micro-batch already has the z-loss in it.
+    """
+
+    has_z_loss: bool
+
+    @property
+    def losses(self) -> Float[Tensor, "B T"]:
+        """The cross-entropy in nats of the label that each position predicts, and 0 where there is none."""
+        ...
+
+    @property
+    def log_normalizers(self) -> Float[Tensor, "N"]:
+        """The log of the sum of the exponentials of the logits, at the `N` positions that predict a label."""
+        ...
+
+
+class LogitScores:
+    """[`Scores`] from logits, each computed when it is asked for.
+
+    Args:
+        logits (callable): gives the logits of a causal model (B, T, V); those at `t` predict label `t + 1`.
+        labels (`torch.Tensor` of shape `(B, T)`): labels, not shifted; -100 is ignored.
+
+    ```python
+    >>> scores = LogitScores(lambda: torch.zeros(1, 3, 4), torch.tensor([[1, 2, -100]]))
+    >>> scores.losses, scores.log_normalizers.exp()
+    (tensor([[1.3863, 0.0000, 0.0000]]), tensor([4.]))
+
+    ```
+    """
+
+    has_z_loss = False
+
+    def __init__(self, logits: Callable[[], Float[Tensor, "B T V"]], labels: Int[Tensor, "B T"]):
+        self._compute, self._labels = logits, labels
+
+    @cached_property
+    def _logits(self) -> Tensor:
+        return self._compute()[:, :-1]
+
+    @cached_property
+    def losses(self) -> Float[Tensor, "B T"]:
+        """Cross-entropies in float32."""
+        losses = torch.nn.functional.cross_entropy(
+            self._logits.float().transpose(1, 2), self._labels[:, 1:], ignore_index=IGNORED, reduction="none"
+        )
+        return torch.nn.functional.pad(losses, (0, 1))
+
+    @cached_property
+    def log_normalizers(self) -> Float[Tensor, "N"]:
+        """Log-normalizers in float32."""
+        return torch.logsumexp(self._logits[self._labels[:, 1:] != IGNORED].float(), dim=-1)

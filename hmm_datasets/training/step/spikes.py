@@ -1,0 +1,171 @@
+"""Spikes of the loss, found before the optimizer steps: logged with what explains them, skipped, or rolled back.
+
+The loss of the global batch and the logarithm of the norm of its gradient are each compared with those of the steps
+before (see `hmm_datasets.training.step.spike_detector`). Both are the same on all ranks, so all decide alike, and what
+was seen is saved with each checkpoint, so a resumed run decides as an undisturbed one. A spike is written to
+`events.jsonl` with the rows and the host of every rank, the micro-batch with the highest loss, and the largest norms
+of the gradient by layer.
+
+Then `on_spike` says what is done. `warn` trains on. `skip` drops the gradient of the step, as for a gradient that is
+not finite. `rollback` goes back to a checkpoint before the spike and passes over the rows around it, if the loss
+itself spiked. A high gradient alone is warned of, since clipping bounds what it does.
+
+What the detectors of loss spikes have seen, saved with every checkpoint.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from ...compat.transformers import ExportableState
+from ...errors import InputError
+from ...runtime.events import append_event
+from ..checkpoints.resuming import go_back
+from .component import Component
+from .loss import gradient_norms, highest, norms_by_layer, rows_in_words
+from .spike_detector import Deviation, SpikeDetector
+
+
+class RecentLosses(TrainerCallback, ExportableState):
+    """Saves the state of detectors in `trainer_state.json`, so that a resumed run decides as an undisturbed one.
+
+    Args:
+        detectors (mapping of `str` to [`SpikeDetector`]): the detectors by name.
+    """
+
+    def __init__(self, detectors: Mapping[str, SpikeDetector]):
+        self._detectors = detectors
+
+    def state(self) -> dict:
+        """The states in the form that transformers saves."""
+        return {"args": {}, "attributes": {name: detector.state() for name, detector in self._detectors.items()}}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Continue from the states of the checkpoint; one written without them leaves the detectors empty."""
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        for name, detector in self._detectors.items():
+            if name in saved["attributes"]:
+                detector.restore(saved["attributes"][name])
+
+
+POLICIES = ("warn", "skip", "rollback", "ignore")
+
+_LAYERS = 8  # layers whose norms are logged
+_LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
+
+
+class LossSpikes(Component):
+    """Finds spikes of the loss and of the gradient, and does what `on_spike` in the settings says."""
+
+    def __init__(self, trainer):
+        super().__init__(trainer)
+        self._is_skipped = False
+        self._detectors = {
+            "loss": SpikeDetector(),
+            "gradient norm": SpikeDetector(least_share=0.0, least=_LEAST_NORM_CHANGE),
+        }
+        trainer.add_callback(RecentLosses(self._detectors))
+
+    def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
+        """Compare the step with those before it, and act on a spike."""
+        self._is_skipped = False
+        policy, step = self.trainer.args.on_spike, self.trainer.state.global_step + 1
+        if policy == "ignore":
+            return
+        loss, norm = self.trainer.step_loss.loss, self.trainer.step_loss.norm  # the same on all ranks
+        found = {
+            "loss": self._detectors["loss"].add(loss),
+            "gradient norm": self._detectors["gradient norm"].add(math.log(norm) if 0 < norm < math.inf else math.nan),
+        }
+        found = {name: deviation for name, deviation in found.items() if deviation is not None}
+        if not found:
+            return
+        self._log(step, found, model, norm)
+        if policy == "skip":
+            self._is_skipped = True
+            model.zero_grad(set_to_none=True)
+        elif policy == "rollback" and "loss" in found:
+            refusal = go_back(self.trainer, step)
+            self.trainer.say(f"step {step:,}: not rolled back: {refusal}")
+
+    def after_optimizer(self) -> None:
+        """Count a step that was skipped."""
+        if self._is_skipped:
+            trainer = self.trainer
+            trainer.totals.skipped_steps += 1
+            line = f"step {trainer.state.global_step + 1:,}: skipped ({trainer.totals.skipped_steps:,} so far)"
+            if trainer.is_world_process_zero():
+                append_event(trainer.args.output_dir, "skipped", line, step=trainer.state.global_step + 1)
+            trainer.say(line)
+
+    def _log(self, step: int, found: dict[str, Deviation], model: torch.nn.Module, norm: float) -> None:
+        """Write what is known of a spike to the events of the run, on rank 0."""
+        trainer, loss = self.trainer, self.trainer.step_loss.loss
+        ranks = self.trainer.step_loss.of_all_ranks()
+        norms, not_finite = gradient_norms(trainer, model, norm)
+        worst = highest(ranks)
+        measured = {name: _in_units(name, deviation) for name, deviation in found.items()}
+        line = f"step {step:,}: " + " and ".join(
+            f"the {name} is {seen['value']:.4g}, {seen['deviations']:.0f} deviations above {seen['level']:.4g}"
+            for name, seen in measured.items()
+        )
+        line += f"; the highest loss is {worst['loss']:.4g} on rank {worst['rank']} ({worst['host']})"
+        line += f" in {rows_in_words(worst['rows'])}" if "rows" in worst else ""
+        if trainer.is_world_process_zero():
+            append_event(
+                trainer.args.output_dir,
+                "spike",
+                line,
+                step=step,
+                loss=loss,
+                measures=measured,
+                highest=worst,
+                ranks=ranks,
+                gradients={
+                    "norm": norm,
+                    "not_finite": not_finite,
+                    "layers": dict(islice(norms_by_layer(norms).items(), _LAYERS)),
+                },
+                host=worst["host"],
+                rank=worst["rank"],
+            )
+            trainer.say(line)
+
+
+def _in_units(name: str, deviation: Deviation) -> dict[str, float]:
+    """A deviation with the norm of the gradient instead of its logarithm."""
+    unit = math.exp if name == "gradient norm" else float
+    return {"value": unit(deviation.value), "level": unit(deviation.level), "deviations": deviation.deviations}
+
+
+def check_spikes(args: Any) -> None:
+    """Raise [`InputError`] for a policy that does not exist or is not possible, or a margin below 0."""
+    if args.on_spike not in POLICIES:
+        raise InputError(f"on_spike is {args.on_spike!r}; expected one of {', '.join(POLICIES)}")
+    if args.spike_margin < 0:
+        raise InputError(f"spike_margin is {args.spike_margin}; expected 0 or more steps")
+    if args.max_rollbacks < 1:
+        raise InputError(f"max_rollbacks is {args.max_rollbacks}; expected 1 or more, or another on_spike")
+    is_deepspeed = args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    if args.on_spike == "skip" and is_deepspeed:
+        raise InputError(
+            "on_spike is skip, but DeepSpeed steps within the backward pass, before a spike is known; set rollback or "
+            "warn, or launch with ddp or fsdp2"
+        )
+    if args.on_spike == "rollback" and args.train_sampling_strategy != "sequential":
+        raise InputError(
+            f"on_spike is rollback, but train_sampling_strategy is {args.train_sampling_strategy}; rows can be passed "
+            "over only in their order: set sequential, or another on_spike"
+        )
+    if args.on_spike == "rollback" and not args.resume:
+        raise InputError(
+            "on_spike is rollback, but resume is false, so a run that goes back would begin anew; leave resume out, "
+            "and choose another output_dir for a new run"
+        )
+    if args.on_spike == "rollback" and args.save_only_model:
+        raise InputError("on_spike is rollback, but save_only_model leaves nothing to go back to; set one of the two")
