@@ -10,8 +10,8 @@ from experiments import imports_of, load
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
 from hmm_datasets.hmm import processes
-from hmm_datasets.recipe_commands import RECIPE_COMMANDS
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.recipe_commands import recipe_command, recipe_names
+from hmm_datasets.shipped_files import EXPERIMENTS, shipped
 from hmm_datasets.stage_inputs import check_stages
 from hmm_datasets.stages import SideBySide, run_stages
 
@@ -103,7 +103,7 @@ def settings_of(name: str, **given):
     """The functions of a recipe, and its settings as its smallest settings file gives them."""
     found = recipe(name)
     (kind,) = (one for key, one in found.items() if key.endswith("Settings") and one.__module__ != "builtins")
-    file = Path(shipped("recipes")) / name / "small.yaml"
+    file = shipped(EXPERIMENTS) / name / "small.yaml"
     return found, kind(**{**(read_yaml(file) if file.is_file() else {}), **given})
 
 
@@ -143,7 +143,7 @@ def began(found: dict, settings, monkeypatch) -> list:
 )
 def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeypatch):
     if name == "belief_geometry":
-        given = {"model": str(shipped("recipes/belief_geometry/llama.json"))}
+        given = {"model": str(shipped("recipes/experiments/belief_geometry/llama.json"))}
     with imports_of(name):
         assert began(*settings_of(name, **given), monkeypatch)
 
@@ -177,9 +177,9 @@ def test_conversations_in_a_file_are_found_where_tokenize_writes_them(here, monk
 def test_launch_is_a_setting_of_the_recipes_that_say_so():
     from hmm_datasets.recipe_settings import recipe_settings
 
-    for name, command in RECIPE_COMMANDS.items():
+    for name in recipe_names():
         has = any(hasattr(kind, "launch") for kind in recipe_settings(name))
-        assert has == command.launches_stages, name
+        assert has == recipe_command(name).launches_stages, name
 
 
 def test_a_process_folder_is_opened(here):

@@ -3,10 +3,10 @@
 import pytest
 from experiments import load
 
-from hmm_datasets.shipped_files import shipped
+from hmm_datasets.shipped_files import EXPERIMENTS, shipped
 from hmm_datasets.training.command_line import parse_settings
 
-FOLDER = shipped("recipes") / "icl_transition"
+FOLDER = shipped(EXPERIMENTS) / "icl_transition"
 RECIPE = load("icl_transition")
 
 

@@ -1,0 +1,57 @@
+"""Five Llamas of 6 thousand to 1.2 million parameters, scored against twelve known processes.
+
+    hmm-datasets experiment benchmark-models
+
+The data set of the benchmark is written to `outputs/benchmark/data`. Each model is trained on the same 2.5 million
+tokens, drawn from the mixture of the twelve processes, and scored on the held-out sequences. The last stage prints all
+scores beside those of the exact HMMs, which are 0, and of simpler predictors. It takes about twenty minutes on a core;
+when started again it continues where it stopped.
+"""
+
+import argparse
+from pathlib import Path
+
+from hmm_datasets.benchmark.repository import write_benchmark
+from hmm_datasets.files import write_json
+from hmm_datasets.stages import run_or_exit
+
+FOLDER = Path("outputs/benchmark")
+
+SIZES = {"6k": (2, 16, 2), "28k": (2, 32, 4), "97k": (2, 64, 4), "340k": (3, 96, 4), "1.2m": (4, 160, 5)}
+"""Layers, width and heads of each model."""
+
+
+def configuration(layers: int, width: int, heads: int) -> dict:
+    """The configuration of a Llama."""
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "intermediate_size": 32 * round(8 * width / 3 / 32),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": 129,
+    }
+
+
+def stages() -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    trained = [
+        (
+            f"A Llama of {name} parameters on the twelve processes",
+            f"hmm-datasets pretrain --config benchmark_models/pretrain.yaml --model {FOLDER}/{name}.json "
+            f"--output_dir {FOLDER}/llama-{name}",
+        )
+        for name in SIZES
+    ]
+    models = " ".join(f"{FOLDER}/llama-{name}" for name in SIZES)
+    scored = f"hmm-datasets benchmark --data {FOLDER}/data {FOLDER}/data/processes {models}"
+    return [*trained, ("All scores, and those of the exact HMMs", scored)]
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    write_benchmark(FOLDER / "data")
+    for name, size in SIZES.items():
+        write_json(FOLDER / f"{name}.json", configuration(*size))
+    run_or_exit(stages())
