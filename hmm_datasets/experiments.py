@@ -72,7 +72,7 @@ def experiment_script(name: str) -> Path:
 
 
 def declared_settings(script: Path) -> list[str]:
-    """The settings that the program of an experiment declares, read without running it; none if it has none."""
+    """The settings that the program of an experiment declares, read without running it."""
     classes = (node for node in ast.parse(script.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
     return [field.target.id for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
 

@@ -108,7 +108,7 @@ def recipe_command(name: str) -> RecipeCommand:
     return RecipeCommand(
         str(script.relative_to(shipped("recipes"))),
         f"experiment {name_of(script)}",
-        first=f"--{settings[0]}" if settings else None,
+        first=f"--{settings[0]}",
         launches=False,
         launches_stages="launch" in settings,
     )

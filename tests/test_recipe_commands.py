@@ -350,8 +350,8 @@ def test_an_unknown_experiment_is_answered_with_the_nearest(capsys):
 def test_the_first_argument_of_an_experiment_is_its_first_setting():
     """As `belief-geometry FOLDER` and `llm-on-hmms MODEL` had it."""
     for name in experiment_names():
-        command, kinds = recipe_command(name), recipe_settings(name)
-        assert command.first == (f"--{fields(kinds[0])[0].name}" if kinds else None), name
+        (kind,) = recipe_settings(name)
+        assert recipe_command(name).first == f"--{fields(kind)[0].name}", name
     assert launch_of("llm-on-hmms", ["MODEL", "--length", "9"]) == (None, ["--model", "MODEL", "--length", "9"])
     assert launch_of("belief-geometry", ["out"]) == (None, ["--output_dir", "out"])
 

@@ -128,6 +128,8 @@ def began(found: dict, settings, monkeypatch) -> list:
     ("name", "given"),
     [
         ("belief_geometry", {}),
+        ("benchmark_models", {}),
+        ("chat_ladder", {}),
         ("excess", {}),
         ("icl_transition", {}),
         ("icll", {}),
@@ -148,11 +150,8 @@ def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeyp
         assert began(*settings_of(name, **given), monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["demo", "chat_ladder"])
-def test_so_would_one_without_settings(name):
-    found = recipe(name)
-    stages = found["STAGES"] if name == "demo" else found["stages"]()
-    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+def test_so_would_the_demo():
+    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in recipe("demo")["STAGES"]]
     check(*(command for lanes in groups for lane in lanes for _, command in lane))
 
 

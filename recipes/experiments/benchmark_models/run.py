@@ -2,23 +2,40 @@
 
     hmm-datasets experiment benchmark-models
 
-The data set of the benchmark is written to `outputs/benchmark/data`. Each model is trained on the same 2.5 million
+The data set of the benchmark is written to `data/` in the output folder. Each model is trained on the same 2.5 million
 tokens, drawn from the mixture of the twelve processes, and scored on the held-out sequences. The last stage prints all
 scores beside those of the exact HMMs, which are 0, and of simpler predictors. It takes about twenty minutes on a core;
 when started again it continues where it stopped.
 """
 
-import argparse
+import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.benchmark.repository import write_benchmark
-from hmm_datasets.files import write_json
-from hmm_datasets.stages import run_or_exit
-
-FOLDER = Path("outputs/benchmark")
+from hmm_datasets.launch import run
 
 SIZES = {"6k": (2, 16, 2), "28k": (2, 32, 4), "97k": (2, 64, 4), "340k": (3, 96, 4), "1.2m": (4, 160, 5)}
 """Layers, width and heads of each model."""
+
+
+@dataclass
+class BenchmarkModelsSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(default="outputs/benchmark", metadata={"help": "Output folder."})
+
+
+def main(settings: BenchmarkModelsSettings) -> None:
+    """Write the data, train the models, score them."""
+    from hmm_datasets.benchmark.repository import write_benchmark
+    from hmm_datasets.files import write_json
+    from hmm_datasets.stages import run_or_exit
+
+    folder = Path(settings.output_dir)
+    write_benchmark(folder / "data")
+    for name, size in SIZES.items():
+        write_json(folder / f"{name}.json", configuration(*size))
+    run_or_exit(stages(settings))
 
 
 def configuration(layers: int, width: int, heads: int) -> dict:
@@ -34,24 +51,22 @@ def configuration(layers: int, width: int, heads: int) -> dict:
     }
 
 
-def stages() -> list[tuple[str, str]]:
+def stages(settings: BenchmarkModelsSettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
+    folder = shlex.quote(settings.output_dir)
+    data = f"{folder}/data"
     trained = [
         (
             f"A Llama of {name} parameters on the twelve processes",
-            f"hmm-datasets pretrain --config benchmark_models/pretrain.yaml --model {FOLDER}/{name}.json "
-            f"--output_dir {FOLDER}/llama-{name}",
+            f"hmm-datasets pretrain --config benchmark_models/pretrain.yaml --hmm {data}/mixture "
+            f"--model {folder}/{name}.json --output_dir {folder}/llama-{name}",
         )
         for name in SIZES
     ]
-    models = " ".join(f"{FOLDER}/llama-{name}" for name in SIZES)
-    scored = f"hmm-datasets benchmark --data {FOLDER}/data {FOLDER}/data/processes {models}"
+    models = " ".join(f"{folder}/llama-{name}" for name in SIZES)
+    scored = f"hmm-datasets benchmark --data {data} {data}/processes {models}"
     return [*trained, ("All scores, and those of the exact HMMs", scored)]
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    write_benchmark(FOLDER / "data")
-    for name, size in SIZES.items():
-        write_json(FOLDER / f"{name}.json", configuration(*size))
-    run_or_exit(stages())
+    run(main, BenchmarkModelsSettings)

@@ -10,80 +10,91 @@ some tasks of CORE; `table.py` shows all stages side by side. Everything is writ
 about ten minutes on two cores; when started again the experiment continues where it stopped.
 """
 
-import argparse
 import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.stages import run_or_exit
+from hmm_datasets.launch import run
 
-ROOT = "outputs/chat_ladder"
+STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
 QUESTIONS = "story-questions"
 CORE_TASKS = "arc_easy copa winograd"
 
 
-def stages(core_data: str | None = None, max_prompts: int = 4000) -> list[tuple[str, str]]:
+@dataclass
+class ChatLadderSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(default="outputs/chat_ladder", metadata={"help": "Output folder."})
+    core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
+    max_prompts: int = field(default=4000, metadata={"help": "Questions to make preferences of."})
+
+
+def main(settings: ChatLadderSettings) -> None:
+    """Train and measure every stage, compare."""
+    from hmm_datasets.stages import run_or_exit
+
+    run_or_exit(stages(settings))
+
+
+def stages(settings: ChatLadderSettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
-    tokens = f"{ROOT}/tokens"
+    root = shlex.quote(settings.output_dir)
+    tokens = f"{root}/tokens"
     streams = f"{tokens}/text {tokens}/chat"
+
+    def trained(recipe: str, config: str, flags: str) -> str:
+        """The command of a stage that trains, whose run is named by its recipe."""
+        return f"hmm-datasets {recipe} --launch cpu2 --config {config} --output_dir {root}/{recipe} {flags}"
+
     found = [
         ("BPE, token streams", f"hmm-datasets tokenize --config demo/tokenize_corpus.yaml --output_dir {tokens}"),
         (
             "pretrain: a Llama on stories",
-            _trained("pretrain", "demo/pretrain_text.yaml", f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer")
+            trained("pretrain", "demo/pretrain_text.yaml", f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer")
             + " --train_tokens 2_000_000",
         ),
         (
             "midtrain: 70% stories, 30% conversations by tokens, the latter packed whole",
-            _trained("midtrain", "demo/midtrain.yaml", f"--model {ROOT}/pretrain --streams {streams}")
-            + f" --weights 0.7 0.3 --weigh_by tokens --packed_streams {tokens}/chat --optimizer_from {ROOT}/pretrain",
+            trained("midtrain", "demo/midtrain.yaml", f"--model {root}/pretrain --streams {streams}")
+            + f" --weights 0.7 0.3 --weigh_by tokens --packed_streams {tokens}/chat --optimizer_from {root}/pretrain",
         ),
         (
             "sft: questions about stories",
-            _trained("sft", "demo/sft.yaml", f"--model {ROOT}/midtrain --num_questions 0 --max_conversations 1500"),
+            trained("sft", "demo/sft.yaml", f"--model {root}/midtrain --num_questions 0 --max_conversations 1500"),
         ),
         (
             "Right and wrong answers of that model",
-            f"python {_beside('preferences.py')} --model {ROOT}/sft --output {ROOT}/preferences.jsonl "
-            f"--max_prompts {max_prompts}",
+            f"python {_beside('preferences.py')} --model {root}/sft --output {root}/preferences.jsonl "
+            f"--max_prompts {settings.max_prompts}",
         ),
         (
             "dpo: right answers rather than wrong ones",
-            _trained("dpo", "chat_ladder/dpo.yaml", f"--model {ROOT}/sft --preferences {ROOT}/preferences.jsonl"),
+            trained("dpo", "chat_ladder/dpo.yaml", f"--model {root}/sft --preferences {root}/preferences.jsonl"),
         ),
         (
             "grpo: rewards for right answers",
-            _trained("grpo", "chat_ladder/grpo.yaml", f"--model {ROOT}/sft --prompts {QUESTIONS}"),
+            trained("grpo", "chat_ladder/grpo.yaml", f"--model {root}/sft --prompts {QUESTIONS}"),
         ),
     ]
     tasks = "--tasks text chat completions"
-    if core_data is not None:
-        tasks += f" core --core_data {shlex.quote(core_data)} --core_tasks {CORE_TASKS} --core_max_per_task 200"
+    if settings.core_data is not None:
+        core_data = shlex.quote(settings.core_data)
+        tasks += f" core --core_data {core_data} --core_tasks {CORE_TASKS} --core_max_per_task 200"
     found += [
         (
             f"{name}: on held-out stories and questions",
-            f"hmm-datasets evaluate {ROOT}/{name} --targets {tokens}/text/test --window 128 --by_document true "
-            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {tasks} --output_dir {ROOT}/evaluation/{name}",
+            f"hmm-datasets evaluate {root}/{name} --targets {tokens}/text/test --window 128 --by_document true "
+            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {tasks} --output_dir {root}/evaluation/{name}",
         )
         for name in STAGES
     ]
-    return [*found, ("All stages", f"python {_beside('table.py')} {ROOT} --stages {' '.join(STAGES)}")]
-
-
-def _trained(recipe: str, config: str, flags: str) -> str:
-    """The command of a stage that trains, whose run is named by its recipe."""
-    return f"hmm-datasets {recipe} --launch cpu2 --config {config} --output_dir {ROOT}/{recipe} {flags}"
+    return [*found, ("All stages", f"python {_beside('table.py')} {root} --stages {' '.join(STAGES)}")]
 
 
 def _beside(name: str) -> str:
     return shlex.quote(str(Path(__file__).with_name(name)))
 
 
-STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--core_data", metavar="FOLDER", help="folder with the questions of CORE")
-    parser.add_argument("--max_prompts", type=int, default=4000, metavar="N", help="questions to make preferences of")
-    arguments = parser.parse_args()
-    run_or_exit(stages(arguments.core_data, arguments.max_prompts))
+    run(main, ChatLadderSettings)
