@@ -174,8 +174,7 @@ def scores(found, oracle, tokens) -> tuple[float, float, Any]:
 
 def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
     """One finding for each number of each task, architecture and width, with the standard error over seeds."""
-    import numpy as np
-
+    from hmm_datasets.evaluation.clustered import clustered_mean
     from hmm_datasets.report.published import Finding
 
     found = []
@@ -185,12 +184,11 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
         for figure, unit in (("accuracy", ""), ("excess", " over the oracle (nats per token)")):
             if figure not in chosen[0]:
                 continue
-            values = [one[figure] for one in chosen]
-            error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+            mean, error, *_ = clustered_mean([[one[figure]] for one in chosen])
             rows = chosen[0]["steps"] * chosen[0]["batch_size"]
             size = f"{chosen[0]['parameters']:,} parameters, {rows:,} rows"
             label = f"{task}, {name} of width {width}: {figure}{unit}"
-            found.append(Finding(label, float(np.mean(values)), standard_error=error, difference=size))
+            found.append(Finding(label, mean, error if len(chosen) > 1 else None, difference=size))
     return found
 
 

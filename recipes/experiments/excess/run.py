@@ -85,6 +85,7 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
     from hmm_datasets.benchmark.held_out import open_benchmark
     from hmm_datasets.benchmark.loading import load_models
     from hmm_datasets.benchmark.scoring import score_model
+    from hmm_datasets.evaluation.clustered import clustered_mean
     from hmm_datasets.report.published import Finding, Paper, write_result
     from hmm_datasets.report.tables import Table
 
@@ -100,11 +101,11 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
         for name, of in zip(names, excess.T, strict=True)
     ]
     print(Table("excess, nats per symbol", ["process", "mean", "min", "max", "uniform predictor"], rows).text())
-    means = excess.mean(axis=1)
+    over_seeds = clustered_mean(excess)
     finding = Finding(
         f"mean excess over {len(names)} processes, nats per symbol",
-        float(means.mean()),
-        float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else None,
+        over_seeds.mean,
+        over_seeds.standard_error if len(excess) > 1 else None,
         0.0138,
         "abstract",
         "other processes (six families of HMMs), model and budget",

@@ -169,6 +169,7 @@ def report(
     seconds: float,
 ) -> None:
     """Write the exponents and the information gained."""
+    from hmm_datasets.evaluation.clustered import clustered_mean
     from hmm_datasets.report.published import Finding, Paper, write_result
 
     findings = []
@@ -184,23 +185,17 @@ def report(
                 difference="our data; by theory 1 far along" if name == "all chains" else "our data",
             )
         )
-    gained = excess[largest].sum(1)
+    gained = clustered_mean(excess[largest].sum(1, keepdims=True))
     findings.append(
         Finding(
             f"information about which of {largest} in {settings.length} symbols, nats; at most "
             f"{math.log(max(settings.counts)):.3f}",
-            float(gained.mean()),
-            float(gained.std(ddof=1) / math.sqrt(len(gained))),
+            gained.mean,
+            gained.standard_error,
         )
     )
-    above = (excess["model"] - excess[largest]).mean(1)
-    findings.append(
-        Finding(
-            "excess of the Llama over the optimum, nats per symbol",
-            float(above.mean()),
-            float(above.std(ddof=1) / math.sqrt(len(above))),
-        )
-    )
+    above = clustered_mean(excess["model"] - excess[largest])
+    findings.append(Finding("excess of the Llama over the optimum, nats per symbol", above.mean, above.standard_error))
     write_result(
         folder,
         Paper("Next-token pretraining implies in-context learning", "2505.18373", "power law of the in-context loss"),

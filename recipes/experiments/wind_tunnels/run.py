@@ -182,6 +182,7 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
     """One finding for each task, architecture and length, with the standard error over seeds."""
     import numpy as np
 
+    from hmm_datasets.evaluation.clustered import clustered_mean
     from hmm_datasets.report.published import Finding
 
     found = []
@@ -190,16 +191,15 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
             chosen = [
                 one for one in trials if (one["task"], one["trained"], one["architecture"]) == (task, trained, name)
             ]
-            values = [mean_to(one, length) for one in chosen]
-            error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+            mean, error, *_ = clustered_mean([[mean_to(one, length)] for one in chosen])
             numbers, where = PUBLISHED.get((task, name, length), (None, "")) if trained >= 20 else (None, "")
             means = np.mean([mean_to(one, length, "of_means") for one in chosen])
             unit = "pairs" if task == "bijection" else "symbols"
             found.append(
                 Finding(
                     f"{task}, {name}, trained on {trained} {unit}, {length} {unit} (bits)",
-                    float(np.mean(values)),
-                    standard_error=error,
+                    mean,
+                    standard_error=error if len(chosen) > 1 else None,
                     published=numbers,
                     where=where,
                     difference=f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "
