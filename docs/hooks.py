@@ -12,22 +12,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
     "assets/loss.png": "recipes/demo/loss.png",
     "assets/divergence.png": "recipes/demo/divergence.png",
-    "assets/training.png": "recipes/icl_transition/training.png",
-    "assets/simplex.png": "recipes/belief_geometry/simplex.png",
-    "assets/frontier.png": "recipes/known_optimum/frontier.png",
-    "assets/factored_beliefs.png": "recipes/factored_beliefs/factored_beliefs.png",
+    "assets/training.png": "recipes/experiments/icl_transition/training.png",
+    "assets/simplex.png": "recipes/experiments/belief_geometry/simplex.png",
+    "assets/frontier.png": "recipes/experiments/known_optimum/frontier.png",
+    "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
-    "assets/updates.png": "recipes/tinystories_hmm/updates.png",
-    "assets/emissions.png": "recipes/tinystories_hmm/emissions.png",
-    "assets/icll.png": "recipes/icll/icll.png",
-    "assets/belief_layers.png": "recipes/belief_geometry/beliefs.png",
-    "assets/nonergodic.png": "recipes/nonergodic/excess.png",
-    "assets/constrained_beliefs.png": "recipes/constrained_beliefs/constrained_beliefs.png",
-    "assets/generalized_processes.png": "recipes/generalized_processes/generalized_processes.png",
-    "assets/llm_on_hmms.png": "recipes/llm_on_hmms/accuracy.png",
-    "assets/architectures.png": "recipes/architectures/architectures.png",
-    "assets/four_phases.png": "recipes/four_phases/four_phases.png",
-    "assets/entropy_errors.png": "recipes/wind_tunnels/entropy_errors.png",
+    "assets/updates.png": "recipes/experiments/tinystories_hmm/updates.png",
+    "assets/emissions.png": "recipes/experiments/tinystories_hmm/emissions.png",
+    "assets/icll.png": "recipes/experiments/icll/icll.png",
+    "assets/belief_layers.png": "recipes/experiments/belief_geometry/beliefs.png",
+    "assets/nonergodic.png": "recipes/experiments/nonergodic/excess.png",
+    "assets/constrained_beliefs.png": "recipes/experiments/constrained_beliefs/constrained_beliefs.png",
+    "assets/generalized_processes.png": "recipes/experiments/generalized_processes/generalized_processes.png",
+    "assets/llm_on_hmms.png": "recipes/experiments/llm_on_hmms/accuracy.png",
+    "assets/architectures.png": "recipes/experiments/architectures/architectures.png",
+    "assets/four_phases.png": "recipes/experiments/four_phases/four_phases.png",
+    "assets/entropy_errors.png": "recipes/experiments/wind_tunnels/entropy_errors.png",
 }
 """Figures that recipes drew, by their path in the site."""
 
@@ -51,7 +51,8 @@ def on_page_markdown(markdown, page, config, files):
 def commands_page() -> str:
     """Every subcommand of `hmm-datasets` with its help; recipes with their docstrings."""
     from hmm_datasets.cli import build_parser
-    from hmm_datasets.operations.launching import RECIPE_COMMANDS
+    from hmm_datasets.operations.experiments import gallery
+    from hmm_datasets.operations.launching import RECIPE_COMMANDS, recipe_command, recipe_names
 
     parser = build_parser()
     parts = [
@@ -63,14 +64,20 @@ def commands_page() -> str:
         "`--launch NAME` it runs on several processes (see [many GPUs and machines](../guides/scaling.md)).\n",
         "| command | what it does |\n|---|---|",
         *(f"| [`{name}`](#{name}) | {recipe.summary} |" for name, recipe in RECIPE_COMMANDS.items()),
+        "\n## Experiments\n",
+        "An experiment is started by `hmm-datasets experiment NAME`, with a file and flags as a recipe. The first of "
+        "its [settings](settings.md) needs no flag.\n",
+        "| experiment | what it shows | paper | time on two cores |\n|---|---|---|---|",
+        *(f"| [`{one.name}`](#{one.name}) | {one.summary} | {one.paper} | {one.time} |" for one in gallery()),
         "\n## Tools\n",
         "| command | what it does |\n|---|---|",
     ]
     tools = {name: sub for name, sub in subcommands(parser).items() if name not in RECIPE_COMMANDS}
     parts += [f"| [`{name}`](#{name}) | {sentence(sub.description)} |" for name, sub in tools.items()]
-    parts += ["\n## Each recipe\n"]
-    for name, recipe in RECIPE_COMMANDS.items():
-        text = ast.get_docstring(ast.parse((ROOT / "recipes" / recipe.script).read_text(encoding="utf-8")))
+    parts += ["\n## Each recipe and experiment\n"]
+    for name in recipe_names():
+        script = ROOT / "recipes" / recipe_command(name).script
+        text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
         settings = "" if name not in settings_of_recipes() else f"\n\n[Settings](settings.md#{name})."
         parts += [f"### {name} {{#{name}}}\n", f"{as_markdown(text)}{settings}\n"]
     parts += ["## Each tool\n"]
@@ -110,11 +117,11 @@ def as_markdown(docstring: str) -> str:
 
 
 def settings_of_recipes() -> dict[str, list[type]]:
-    """The settings dataclasses of each recipe that has any, by its command."""
-    from hmm_datasets.operations.launching import RECIPE_COMMANDS
+    """The settings dataclasses of each recipe and experiment that has any, by its name."""
+    from hmm_datasets.operations.launching import recipe_names
     from hmm_datasets.operations.recipe_settings import recipe_settings
 
-    found = {name: recipe_settings(name) for name in RECIPE_COMMANDS}
+    found = {name: recipe_settings(name) for name in recipe_names()}
     return {name: list(kinds) for name, kinds in found.items() if kinds}
 
 

@@ -12,30 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
-from .commands import (
-    chat as chat_command,
-)
-from .commands import (
-    checkpoint as checkpoint_command,
-)
-from .commands import (
-    preflight as preflight_command,
-)
-from .commands import (
-    replay as replay_command,
-)
-from .commands import (
-    supervise as supervise_command,
-)
-from .commands import (
-    sweep as sweep_command,
-)
-from .commands import (
-    watch as watch_command,
-)
+from .commands import chat as chat_command
+from .commands import checkpoint as checkpoint_command
+from .commands import preflight as preflight_command
+from .commands import replay as replay_command
+from .commands import supervise as supervise_command
+from .commands import sweep as sweep_command
+from .commands import watch as watch_command
 from .commands.plan import configs, copy_config, corpora, plan
 from .commands.process import SPLITS, describe, emissions, entropy_rate, processes, sample, score
 from .errors import InputError
+from .operations.experiments import experiment_names, experiment_script, gallery_text, name_of
 from .operations.launching import RECIPE_COMMANDS, start
 from .runtime.one_line_errors import one_line_errors
 from .runtime.settings import parse_known
@@ -48,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with one_line_errors():
             if argv and (argv[0] in RECIPE_COMMANDS or argv[0].endswith(".py")):
                 return start(argv[0], argv[1:])
+            if argv and argv[0] in experiment_names():  # each was a command of its own
+                print(f"hmm-datasets {argv[0]} is now: hmm-datasets experiment {argv[0]}", file=sys.stderr, flush=True)
+                argv = ["experiment", *argv]
+            if argv[:1] == ["experiment"] and argv[1:] and not argv[1].startswith("-"):
+                return start(name_of(experiment_script(argv[1])), argv[2:])
             if argv[:1] == ["hub"]:
                 raise InputError(
                     "hub: is not a command any more; in a checkout of the project, run python tests/local_hub"
@@ -76,6 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, recipe in RECIPE_COMMANDS.items():
         commands.add_parser(name, help=recipe.summary, add_help=False)
+    command = _add(commands, "experiment", experiment, "list the experiments, or run one of them")
+    command.add_argument("name", nargs="?", metavar="NAME", help="run this one; flags of its own follow")
     _add_hmm_commands(commands)
     _add_planning_commands(commands)
     _add_result_commands(commands)
@@ -258,6 +252,12 @@ def _add_run_commands(commands) -> None:
 
     command = _add(commands, "replay", replay_command.replay, "compute the loss of a step of a run again, row by row")
     replay_command.add_arguments(command)
+
+
+def experiment(arguments: argparse.Namespace) -> int:
+    """List the experiments; one that is named is started before arguments are parsed."""
+    print(gallery_text())
+    return 0
 
 
 def compare(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import yaml
 
 from hmm_datasets.cli import build_parser
 from hmm_datasets.commands.supervise import split
-from hmm_datasets.operations.launching import RECIPE_COMMANDS, launch_config, split_flags
+from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import local_or_shipped
 
@@ -97,8 +97,11 @@ def check_command(name: str, words: list[str]) -> None:
     """A subcommand of `hmm-datasets`, with its arguments."""
     if name in ("--help", "--version"):
         return
-    if name in RECIPE_COMMANDS:
-        recipe = RECIPE_COMMANDS[name]
+    if name == "experiment" and not words:
+        return
+    if split_command([name, *words]) is not None:
+        name, words = split_command([name, *words])
+        recipe = recipe_command(name)
         check_values(name, words)
         if "--launch" in words:
             index = words.index("--launch")
@@ -179,7 +182,7 @@ def check_flags(script: str, words: list[str]) -> None:
 @cache
 def flags_of(script: str) -> set[str]:
     """The flags of a recipe: those of its dataclasses, or of the parser it makes itself."""
-    name = next(name for name, recipe in RECIPE_COMMANDS.items() if f"recipes/{recipe.script}" == script)
+    name = next(name for name in recipe_names() if f"recipes/{recipe_command(name).script}" == script)
     kinds = hooks().settings_of_recipes().get(name)
     if kinds is None:
         return set(re.findall(r'"(--[\w-]+)"', (ROOT / script).read_text(encoding="utf-8")))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hmm_datasets.cli import build_parser
-from hmm_datasets.operations.launching import RECIPE_COMMANDS
+from hmm_datasets.operations.launching import split_command
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import local_or_shipped
 
@@ -42,10 +42,11 @@ def test_it_is_short_and_its_links_lead_somewhere():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_its_commands_settings_and_launch_configurations_exist(words):
-    if words[1] not in RECIPE_COMMANDS:
+    recipe = split_command(words[1:])
+    if recipe is None:
         build_parser().parse_args(words[1:])
     else:
-        read_command(words[1], words[2:])  # the batch divides by the processes, and the optimizer can be sharded
+        read_command(*recipe)  # the batch divides by the processes, and the optimizer can be sharded
     for flag, folder in (("--config", "recipes"), ("--launch", "accelerate_configs")):
         if flag in words:
             assert local_or_shipped(words[words.index(flag) + 1], folder).is_file()

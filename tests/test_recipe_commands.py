@@ -3,6 +3,8 @@
 import importlib.machinery
 import importlib.util
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,19 +16,24 @@ import numpy as np
 import psutil
 import pytest
 
-from hmm_datasets.cli import main
+from hmm_datasets.cli import build_parser, main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.operations.experiments import experiment_names, gallery, read_experiment
 from hmm_datasets.operations.launching import (
-    RECIPE_COMMANDS,
     _read_launch,
     launch_config,
     launch_configs,
     launch_of,
+    recipe_command,
+    recipe_names,
+    split_command,
     split_flags,
 )
-from hmm_datasets.runtime.shipped import copy_shipped, list_shipped, local_or_shipped, shipped
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.stage_inputs import read_command
+from hmm_datasets.runtime.shipped import EXPERIMENTS, copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -48,8 +55,8 @@ def tokens(tmp_path, monkeypatch) -> Path:
 def test_every_recipe_is_a_command_and_every_command_a_recipe():
     """Beside the `run.py` of an experiment are parts that other files of it start or import."""
     folder = ROOT / "recipes"
-    scripts = {*folder.glob("*.py"), *folder.glob("*/run.py")}
-    assert {folder / command.script for command in RECIPE_COMMANDS.values()} == scripts
+    scripts = {*folder.glob("*.py"), *folder.rglob("run.py")}
+    assert {folder / recipe_command(name).script for name in recipe_names()} == scripts
     for part in {*folder.rglob("*.py")} - scripts:
         others = "".join(path.read_text(encoding="utf-8") for path in part.parent.glob("*.py") if path != part)
         assert f"from {part.stem} import" in others or part.name in others, part
@@ -123,7 +130,7 @@ def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
         main(["fit", str(tokens), "--num_states", "3", "--max_epochs", "1", "--output_dir", "a", "--launch", ""]) == 0
     )
     for name in ("belief-geometry", "nonergodic"):
-        said = failing(capsys, name, "--launch", "", "--output_dir", "b", "--unknown", "x")
+        said = failing(capsys, "experiment", name, "--launch", "", "--output_dir", "b", "--unknown", "x")
         assert said == "error: unknown flag --unknown"
         assert launch_of(name, ["--launch=", "--output_dir", "b"]) == (None, ["--launch=", "--output_dir", "b"])
     assert launch_of("pretrain", ["--launch", "", "--hmm", "x"]) == (None, ["--hmm", "x"])
@@ -260,3 +267,107 @@ def test_a_signal_to_the_launcher_ends_its_ranks(config, code, tokens, child_env
         assert process.wait(timeout=40) == code
     assert ranks
     assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_every_experiment_is_in_the_gallery_with_its_paper_time_and_picture(capsys):
+    folders = {path.name for path in shipped(EXPERIMENTS).iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert {one.name.replace("-", "_") for one in gallery()} == folders
+    assert main(["experiment"]) == 0
+    said = capsys.readouterr().out
+    picture = shipped(EXPERIMENTS) / "four_phases" / "four_phases.png"
+    assert (
+        "four-phases: Retrieval or inference in mixtures of Markov chains\n"
+        "    paper: Park et al. 2025 (https://arxiv.org/abs/2412.01003)\n"
+        f"    time on two cores: 3.3 minutes, on one of them\n    picture: {picture}\n"
+    ) in said
+
+
+def test_readmes_of_experiments_say_how_they_are_started_and_lead_somewhere():
+    for one in gallery():
+        path = shipped(EXPERIMENTS) / one.name.replace("-", "_") / "README.md"
+        text = path.read_text(encoding="utf-8")
+        assert f"\nhmm-datasets experiment {one.name}" in text, path
+        for link in re.findall(r"\]\(([^)#]+)[)#]", text):
+            assert link.startswith("https://") or (path.parent / link).is_file(), (path, link)
+        for line in re.findall(r"^hmm-datasets (.+)$", text, flags=re.MULTILINE):
+            name, arguments = split_command(shlex.split(line))
+            read_command(name, arguments)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# other\n\nWhat.\n\n- Paper: none\n- Time on two cores: one\n",
+        "# an-experiment\n\nWhat.\n\n- Paper: none\n",
+    ],
+)
+def test_a_readme_that_does_not_say_what_the_gallery_shows_is_refused(text, tmp_path):
+    path = tmp_path / "an_experiment" / "README.md"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(InputError, match="does not begin with `# an-experiment`, one line of what it shows"):
+        read_experiment(path)
+
+
+def test_a_readme_may_not_show_a_picture_that_is_not_there(tmp_path):
+    path = tmp_path / "one" / "README.md"
+    path.parent.mkdir()
+    path.write_text("# one\n\nWhat.\n\n- Paper: none\n- Time on two cores: one\n\n![A picture](a.png)\n")
+    with pytest.raises(InputError, match=r"shows a\.png, which is not in its folder"):
+        read_experiment(path)
+
+
+def test_the_old_command_of_an_experiment_runs_and_names_the_new_one(capsys):
+    for name in experiment_names():
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--no_such_flag", "x"])
+        assert caught.value.code == 2, name
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0] == f"hmm-datasets {name} is now: hmm-datasets experiment {name}"
+        assert "no_such_flag" in lines[-1]
+        with pytest.raises(SystemExit):
+            main(["experiment", name, "--no_such_flag", "x"])
+        new = capsys.readouterr().err.splitlines()
+        assert new[-1] == lines[-1]
+        assert "is now" not in new[0]
+
+
+def test_names_of_experiments_are_no_other_commands():
+    subcommands = next(one for one in build_parser()._actions if one.nargs == "A...").choices
+    assert not {*experiment_names()} & {*subcommands}
+
+
+def test_an_unknown_experiment_is_answered_with_the_nearest(capsys):
+    said = failing(capsys, "experiment", "four_phase")
+    assert said == (
+        "error: experiment four_phase: no such experiment; did you mean four-phases? "
+        "`hmm-datasets experiment` lists all"
+    )
+    assert "experiment pretrain: no such experiment" in failing(capsys, "experiment", "pretrain")
+
+
+def test_the_first_argument_of_an_experiment_is_its_first_setting():
+    """As `belief-geometry FOLDER` and `llm-on-hmms MODEL` had it."""
+    for name in experiment_names():
+        (kind,) = recipe_settings(name)
+        assert recipe_command(name).first == f"--{fields(kind)[0].name}", name
+    assert launch_of("llm-on-hmms", ["MODEL", "--length", "9"]) == (None, ["--model", "MODEL", "--length", "9"])
+    assert launch_of("belief-geometry", ["out"]) == (None, ["--output_dir", "out"])
+
+
+def test_files_of_experiments_are_found_by_the_names_that_they_had_below_recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new = shipped(EXPERIMENTS)
+    for name in (
+        "nonergodic/small.yaml",
+        "recipes/nonergodic/small.yaml",
+        "recipes/experiments/nonergodic/small.yaml",
+    ):
+        assert local_or_shipped(name, "recipes") == new / "nonergodic" / "small.yaml"
+    assert local_or_shipped("recipes/known_optimum/llama.json") == new / "known_optimum" / "llama.json"
+    assert local_or_shipped("benchmark/pretrain.yaml", "recipes") == new / "benchmark_models" / "pretrain.yaml"
+    assert local_or_shipped("recipes/belief_geometry/run.py", "recipes") == new / "belief_geometry" / "run.py"
+    assert launch_of("recipes/belief_geometry/run.py", ["out"]) == (None, ["--output_dir", "out"])
+    assert copy_shipped("nonergodic") == Path("nonergodic")
+    assert local_or_shipped("nonergodic/small.yaml", "recipes") == Path("nonergodic/small.yaml")

@@ -10,10 +10,10 @@ from experiments import imports_of, load
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
 from hmm_datasets.hmm import processes
-from hmm_datasets.operations.launching import RECIPE_COMMANDS
+from hmm_datasets.operations.launching import recipe_command, recipe_names
 from hmm_datasets.operations.stage_inputs import check_stages
 from hmm_datasets.operations.stages import SideBySide, run_stages
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 PRETRAIN = "hmm-datasets pretrain --hmm process:mess3 --model 1m --train_tokens 100000"
 
@@ -103,7 +103,7 @@ def settings_of(name: str, **given):
     """The functions of a recipe, and its settings as its smallest settings file gives them."""
     found = recipe(name)
     (kind,) = (one for key, one in found.items() if key.endswith("Settings") and one.__module__ != "builtins")
-    file = Path(shipped("recipes")) / name / "small.yaml"
+    file = shipped(EXPERIMENTS) / name / "small.yaml"
     return found, kind(**{**(read_yaml(file) if file.is_file() else {}), **given})
 
 
@@ -128,6 +128,8 @@ def began(found: dict, settings, monkeypatch) -> list:
     ("name", "given"),
     [
         ("belief_geometry", {}),
+        ("benchmark_models", {}),
+        ("chat_ladder", {}),
         ("excess", {}),
         ("icl_transition", {}),
         ("icll", {}),
@@ -143,16 +145,13 @@ def began(found: dict, settings, monkeypatch) -> list:
 )
 def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeypatch):
     if name == "belief_geometry":
-        given = {"model": str(shipped("recipes/belief_geometry/llama.json"))}
+        given = {"model": str(shipped("recipes/experiments/belief_geometry/llama.json"))}
     with imports_of(name):
         assert began(*settings_of(name, **given), monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["demo", "chat_ladder"])
-def test_so_would_one_without_settings(name):
-    found = recipe(name)
-    stages = found["STAGES"] if name == "demo" else found["stages"]()
-    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+def test_so_would_the_demo():
+    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in recipe("demo")["STAGES"]]
     check(*(command for lanes in groups for lane in lanes for _, command in lane))
 
 
@@ -177,9 +176,9 @@ def test_conversations_in_a_file_are_found_where_tokenize_writes_them(here, monk
 def test_launch_is_a_setting_of_the_recipes_that_say_so():
     from hmm_datasets.operations.recipe_settings import recipe_settings
 
-    for name, command in RECIPE_COMMANDS.items():
+    for name in recipe_names():
         has = any(hasattr(kind, "launch") for kind in recipe_settings(name))
-        assert has == command.launches_stages, name
+        assert has == recipe_command(name).launches_stages, name
 
 
 def test_a_process_folder_is_opened(here):

@@ -53,7 +53,7 @@ def add_arguments(command: argparse.ArgumentParser, commands: Mapping[str, Any])
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
-    from ..operations.launching import RECIPE_COMMANDS, launch_config
+    from ..operations.launching import launch_config, recipe_command
     from ..operations.sweeps.file import read_sweep
     from ..operations.sweeps.planning import plan_sweep
     from ..runtime.lock import exclusive_lock
@@ -67,7 +67,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     if arguments.table:
         return _show_results(found)
     config = None if arguments.launch is None else launch_config(arguments.launch)
-    if config is not None and not RECIPE_COMMANDS[found.recipe].launches:
+    if config is not None and not recipe_command(found.recipe).launches:
         raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
     with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
         plan = plan_sweep(found, config, arguments.num_processes)

@@ -3,7 +3,8 @@
 Without `--launch` a recipe runs in this process, as with `python recipes/NAME.py`. With it, this process becomes
 accelerate's launcher, as with `accelerate launch`: it takes the flags of accelerate, and passes all others to the
 recipe. The exit code is that of the rank that failed first. The path of a script in place of the name of a recipe,
-yours or a shipped one such as `recipes/pretrain.py`, is started in the same way; batch files do so.
+yours or a shipped one such as `recipes/pretrain.py`, is started in the same way; batch files do so. Experiments are
+found in their folders (see `experiments`) and run in this process.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
-from ..runtime.shipped import local_or_shipped, shipped
+from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
+from .experiments import declared_settings, experiment_names, experiment_script, name_of
 
 if TYPE_CHECKING:
     import argparse
@@ -64,74 +66,6 @@ RECIPE_COMMANDS = {
     "report": RecipeCommand("report.py", "write one report on the runs of an experiment", launches=False),
     "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
     "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
-    "belief-geometry": RecipeCommand(
-        "belief_geometry/run.py",
-        "experiment: beliefs in the residual stream",
-        "--output_dir",
-        launches=False,
-        launches_stages=True,
-    ),
-    "nonergodic": RecipeCommand(
-        "nonergodic/run.py",
-        "experiment: power law of the in-context loss of mixtures",
-        "--output_dir",
-        launches=False,
-        launches_stages=True,
-    ),
-    "llm-on-hmms": RecipeCommand(
-        "llm_on_hmms/run.py", "experiment: language models on HMMs in context", "--model", launches=False
-    ),
-    "icl-transition": RecipeCommand(
-        "icl_transition/run.py", "experiment: phases of in-context learning", launches=False
-    ),
-    "chat-ladder": RecipeCommand(
-        "chat_ladder/run.py", "experiment: every stage from text to a chat model, measured", launches=False
-    ),
-    "known-optimum": RecipeCommand(
-        "known_optimum/run.py", "experiment: DPO and GRPO against the exact optimum", launches=False
-    ),
-    "benchmark-models": RecipeCommand(
-        "benchmark/run.py", "experiment: five Llamas scored on the benchmark", launches=False
-    ),
-    "wind-tunnels": RecipeCommand(
-        "wind_tunnels/run.py", "experiment: entropy errors on bijections and on HMMs that are told", launches=False
-    ),
-    "architectures": RecipeCommand(
-        "architectures/run.py", "experiment: recall by width, and random automata, by architecture", launches=False
-    ),
-    "excess": RecipeCommand(
-        "excess/run.py", "experiment: how close a small Llama comes to twelve optima", launches=False
-    ),
-    "factored-beliefs": RecipeCommand(
-        "factored_beliefs/run.py", "experiment: factors represented side by side, or jointly", launches=False
-    ),
-    "four-phases": RecipeCommand(
-        "four_phases/run.py", "experiment: retrieval or inference in mixtures of Markov chains", launches=False
-    ),
-    "leaky-tokenizer": RecipeCommand(
-        "leaky_tokenizer/run.py", "experiment: a tokenizer trained on the test text too", launches=False
-    ),
-    "icll": RecipeCommand("icll/run.py", "experiment: in-context learning of HMMs of words", launches=False),
-    "constrained-beliefs": RecipeCommand(
-        "constrained_beliefs/run.py", "experiment: what one layer of attention knows of beliefs", launches=False
-    ),
-    "generalized-processes": RecipeCommand(
-        "generalized_processes/run.py",
-        "experiment: predictive vectors in networks of any architecture",
-        launches=False,
-    ),
-    "tinystories-hmm": RecipeCommand(
-        "tinystories_hmm/run.py", "experiment: HMMs of words, their sizes and update rules", launches=False
-    ),
-    "wordplay": RecipeCommand(
-        "wordplay/run.py", "experiment: a text by characters; DDP, ZeRO and FSDP side by side", launches=False
-    ),
-    "tr1": RecipeCommand(
-        "tr1/run.py", "experiment: a growing global batch under ZeRO, in chained jobs", launches=False
-    ),
-    "zac-gpt": RecipeCommand(
-        "zac_gpt/run.py", "experiment: pretraining to a chat model of half a billion parameters", launches=False
-    ),
 }
 
 LAUNCHER_HELP = """\
@@ -156,11 +90,46 @@ _ONLY_LAUNCHED |= {"--mixed_precision"}
 _TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
 
 
+def recipe_names() -> list[str]:
+    """The names of all recipes and experiments, which share one set of names."""
+    return [*RECIPE_COMMANDS, *experiment_names()]
+
+
+def recipe_command(name: str) -> RecipeCommand:
+    """The recipe or the experiment of a name.
+
+    Raises:
+        `InputError`: there is neither.
+    """
+    if name in RECIPE_COMMANDS:
+        return RECIPE_COMMANDS[name]
+    script = experiment_script(name)
+    settings = declared_settings(script)
+    return RecipeCommand(
+        str(script.relative_to(shipped("recipes"))),
+        f"experiment {name_of(script)}",
+        first=f"--{settings[0]}",
+        launches=False,
+        launches_stages="launch" in settings,
+    )
+
+
+def command_of(name: str) -> list[str]:
+    """The words after `hmm-datasets` that start a recipe or an experiment."""
+    return [name] if name in RECIPE_COMMANDS else ["experiment", name]
+
+
+def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The recipe or experiment that words after `hmm-datasets` start, and its arguments; None for other commands."""
+    names, words = (experiment_names(), words[1:]) if "experiment" in words[:1] else (recipe_names(), words)
+    return (words[0], list(words[1:])) if words and words[0] in names else None
+
+
 def start(name: str, arguments: Sequence[str]) -> int:
     """Run a recipe in this process or launch it, and return the exit code.
 
     Args:
-        name (`str`): one of `RECIPE_COMMANDS`, or the path of a script.
+        name (`str`): name of a recipe or an experiment, or the path of a script.
         arguments (sequence of `str`): the command line after the name.
 
     Raises:
@@ -198,11 +167,13 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
 
 def _recipe(name: str) -> RecipeCommand:
     """The recipe of a name or of a script."""
-    if name in RECIPE_COMMANDS:
-        return RECIPE_COMMANDS[name]
+    if name in recipe_names():
+        return recipe_command(name)
     path = local_or_shipped(name, "recipes").resolve()
     if not path.is_file():
         raise InputError(f"{name}: no such script; `hmm-datasets configs` lists the shipped ones")
+    if path.parents[1] == shipped(EXPERIMENTS) and path.name == "run.py":
+        return recipe_command(name_of(path))
     known = (one for one in RECIPE_COMMANDS.values() if (shipped("recipes") / one.script).resolve() == path)
     return next(known, RecipeCommand(str(path), "script of the user"))
 

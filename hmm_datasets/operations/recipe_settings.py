@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ..runtime.shipped import shipped
-from .launching import RECIPE_COMMANDS
+from .launching import recipe_command
 
 
 @cache
@@ -16,9 +16,9 @@ def recipe_settings(name: str) -> tuple[type, ...]:
     """The dataclasses that a recipe passes to `run`; none if it reads its arguments itself.
 
     Args:
-        name (`str`): one of `RECIPE_COMMANDS`.
+        name (`str`): name of a recipe or an experiment.
     """
-    path = shipped("recipes") / RECIPE_COMMANDS[name].script
+    path = shipped("recipes") / recipe_command(name).script
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
     if not runs:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_yaml
-from .launching import RECIPE_COMMANDS, launch_config, launch_of
+from .launching import launch_config, launch_of, split_command
 
 _OUTPUTS = ("--output", "--output_dir", "--output-dir")
 
@@ -77,8 +77,8 @@ def _check(words: list[str], written: _Written, number: int) -> None:
     program, name, arguments = words[0], *(words[1:2] or [""]), words[2:]
     if program == "hmm-datasets" and name == "sweep":
         _check_sweep(arguments, written, number)
-    elif program == "hmm-datasets" and name in RECIPE_COMMANDS:
-        _check_recipe(name, arguments, written, number)
+    elif program == "hmm-datasets" and (recipe := split_command(words[1:])) is not None:
+        _check_recipe(*recipe, written, number)
     elif program == "python" and name.endswith(".py") and not Path(name).is_file():
         raise InputError(f"{name}: no such file")
     else:

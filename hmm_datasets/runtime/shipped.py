@@ -11,6 +11,9 @@ from ..errors import InputError
 from ..files import atomic_file, atomic_folder
 
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
+EXPERIMENTS = "recipes/experiments"
+_RENAMED = {"benchmark": "benchmark_models"}
+"""Folders of experiments that had another name when they were below `recipes/`."""
 
 
 def shipped(name: str | os.PathLike = "") -> Path:
@@ -33,10 +36,18 @@ def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:
     """
     if Path(name).exists() or Path(name).is_absolute():
         return Path(name)
-    paths = [shipped(name)] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
-    for folder in folders:
-        paths += [shipped(folder) / f"{name}{suffix}" for suffix in ("", ".yaml", ".json")]
+    names = [name] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
+    names += [f"{folder}/{name}{suffix}" for folder in folders for suffix in ("", ".yaml", ".json")]
+    paths = (path for one in names for path in _locations(one))
     return next((path for path in paths if path.is_file()), Path(name))
+
+
+def _locations(name: str | os.PathLike) -> list[Path]:
+    """Where a shipped file can be: what is looked for below recipes/ is also looked for below recipes/experiments/."""
+    folder, *parts = Path(name).parts
+    if folder != "recipes" or not parts:
+        return [shipped(name)]
+    return [shipped(name), shipped(EXPERIMENTS) / Path(_RENAMED.get(parts[0], parts[0]), *parts[1:])]
 
 
 def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Path:
@@ -52,7 +63,7 @@ def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Pat
     """
     source = _shipped_path(name)
     if destination is None:
-        destination = source.relative_to(shipped()).relative_to(source.relative_to(shipped()).parts[0])
+        destination = _short(source)
     destination = Path(destination)
     if destination.is_dir() and source.is_file():
         destination /= source.name
@@ -72,9 +83,10 @@ def _shipped_path(name: str) -> Path:
     name = name.rstrip("/")
     for folder in FOLDERS[:3]:
         for suffix in ("", ".yaml", ".json", ".py"):
-            path = shipped(folder) / f"{name.removeprefix(folder + '/')}{suffix}"
-            if path.exists() and path.resolve().is_relative_to(shipped(folder)) and path != shipped(folder):
-                return path
+            for path in _locations(f"{folder}/{name.removeprefix(folder + '/')}{suffix}"):
+                path = path.resolve()
+                if path.exists() and shipped(folder) in path.parents and path != shipped(EXPERIMENTS):
+                    return path
     raise InputError(f"{name}: no shipped file has that name; `hmm-datasets configs` lists all of them")
 
 
@@ -86,5 +98,10 @@ def list_shipped() -> dict[str, list[str]]:
         files = (
             path for path in sorted(root.rglob("*")) if path.suffix in (".yaml", ".json", ".py", ".sbatch", ".pbs")
         )
-        found[folder] = [path.relative_to(root).as_posix() for path in files]
+        found[folder] = sorted(_short(path).as_posix() for path in files)
     return found
+
+
+def _short(path: Path) -> Path:
+    """A shipped file without the folder that it is looked for in: `demo/sft.yaml`, `icll/small.yaml`, `zero3.yaml`."""
+    return path.relative_to(next(one for one in map(shipped, (EXPERIMENTS, *FOLDERS)) if path.is_relative_to(one)))

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 _loaded: dict[str, dict[str, ModuleType]] = {}
 """The modules of each experiment by name, imported once."""
 
 
 def load(experiment: str, module: str = "run") -> ModuleType:
-    """A module of an experiment: `load("icll", "compare")` is that of `recipes/icll/compare.py`."""
+    """A module of an experiment: `load("icll", "compare")` is that of `recipes/experiments/icll/compare.py`."""
     with imports_of(experiment):
         return importlib.import_module(module)
 
@@ -25,7 +25,9 @@ def load(experiment: str, module: str = "run") -> ModuleType:
 @contextlib.contextmanager
 def imports_of(experiment: str) -> Iterator[None]:
     """Within this context modules are imported from the folder of the experiment, as in its program."""
-    folder = shipped("recipes") / experiment
+    folder = (
+        next(one for one in (shipped(EXPERIMENTS), shipped("recipes")) if (one / experiment).is_dir()) / experiment
+    )
     names = {path.stem for path in folder.glob("*.py")}
     hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.modules.update(_loaded.setdefault(experiment, {}))

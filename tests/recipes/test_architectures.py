@@ -32,8 +32,8 @@ def test_the_oracle_is_always_right_and_the_uniform_prediction_pays_the_logarith
 
 @pytest.mark.launch
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
-    config = ("--config", "recipes/architectures/small.yaml", "--output_dir", tmp_path)
-    said = succeeded(program.run("recipes/architectures/run.py", *config, *TINY)).stdout
+    config = ("--config", "recipes/experiments/architectures/small.yaml", "--output_dir", tmp_path)
+    said = succeeded(program.run("recipes/experiments/architectures/run.py", *config, *TINY)).stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert [one["quantity"].split(":")[0] for one in result["findings"]] == [
         "recall, gru of width 4",

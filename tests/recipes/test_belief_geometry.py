@@ -86,7 +86,9 @@ def test_wrong_processes_are_refused():
 @pytest.mark.launch
 def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--checkpoints", "false")
-    succeeded(program.run("recipes/belief_geometry/run.py", *tiny, "--launch", "", "--output_dir", tmp_path))
+    succeeded(
+        program.run("recipes/experiments/belief_geometry/run.py", *tiny, "--launch", "", "--output_dir", tmp_path)
+    )
     content = read_json(tmp_path / "result.json")
     assert set(content["layers"]["rrxor"]) == {"0", "1", "2", "3", "all"}
     assert all("mess3" not in one["quantity"] for one in content["findings"])
@@ -96,7 +98,7 @@ def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
 @pytest.mark.launch
 @pytest.mark.slow
 def test_a_transformer_gets_close_to_the_optimum_and_represents_the_beliefs(program, succeeded, tmp_path):
-    succeeded(program.run("recipes/belief_geometry/run.py", "--output_dir", tmp_path, timeout=1800))
+    succeeded(program.run("recipes/experiments/belief_geometry/run.py", "--output_dir", tmp_path, timeout=1800))
     report = read_json(tmp_path / "mess3" / "evaluation" / "report.json")
 
     assert report["optimum"]["bayes_gap"]["bayes_gap"] <= 0.01

@@ -11,10 +11,10 @@ from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.recipe_settings import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 from hmm_datasets.training.models import new_model
 
-FOLDER = shipped("recipes") / "constrained_beliefs"
+FOLDER = shipped(EXPERIMENTS) / "constrained_beliefs"
 RECIPE = load("constrained_beliefs")
 
 X = 0.1
@@ -106,7 +106,7 @@ def test_settings_of_both_sizes_are_read(name):
 
 @pytest.mark.launch
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
-    command = ["-m", "hmm_datasets.cli", "constrained-beliefs", "--config", str(FOLDER / "small.yaml")]
+    command = ["-m", "hmm_datasets.cli", "experiment", "constrained-beliefs", "--config", str(FOLDER / "small.yaml")]
     command += ["--output_dir", str(tmp_path), "--context", "4", "--width", "8", "--steps", "5", "--batch_size", "8"]
     said = succeeded(program.run(*command, "--values", "0.5")).stdout
     assert "x = 0.5, heads 2: after attention R2" in said

@@ -5,9 +5,9 @@ import doctest
 import pytest
 from experiments import load
 
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-MODULES = sorted(path for path in shipped("recipes").glob("*/*.py") if ">>>" in path.read_text(encoding="utf-8"))
+MODULES = sorted(path for path in shipped(EXPERIMENTS).glob("*/*.py") if ">>>" in path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -9,9 +9,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.operations.recipe_settings import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-FOLDER = shipped("recipes") / "excess"
+FOLDER = shipped(EXPERIMENTS) / "excess"
 RECIPE = load("excess")
 
 
@@ -35,7 +35,13 @@ def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     small = ("--layers", 1, "--width", 16, "--heads", 2, "--train_tokens", 20_000, "--num_sequences", 8)
     chosen = ("--processes", "golden_mean", "even", "--seeds", 0, "--lanes", 2)
-    command = ("recipes/excess/run.py", "--config", "recipes/excess/small.yaml", *small, *chosen)
+    command = (
+        "recipes/experiments/excess/run.py",
+        "--config",
+        "recipes/experiments/excess/small.yaml",
+        *small,
+        *chosen,
+    )
     said = succeeded(program.run(*command, "--output_dir", tmp_path)).stdout
     result = read_json(tmp_path / "result.json")
     assert result["paper"]["arxiv"] == "2605.20824"

@@ -22,7 +22,13 @@ def test_findings_name_the_noise_and_both_predictions():
 def test_the_experiment_runs_to_its_report_and_does_not_train_twice(program, succeeded, tmp_path):
     small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 64, "--layers", 1, "--width", 16, "--heads", 2)
     factors = ("--factors", "process:mess3", "process:golden_mean", "--noises", 0, 0.1)
-    command = ("recipes/factored_beliefs/run.py", "--config", "recipes/factored_beliefs/small.yaml", *small, *factors)
+    command = (
+        "recipes/experiments/factored_beliefs/run.py",
+        "--config",
+        "recipes/experiments/factored_beliefs/small.yaml",
+        *small,
+        *factors,
+    )
     said = succeeded(program.run(*command, "--output_dir", tmp_path)).stdout
     result = read_json(tmp_path / "result.json")
     assert result["paper"]["arxiv"] == "2602.02385"

@@ -7,9 +7,9 @@ from experiments import load
 from hmm_datasets.files import read_json
 from hmm_datasets.operations.recipe_settings import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-FOLDER = shipped("recipes") / "generalized_processes"
+FOLDER = shipped(EXPERIMENTS) / "generalized_processes"
 RECIPE = load("generalized_processes")
 
 ROW = {"process": "moon", "architecture": "llama", "rmse": 0.1, "markov_rmse": 0.3, "untrained_rmse": 0.2}
@@ -49,7 +49,7 @@ def test_settings_of_both_sizes_are_read(name, models):
 
 @pytest.mark.launch
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
-    command = ["-m", "hmm_datasets.cli", "generalized-processes", "--config", str(FOLDER / "small.yaml")]
+    command = ["-m", "hmm_datasets.cli", "experiment", "generalized-processes", "--config", str(FOLDER / "small.yaml")]
     command += ["--output_dir", str(tmp_path), "--processes", "moon()", "--architectures", "llama", "gru"]
     command += ["--context", "4", "--width", "16", "--layers", "1", "--steps", "5", "--batch_size", "8"]
     said = succeeded(program.run(*command)).stdout

@@ -4,9 +4,9 @@ import pytest
 from experiments import load
 
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-FOLDER = shipped("recipes") / "icl_transition"
+FOLDER = shipped(EXPERIMENTS) / "icl_transition"
 RECIPE = load("icl_transition")
 
 

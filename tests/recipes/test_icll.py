@@ -11,9 +11,9 @@ from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-FOLDER = shipped("recipes") / "icll"
+FOLDER = shipped(EXPERIMENTS) / "icll"
 
 
 RECIPE, COMPARE = load("icll"), load("icll", "compare")
@@ -100,7 +100,14 @@ def test_results_of_exact_and_inexact_sources_are_shown_together(tmp_path):
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
     small = ("--hmms", "H4-E100", "H8-E100", "--fit_epochs", 4, "--train_tokens", 20_000, "--num_sequences", 16)
-    command = ("recipes/icll/run.py", "--config", "recipes/icll/small.yaml", *small, "--output_dir", tmp_path)
+    command = (
+        "recipes/experiments/icll/run.py",
+        "--config",
+        "recipes/experiments/icll/small.yaml",
+        *small,
+        "--output_dir",
+        tmp_path,
+    )
     said = succeeded(program.run(*command, timeout=900)).stdout
     rows = read_json(tmp_path / "report.json")["models"]
     floors = {(row["states"], row["kind"]): row["floor"] for row in rows}

@@ -10,8 +10,8 @@ TINY += ("--grpo_batch_size", 4, "--num_sequences", 16, "--measurements", 1)
 
 
 def experiment(program, succeeded, folder, *flags, **options):
-    config = ("--config", "recipes/known_optimum/small.yaml", "--output_dir", folder)
-    return succeeded(program.run("recipes/known_optimum/run.py", *config, *flags, **options)).stdout
+    config = ("--config", "recipes/experiments/known_optimum/small.yaml", "--output_dir", folder)
+    return succeeded(program.run("recipes/experiments/known_optimum/run.py", *config, *flags, **options)).stdout
 
 
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):

@@ -13,10 +13,10 @@ from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 from hmm_datasets.training.plan.compute import find_device, peak_flops
 
-FOLDER = shipped("recipes") / "leaky_tokenizer"
+FOLDER = shipped(EXPERIMENTS) / "leaky_tokenizer"
 
 SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--global_batch_size", 8)
 
@@ -92,7 +92,12 @@ def test_a_tpu_has_no_rate_in_float16_and_its_configuration_says_that_it_is_unte
 @pytest.mark.slow
 def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_path):
     output = tmp_path / "leaky"
-    command = ("recipes/leaky_tokenizer/run.py", "--config", "recipes/leaky_tokenizer/small.yaml", *SMALL)
+    command = (
+        "recipes/experiments/leaky_tokenizer/run.py",
+        "--config",
+        "recipes/experiments/leaky_tokenizer/small.yaml",
+        *SMALL,
+    )
     settings = ("--micro_batch_size", 8, "--length", 64, "--seeds", 3)
     result = succeeded(program.run(*command, *settings, "--output_dir", output, timeout=500))
     report = json.loads((output / "report.json").read_text())

@@ -125,7 +125,13 @@ def test_any_folder_with_a_model_and_a_tokenizer_is_measured(program, succeeded,
     small_llama(len(bpe)).save_pretrained(tmp_path / "model")
     bpe.save_pretrained(tmp_path / "model")
     small = ("--states", 3, "--mixing", 0.9, "--noise", 0.1, "--length", 24, "--num_sequences", 4)
-    command = ("recipes/llm_on_hmms/run.py", "--model", tmp_path / "model", "--output_dir", tmp_path / "out")
+    command = (
+        "recipes/experiments/llm_on_hmms/run.py",
+        "--model",
+        tmp_path / "model",
+        "--output_dir",
+        tmp_path / "out",
+    )
     succeeded(program.run(*command, *small))
     content = read_json(tmp_path / "out" / "result.json")
     found = {one["quantity"]: one["measured"] for one in content["findings"]}

@@ -12,11 +12,11 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.hmm.families.mixture import ChainMixture, random_chain_mixture
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 measure = load("nonergodic", "measure")
 
-FOLDER = shipped("recipes") / "nonergodic"
+FOLDER = shipped(EXPERIMENTS) / "nonergodic"
 
 
 RECIPE = load("nonergodic")
@@ -105,7 +105,11 @@ def test_wrong_settings_are_refused():
 def test_the_experiment_ends_in_its_result(program, succeeded, tmp_path):
     small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64, "--fit_first", 2)
     small += ("--fit_last", 16, "--train_tokens", 8_000, "--output_dir", tmp_path)
-    succeeded(program.run("recipes/nonergodic/run.py", "--config", "recipes/nonergodic/small.yaml", *small))
+    succeeded(
+        program.run(
+            "recipes/experiments/nonergodic/run.py", "--config", "recipes/experiments/nonergodic/small.yaml", *small
+        )
+    )
     content = read_json(tmp_path / "result.json")
     assert set(content["excess"]) == {"4 chains", "16 chains", "all chains", "2 Mess3", "model"}
     gained = next(one for one in content["findings"] if "at most 2.773" in one["quantity"])

@@ -24,12 +24,12 @@ del CONFIGS["tpu"]  # without torch_xla every command refuses it
 RECIPES = {"midtrain": "midtrain", "sft": "sft", "lima": "sft", "dpo": "dpo", "grpo": "grpo"}
 SETTINGS = {
     str(path.relative_to(ROOT / "recipes").with_suffix("")): RECIPES.get(path.stem, "pretrain")
-    for path in sorted((ROOT / "recipes").glob("*/*.yaml"))
+    for path in sorted((ROOT / "recipes").rglob("*.yaml"))
     if "logging_steps" in read_yaml(path)
 }
 GIVEN_BY_PROGRAMS = {
-    "chat_ladder/dpo": ["--model", "model", "--preferences", "pairs"],
-    "chat_ladder/grpo": ["--model", "model", "--prompts", "questions"],
+    "experiments/chat_ladder/dpo": ["--model", "model", "--preferences", "pairs"],
+    "experiments/chat_ladder/grpo": ["--model", "model", "--prompts", "questions"],
     "lima/sft": ["--model", "model"],
 }
 """Settings that the program of an experiment adds to a file."""

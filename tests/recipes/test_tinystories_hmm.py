@@ -15,9 +15,9 @@ from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
-from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-FOLDER = shipped("recipes") / "tinystories_hmm"
+FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
 
 
 RECIPE, COMPARE = load("tinystories_hmm"), load("tinystories_hmm", "compare")
@@ -116,7 +116,11 @@ def test_curves_and_tables_are_those_of_the_histories(tmp_path):
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
     small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6, "--update_every", 1, 8, "--update_epochs", 4)
     small += ("--pretrain_tokens", 20_000, "--output_dir", tmp_path)
-    command = ("recipes/tinystories_hmm/run.py", "--config", "recipes/tinystories_hmm/small.yaml")
+    command = (
+        "recipes/experiments/tinystories_hmm/run.py",
+        "--config",
+        "recipes/experiments/tinystories_hmm/small.yaml",
+    )
     said = succeeded(program.run(*command, *small, timeout=900)).stdout
     report = read_json(tmp_path / "report.json")
     assert len(report["updates"]) == 5

@@ -11,7 +11,7 @@ from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 
 @pytest.mark.parametrize(("name", "billions"), [("1.3b", 1.415), ("13b", 13.10)])
 def test_the_full_plans_are_those_of_300_billion_tokens(name, billions):
-    path = shipped(f"recipes/tr1/{name}.yaml")
+    path = shipped(f"recipes/experiments/tr1/{name}.yaml")
     found = plan_recipe(path, num_processes=16, assumed_vocab_size=50_257)
     assert found["parameters"] / 1e9 == pytest.approx(billions, rel=1e-3)
     assert (found["global_batch_size"], len(found["batch_ramp"]), found["batch_ramp"][0]) == (1024, 63, "16:4961")
@@ -25,7 +25,9 @@ def test_the_full_plans_are_those_of_300_billion_tokens(name, billions):
 def test_the_warm_up_ends_after_the_rows_of_the_published_one():
     schedule = BatchSchedule.parse(["16+16:5_000_000"], 1024)
     for name in ("1.3b", "13b"):
-        assert read_yaml(shipped(f"recipes/tr1/{name}.yaml"))["warmup_steps"] == schedule.steps_for_rows(216_320)
+        assert read_yaml(shipped(f"recipes/experiments/tr1/{name}.yaml"))["warmup_steps"] == schedule.steps_for_rows(
+            216_320
+        )
 
 
 def test_each_job_but_the_last_has_a_time_limit():
@@ -38,7 +40,13 @@ def test_each_job_but_the_last_has_a_time_limit():
 @pytest.mark.launch
 @pytest.mark.slow
 def test_two_jobs_consume_the_planned_tokens_on_the_ramp(program, succeeded, tmp_path):
-    command = ("recipes/tr1/run.py", "--config", "recipes/tr1/small.yaml", "--output_dir", tmp_path / "out")
+    command = (
+        "recipes/experiments/tr1/run.py",
+        "--config",
+        "recipes/experiments/tr1/small.yaml",
+        "--output_dir",
+        tmp_path / "out",
+    )
     said = succeeded(program.run(*command, "--max_documents", 400, "--job_time", "0:00:50", timeout=900)).stdout
     model = tmp_path / "out" / "model"
     plan, summary = read_json(model / "plan.json"), read_json(model / "summary.json")

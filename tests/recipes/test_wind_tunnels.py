@@ -23,8 +23,8 @@ def test_errors_are_averaged_over_positions_then_over_seeds():
 
 @pytest.mark.launch
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
-    config = ("--config", "recipes/wind_tunnels/small.yaml", "--output_dir", tmp_path)
-    said = succeeded(program.run("recipes/wind_tunnels/run.py", *config, *TINY)).stdout
+    config = ("--config", "recipes/experiments/wind_tunnels/small.yaml", "--output_dir", tmp_path)
+    said = succeeded(program.run("recipes/experiments/wind_tunnels/run.py", *config, *TINY)).stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["findings"]) == 2 + 2
     assert len(list((tmp_path / "trials").iterdir())) == 2 * 2

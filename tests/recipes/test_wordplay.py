@@ -24,7 +24,9 @@ def test_its_stages_train_the_same_model_under_each_strategy():
 
 
 def test_the_full_plan_is_that_of_nanogpts_character_model():
-    found = plan_recipe(shipped("recipes/wordplay/pretrain.yaml"), ["--assumed_device", "A100"], assumed_vocab_size=68)
+    found = plan_recipe(
+        shipped("recipes/experiments/wordplay/pretrain.yaml"), ["--assumed_device", "A100"], assumed_vocab_size=68
+    )
     assert found["parameters_without_embeddings"] == pytest.approx(10.65e6, rel=0.01)
     assert found["steps"] == 5005
     assert found["tokens"] == 5005 * 64 * 256
@@ -38,7 +40,7 @@ def test_strategies_train_alike_and_are_shown_side_by_side(program, succeeded, t
     (tmp_path / "plays.txt").write_text("To be, or not to be, that is the question.\n" * 300)
     settings = ("--text", tmp_path / "plays.txt", "--output_dir", tmp_path / "out", "--train_tokens", 16_000)
     compared = ("--strategies", "ddp", "zero2", "fsdp2", "--strategy_steps", 10, "--length", 32)
-    said = succeeded(program.run("recipes/wordplay/run.py", *settings, *compared, timeout=900)).stdout
+    said = succeeded(program.run("recipes/experiments/wordplay/run.py", *settings, *compared, timeout=900)).stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     first, *others = report["strategies"]
     assert [one["strategy"] for one in report["strategies"]] == ["ddp", "zero2", "fsdp2"]

@@ -17,7 +17,7 @@ def recipe():
 def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
     launch = shipped("accelerate_configs/ddp.yaml")
     for name, tokens, flags in (("pretrain", 10e9, ()), ("midtrain", 5e9, ("--model", "500m"))):
-        path = shipped(f"recipes/zac_gpt/{name}.yaml")
+        path = shipped(f"recipes/experiments/zac_gpt/{name}.yaml")
         found = plan_recipe(path, flags, launch_config=launch, assumed_vocab_size=32_768)
         assert found["parameters"] == 556_791_040
         assert tokens <= found["tokens"] < tokens + found["tokens_per_step"]
@@ -49,8 +49,14 @@ def test_three_weights_are_needed(recipe):
 @pytest.mark.launch
 @pytest.mark.slow
 def test_the_small_road_ends_in_a_table_and_curves(program, succeeded, tmp_path):
-    config = ("recipes/zac_gpt/run.py", "--config", "recipes/zac_gpt/small.yaml", "--output_dir", tmp_path / "out")
-    given = read_yaml(shipped("recipes/zac_gpt/small.yaml"))
+    config = (
+        "recipes/experiments/zac_gpt/run.py",
+        "--config",
+        "recipes/experiments/zac_gpt/small.yaml",
+        "--output_dir",
+        tmp_path / "out",
+    )
+    given = read_yaml(shipped("recipes/experiments/zac_gpt/small.yaml"))
     shorter = given["pretrain"].replace("600_000", "150_000")
     shorter += " --save_steps 15 --keep_every 15"
     succeeded(program.run(*config, "--pretrain", shorter, "--max_documents", 600, timeout=2000))

@@ -39,6 +39,14 @@ def sweep_of(tmp_path):
             {"grid": {"num_states": [2]}, "then": ["evaluate {output_dir} --taks optimum"]},
             "then: evaluate: unknown flag --taks; did you mean --tasks",
         ),
+        (
+            {"grid": {"num_states": [2]}, "then": ["experiment icll --output_dirr {output_dir}"]},
+            "then: icll: unknown flag --output_dirr; did you mean --output_dir",
+        ),
+        (
+            {"grid": {"num_states": [2]}, "then": ["icll --output_dirr {output_dir}"]},  # its old command
+            "then: icll: unknown flag --output_dirr; did you mean --output_dir",
+        ),
         ({"recipe": "demo", "grid": {"seed": [0]}}, "recipe is 'demo', which has no settings"),
     ],
 )

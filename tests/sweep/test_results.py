@@ -8,7 +8,7 @@ import yaml
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, prepare
+from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.report import sweep_table, write_page, write_tables
 from hmm_datasets.operations.sweeps.results import check_values, collect
@@ -101,6 +101,16 @@ def test_a_folder_of_something_else_is_not_taken_for_a_cell(sweep_of, tmp_path):
     (tmp_path / "sweep" / "a=1" / "run").mkdir(parents=True)
     with pytest.raises(InputError, match="a=1: is in the way of a cell, but was not made by a sweep"):
         sweep_of(grid={"a": [1]})
+
+
+def test_cells_of_an_experiment_start_it_by_its_name(sweep_of, tmp_path):
+    sweep = sweep_of(
+        recipe="nonergodic", grid={"train_tokens": [10]}, then=["verify {output_dir}", "icll --plan true"]
+    )
+    (cell,) = sweep.cells
+    first, _, last = CellState.read(cell.folder).commands
+    assert first == ["hmm-datasets", "experiment", "nonergodic", "--config", str(cell.folder / "settings.yaml")]
+    assert last == ["hmm-datasets", "icll", "--plan", "true"]
 
 
 @pytest.mark.parametrize(

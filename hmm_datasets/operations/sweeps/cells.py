@@ -17,6 +17,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...files import atomic_file, read_json, read_yaml, write_json
+from ..launching import command_of
 from .file import Cell, Sweep
 
 WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
@@ -123,7 +124,7 @@ def read_states(sweep: Sweep) -> dict[str, CellState | None]:
 
 
 def _commands(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> list[list[str]]:
-    recipe = ["hmm-datasets", sweep.recipe, "--config", str(cell.folder / SETTINGS_NAME), *launch]
+    recipe = ["hmm-datasets", *command_of(sweep.recipe), "--config", str(cell.folder / SETTINGS_NAME), *launch]
     return [recipe, *(["hmm-datasets", *words] for words in cell.then)]
 
 

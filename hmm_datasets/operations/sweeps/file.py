@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import InputError
 from ...files import inside, read_yaml
 from ...runtime.shipped import local_or_shipped
-from ..launching import RECIPE_COMMANDS
+from ..launching import RECIPE_COMMANDS, recipe_names, split_command
 
 _KEYS = ("recipe", "config", "settings", "grid", "cells", "then", "output_dir", "table")
 _TABLE_KEYS = ("values", "x", "y")
@@ -103,8 +103,8 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
     content = read_yaml(path)
     _refuse_unknown(path, "", content, _KEYS)
     recipe, output = content.get("recipe"), content.get("output_dir")
-    if recipe not in RECIPE_COMMANDS:
-        raise InputError(f"{path}: recipe is {recipe!r}; expected one of {', '.join(RECIPE_COMMANDS)}")
+    if recipe not in recipe_names():
+        raise InputError(f"{path}: recipe is {recipe!r}; expected one of {', '.join(recipe_names())}")
     if not isinstance(output, str) or not output:
         raise InputError(f"{path}: output_dir is {output!r}; expected the folder of the sweep")
     varied = _combinations(path, content)
@@ -223,7 +223,7 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
     for line in lines:
         words = shlex.split(line)
         words = words[1:] if words[0] == "hmm-datasets" else words
-        if not words or words[0] not in commands or words[0] == "sweep":
+        if not words or words[0] == "sweep" or (words[0] not in commands and split_command(words) is None):
             near = difflib.get_close_matches(words[0] if words else "", commands, n=1)
             hint = f"did you mean {near[0]}?" if near else "`hmm-datasets --help` lists all"
             raise InputError(f"{path}: then: {line!r} does not begin with a command of hmm-datasets; {hint}")

@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import InputError
 from ...files import read_yaml
 from ...runtime.progress import progress_bar
-from ..launching import RECIPE_COMMANDS
+from ..launching import split_command
 from .cells import run_settings, write_yaml
 from .file import Sweep
 
@@ -114,12 +114,13 @@ def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
             hint = suggestion(name, known)
             raise InputError(f"{sweep.path}: {place}: unknown setting {name!r} of the recipe {sweep.recipe}{hint}")
     for words in sweep.cells[0].then:
-        others = recipe_settings(words[0]) if words[0] in RECIPE_COMMANDS else ()
+        name, given = split_command(words) or (words[0], [])
+        others = recipe_settings(name) if given else ()
         if others and "--launch" not in words:
             try:
-                check_flags(words[1:], others)
+                check_flags(given, others)
             except InputError as error:
-                raise InputError(f"{sweep.path}: then: {words[0]}: {error}") from None
+                raise InputError(f"{sweep.path}: then: {name}: {error}") from None
 
 
 def _plan(

@@ -1,0 +1,115 @@
+"""Experiments: the folders of `recipes/experiments/` that have a program `run.py` and a `README.md`.
+
+They are found there, in no list. A README begins with what the gallery of `hmm-datasets experiment` shows:
+
+    # icll
+
+    In-context learning of HMMs of words.
+
+    - Paper: none
+    - Time on two cores: minutes
+
+The picture is the first that it shows. All experiments are started alike: in one process, with `--launch` where it is
+a setting of theirs, and with their first setting as the first argument, which then needs no flag.
+"""
+
+import ast
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+from ..runtime.shipped import EXPERIMENTS, shipped
+
+_HEAD = re.compile(r"# (\S+)\n\n(\S.*)\n\n- Paper: (.+)\n- Time on two cores: (.+)\n")
+_LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
+_PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the gallery shows of an experiment.
+
+    Attributes:
+        name (`str`): name on the command line, that of the folder with hyphens.
+        summary (`str`): what it shows, in one line.
+        paper (`str`): the paper or project that it repeats, as Markdown; `none` if there is none.
+        time (`str`): time of its small size on two cores.
+        picture (`Path`, *optional*): picture of its results.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    time: str
+    picture: Path | None
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments, in alphabetical order."""
+    found = shipped(EXPERIMENTS).glob("*/run.py")
+    return sorted(name_of(path) for path in found if path.with_name("README.md").is_file())
+
+
+def name_of(script: Path) -> str:
+    """The name of the experiment that a `run.py` belongs to."""
+    return script.parent.name.replace("_", "-")
+
+
+def experiment_script(name: str) -> Path:
+    """The program of an experiment; its name may have hyphens or underscores.
+
+    Raises:
+        `InputError`: there is no such experiment.
+    """
+    names, hyphenated = experiment_names(), name.replace("_", "-")
+    if hyphenated not in names:
+        near = difflib.get_close_matches(hyphenated, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"experiment {name}: no such experiment; {hint}`hmm-datasets experiment` lists all")
+    return shipped(EXPERIMENTS) / hyphenated.replace("-", "_") / "run.py"
+
+
+def declared_settings(script: Path) -> list[str]:
+    """The settings that the program of an experiment declares, read without running it."""
+    classes = (node for node in ast.parse(script.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
+    return [field.target.id for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
+
+
+def gallery() -> list[Experiment]:
+    """All experiments, as their READMEs describe them.
+
+    Raises:
+        `InputError`: a README does not begin as described above.
+    """
+    return [read_experiment(experiment_script(name).with_name("README.md")) for name in experiment_names()]
+
+
+def read_experiment(readme: Path) -> Experiment:
+    """What a README says of its experiment.
+
+    Raises:
+        `InputError`: it does not begin as described above, or shows a picture that is not there.
+    """
+    text, name = readme.read_text(encoding="utf-8"), name_of(readme)
+    head, picture = _HEAD.match(text), _PICTURE.search(text)
+    if head is None or head[1] != name:
+        raise InputError(
+            f"{readme}: does not begin with `# {name}`, one line of what it shows, `- Paper: ...` and "
+            "`- Time on two cores: ...`, with an empty line after each of the first two"
+        )
+    path = None if picture is None else readme.parent / picture[1]
+    if path is not None and not path.is_file():
+        raise InputError(f"{readme}: shows {picture[1]}, which is not in its folder")
+    return Experiment(name, head[2].rstrip("."), head[3], head[4], path)
+
+
+def gallery_text() -> str:
+    """The gallery for a terminal: for each experiment what it shows, its paper, its time and its picture."""
+    lines = []
+    for one in gallery():
+        paper = _LINK.sub(r"\1 (\2)", one.paper)
+        lines += [f"{one.name}: {one.summary}", f"    paper: {paper}", f"    time on two cores: {one.time}"]
+        lines += [] if one.picture is None else [f"    picture: {one.picture}"]
+    return "\n".join(lines)

@@ -1,0 +1,262 @@
+"""Which architectures recall, and which infer a language from its strings? Recall by width, and random automata.
+
+    hmm-datasets experiment architectures --config architectures/small.yaml [--architectures llama gru] [--seeds 0 1]
+
+- `recall`: multi-query associative recall (Arora et al., "Zoology: measuring and improving recall in efficient
+  language models", arXiv 2312.04927). Pairs of a key and a value, then keys again: the accuracy of the values that are
+  recalled, by the width of the model. The paper finds that attention recalls at any width, and that models without
+  attention need a width that grows with the number of pairs. As in the paper only recalled values are labels.
+- `automata`: every row has strings of a random automaton of its own (Akyürek et al., "In-context language learning:
+  architectures and algorithms", arXiv 2401.12973). The accuracy is the share of positions whose likeliest token the
+  automaton allows, and the excess is the loss above that of a predictor which knows the automaton. The paper finds
+  transformers ahead of recurrent models.
+
+All models are measured on held-out rows. `result.md` has the numbers, with standard errors over seeds, and
+`architectures.png` shows them. When started again the experiment continues with what is missing.
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class ArchitectureSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    tasks: list[str] = field(default_factory=lambda: ["recall", "automata"], metadata={"help": "recall, automata."})
+    architectures: list[str] = field(
+        default_factory=lambda: ["llama", "lstm", "gru"], metadata={"help": "Some of llama, lstm, gru, mamba."}
+    )
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of models and rows."})
+    layers: int = field(default=2, metadata={"help": "Layers of every model."})
+    batch_size: int = field(default=64, metadata={"help": "Rows per optimizer step."})
+    num_sequences: int = field(default=512, metadata={"help": "Held-out rows that models are measured on."})
+    num_keys: int = field(default=16, metadata={"help": "Keys of the recall task, and its values."})
+    num_pairs: int = field(default=8, metadata={"help": "Pairs in a row of the recall task."})
+    recall_widths: list[int] = field(default_factory=lambda: [16, 32, 64], metadata={"help": "Widths of its models."})
+    recall_steps: int = field(default=1000, metadata={"help": "Optimizer steps on the recall task."})
+    recall_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on the recall task."})
+    num_states: list[int] = field(
+        default_factory=lambda: [4, 6], metadata={"help": "States of automata, from and to."}
+    )
+    num_letters: int = field(default=8, metadata={"help": "Letters that alphabets are drawn from."})
+    alphabet: list[int] = field(default_factory=lambda: [4, 8], metadata={"help": "Size of alphabets, from and to."})
+    stop: float = field(default=0.05, metadata={"help": "Probability that a string ends after a letter."})
+    automata_length: int = field(default=128, metadata={"help": "Tokens per row of strings."})
+    automata_widths: list[int] = field(
+        default_factory=lambda: [64], metadata={"help": "Widths of models of automata."}
+    )
+    automata_steps: int = field(default=600, metadata={"help": "Optimizer steps on automata."})
+    automata_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on automata."})
+
+    def __post_init__(self):
+        for task in self.tasks:
+            if task not in ("recall", "automata"):
+                raise InputError(f"tasks has {task!r}; expected some of recall, automata")
+        for name in ("num_states", "alphabet"):
+            if len(getattr(self, name)) != 2:
+                raise InputError(f"{name} is {getattr(self, name)}; expected two numbers, the least and the largest")
+
+
+def main(settings: ArchitectureSettings) -> None:
+    """Train and measure every model, draw, report."""
+    began = time.time()
+    trials = [tried(settings, trial) for trial in trials_of(settings)]
+    report(settings, trials, time.time() - began)
+
+
+def source_of(settings: ArchitectureSettings, task: str):
+    """The process of a task."""
+    from hmm_datasets.hmm.families.automata import RandomAutomata
+    from hmm_datasets.hmm.families.tasks import AssociativeRecall
+
+    if task == "recall":
+        return AssociativeRecall(settings.num_keys, settings.num_keys, settings.num_pairs)
+    states, alphabet = tuple(settings.num_states), tuple(settings.alphabet)
+    return RandomAutomata(states, settings.num_letters, alphabet=alphabet, stop=settings.stop)
+
+
+def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
+    """What determines each model and its measurement."""
+    shared = {name: getattr(settings, name) for name in ("layers", "batch_size", "num_sequences")}
+    lengths = {"recall": 4 * settings.num_pairs, "automata": settings.automata_length}
+    return [
+        {"task": task, "architecture": architecture, "width": width, "seed": seed, "length": lengths[task]}
+        | {name: getattr(settings, f"{task}_{name}") for name in ("steps", "learning_rate")}
+        | {"source": source_of(settings, task).fingerprint(), **shared}
+        for task in settings.tasks
+        for architecture in settings.architectures
+        for width in getattr(settings, f"{task}_widths")
+        for seed in settings.seeds
+    ]
+
+
+def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial with what was measured, from its file if it has one."""
+    from hmm_datasets.training.small_runs import finished_trial
+
+    name = "{task}-{architecture}-{width}-{seed}".format(**trial)
+    folder = Path(settings.output_dir)
+    source = source_of(settings, trial["task"])
+    path = folder / "trials" / f"{name}.json"
+    return finished_trial(path, trial, lambda: measured(source, trial, folder / "models" / name))
+
+
+def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
+    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
+
+    sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
+    config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
+    recalls = trial["task"] == "recall"
+    model = trained_model(folder, config, source, SmallRun.of(trial, only_scored=recalls))
+    figures = recall_accuracy(model, source, trial) if recalls else automata_figures(model, source, trial)
+    print(f"{folder.name}: accuracy {figures['accuracy']:.3f}", flush=True)
+    return {"parameters": model.num_parameters(), **figures}
+
+
+def recall_accuracy(model, task, trial: dict[str, Any]) -> dict[str, Any]:
+    """Share of recalled values that are the likeliest token."""
+    from hmm_datasets.evaluation.entropy_errors import task_log_probs
+
+    log_probs, episodes = task_log_probs(model, task, trial["num_sequences"])
+    recalled = episodes[:, task.scored(task.episode_length)]
+    return {"accuracy": float((log_probs.argmax(-1).numpy() == recalled).mean())}
+
+
+def automata_figures(model, family, trial: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy and excess over the oracle of a model and of n-grams counted in the row."""
+    import numpy as np
+    import torch
+
+    from hmm_datasets.data.sequences import TEST_FIRST
+    from hmm_datasets.hmm.analysis.predictors import ngram
+
+    tokens = family.sample(trial["num_sequences"], trial["length"], seed=0, first=TEST_FIRST)
+    tokens = torch.from_numpy(tokens.astype(np.int64))
+    oracle = family.oracle_next_token_probs(tokens, seed=0, first=TEST_FIRST)[:, :-1]
+    rows = torch.nn.functional.pad(tokens, (1, 0), value=family.num_symbols).to(model.device)
+    with torch.inference_mode():
+        logits = torch.cat([model(input_ids=part, use_cache=False).logits for part in rows.split(128)])
+    found = logits[:, :-1, :-1].double().softmax(-1).cpu()
+    accuracy, excess, by_token = scores(found, oracle, tokens)
+    grams = [scores(ngram(tokens, family.num_symbols, order)[:, :-1], oracle, tokens)[:2] for order in (1, 2, 3)]
+    by_token = [float(f"{one:.5g}") for one in by_token]
+    return {"accuracy": accuracy, "excess": excess, "excess_by_token": by_token, "ngrams": grams}
+
+
+def scores(found, oracle, tokens) -> tuple[float, float, Any]:
+    """Share of positions whose likeliest token is possible, and nats per token above the oracle, in all and by token.
+
+    Args:
+        found, oracle (`torch.Tensor` of shape `(N, L, E)`): distributions before each token.
+        tokens (`torch.Tensor` of shape `(N, L)`): the tokens.
+
+    ```python
+    >>> import torch
+    >>> oracle = torch.tensor([[[0.5, 0.5, 0.0]]])
+    >>> scores(torch.tensor([[[0.25, 0.25, 0.5]]]), oracle, torch.tensor([[1]]))[:2]
+    (0.0, 0.6931471824645996)
+
+    ```
+    """
+    possible = oracle.gather(-1, found.argmax(-1, keepdim=True)) > 0
+    ratio = (oracle.gather(-1, tokens[..., None]) / found.gather(-1, tokens[..., None])).log()[..., 0]
+    return possible.double().mean().item(), ratio.mean().item(), ratio.mean(0).numpy()
+
+
+def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
+    """One finding for each number of each task, architecture and width, with the standard error over seeds."""
+    from hmm_datasets.report.published import Finding
+    from hmm_datasets.statistics import clustered_mean
+
+    found = []
+    kinds = dict.fromkeys((one["task"], one["architecture"], one["width"]) for one in trials)
+    for task, name, width in kinds:
+        chosen = [one for one in trials if (one["task"], one["architecture"], one["width"]) == (task, name, width)]
+        for figure, unit in (("accuracy", ""), ("excess", " over the oracle (nats per token)")):
+            if figure not in chosen[0]:
+                continue
+            mean, error, *_ = clustered_mean([[one[figure]] for one in chosen])
+            rows = chosen[0]["steps"] * chosen[0]["batch_size"]
+            size = f"{chosen[0]['parameters']:,} parameters, {rows:,} rows"
+            label = f"{task}, {name} of width {width}: {figure}{unit}"
+            found.append(Finding(label, mean, error if len(chosen) > 1 else None, difference=size))
+    return found
+
+
+def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds: float) -> None:
+    """Draw `architectures.png` and write the result."""
+    from hmm_datasets.report.architecture_panels import draw_panels
+    from hmm_datasets.report.published import Paper, write_result
+
+    folder = Path(settings.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_panels(panels_of(settings, trials), folder / "architectures.png")
+    protocol = (
+        f"{settings.layers} layers; the same width and steps for every architecture, not the same number of "
+        f"parameters; {len(settings.seeds)} seeds. Recall: {settings.num_keys} keys and values, {settings.num_pairs} "
+        f"pairs, {settings.recall_steps:,} steps of {settings.batch_size} rows. Automata: {settings.num_states[0]} to "
+        f"{settings.num_states[1]} states, {settings.num_letters} letters, {settings.automata_length} tokens, "
+        f"{settings.automata_steps:,} steps. The papers state their results as curves by width and by number of "
+        "strings, so that no published number is beside ours."
+    )
+    write_result(
+        folder,
+        Paper("Zoology, and In-context language learning", "2312.04927 and 2401.12973", "recall, and random automata"),
+        findings(settings, trials),
+        protocol=protocol,
+        tokens=sum(one["steps"] * one["batch_size"] * (one["length"] + 1) for one in trials),
+        seconds=max(seconds, sum(one["seconds"] for one in trials)),
+        pictures=["architectures.png"],
+    )
+
+
+def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
+    """Accuracy of recall by width, and the excess on automata by token."""
+    import numpy as np
+
+    from hmm_datasets.report.architecture_panels import ArchitecturePanel
+
+    def curves(task: str, values) -> dict[str, np.ndarray]:
+        of = {
+            name: [one for one in trials if (one["task"], one["architecture"]) == (task, name)]
+            for name in settings.architectures
+        }
+        return {name: np.array([values(chosen, seed) for seed in settings.seeds]) for name, chosen in of.items()}
+
+    panels = []
+    if "recall" in settings.tasks:
+        by_width = curves("recall", lambda chosen, seed: [one["accuracy"] for one in chosen if one["seed"] == seed])
+        title = f"recall of {settings.num_pairs} pairs"
+        axes = {
+            "x_label": "width",
+            "y_label": "accuracy",
+            "log_x": True,
+            "levels": {"guess a value of the row": 1 / settings.num_pairs},
+        }
+        panels.append(ArchitecturePanel(title, settings.recall_widths, by_width, **axes))
+    if "automata" in settings.tasks:
+        widest = max(settings.automata_widths)
+        smooth = np.ones(8) / 8
+
+        def excess(chosen, seed):
+            (one,) = [one for one in chosen if (one["seed"], one["width"]) == (seed, widest)]
+            return np.convolve(one["excess_by_token"], smooth, "valid")
+
+        by_token = curves("automata", excess)
+        x = np.arange(settings.automata_length - 7) + 4.5
+        labels = {"x_label": "token (means of 8)", "y_label": "excess over the oracle\n(nats per token)"}
+        panels.append(ArchitecturePanel(f"random automata, width {widest}", x, by_token, **labels))
+    return panels
+
+
+if __name__ == "__main__":
+    run(main, ArchitectureSettings)

@@ -1,0 +1,72 @@
+"""Five Llamas of 6 thousand to 1.2 million parameters, scored against twelve known processes.
+
+    hmm-datasets experiment benchmark-models
+
+The data set of the benchmark is written to `data/` in the output folder. Each model is trained on the same 2.5 million
+tokens, drawn from the mixture of the twelve processes, and scored on the held-out sequences. The last stage prints all
+scores beside those of the exact HMMs, which are 0, and of simpler predictors. It takes about twenty minutes on a core;
+when started again it continues where it stopped.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.runtime.program import run
+
+SIZES = {"6k": (2, 16, 2), "28k": (2, 32, 4), "97k": (2, 64, 4), "340k": (3, 96, 4), "1.2m": (4, 160, 5)}
+"""Layers, width and heads of each model."""
+
+
+@dataclass
+class BenchmarkModelsSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(default="outputs/benchmark", metadata={"help": "Output folder."})
+
+
+def main(settings: BenchmarkModelsSettings) -> None:
+    """Write the data, train the models, score them."""
+    from hmm_datasets.evaluation.benchmark.repository import write_benchmark
+    from hmm_datasets.files import write_json
+    from hmm_datasets.operations.stages import run_or_exit
+
+    folder = Path(settings.output_dir)
+    write_benchmark(folder / "data")
+    for name, size in SIZES.items():
+        write_json(folder / f"{name}.json", configuration(*size))
+    run_or_exit(stages(settings))
+
+
+def configuration(layers: int, width: int, heads: int) -> dict:
+    """The configuration of a Llama."""
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "intermediate_size": 32 * round(8 * width / 3 / 32),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": 129,
+    }
+
+
+def stages(settings: BenchmarkModelsSettings) -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    folder = shlex.quote(settings.output_dir)
+    data = f"{folder}/data"
+    trained = [
+        (
+            f"A Llama of {name} parameters on the twelve processes",
+            f"hmm-datasets pretrain --config benchmark_models/pretrain.yaml --hmm {data}/mixture "
+            f"--model {folder}/{name}.json --output_dir {folder}/llama-{name}",
+        )
+        for name in SIZES
+    ]
+    models = " ".join(f"{folder}/llama-{name}" for name in SIZES)
+    scored = f"hmm-datasets benchmark --data {data} {data}/processes {models}"
+    return [*trained, ("All scores, and those of the exact HMMs", scored)]
+
+
+if __name__ == "__main__":
+    run(main, BenchmarkModelsSettings)

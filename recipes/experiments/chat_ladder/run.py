@@ -1,0 +1,100 @@
+"""From text to a chat model in five stages, each measured by the same evaluation: what is gained, what is forgotten.
+
+    hmm-datasets experiment chat-ladder [--core_data FOLDER]
+
+A small Llama is pretrained on stories, midtrained on stories and conversations, and fine-tuned on questions about
+stories. From there it is trained on preferences between right and wrong answers (`dpo`), and, separately, on the
+reward of a right answer (`grpo`). Preferences are made of the fine-tuned model's own answers, see `preferences.py`.
+After each stage the model is measured on held-out stories, held-out questions, simple facts and, with `--core_data`,
+some tasks of CORE; `table.py` shows all stages side by side. Everything is written to `outputs/chat_ladder`. It takes
+about ten minutes on two cores; when started again the experiment continues where it stopped.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.runtime.program import run
+
+STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
+QUESTIONS = "story-questions"
+CORE_TASKS = "arc_easy copa winograd"
+
+
+@dataclass
+class ChatLadderSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(default="outputs/chat_ladder", metadata={"help": "Output folder."})
+    core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
+    max_prompts: int = field(default=4000, metadata={"help": "Questions to make preferences of."})
+
+
+def main(settings: ChatLadderSettings) -> None:
+    """Train and measure every stage, compare."""
+    from hmm_datasets.operations.stages import run_or_exit
+
+    run_or_exit(stages(settings))
+
+
+def stages(settings: ChatLadderSettings) -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    root = shlex.quote(settings.output_dir)
+    tokens = f"{root}/tokens"
+    streams = f"{tokens}/text {tokens}/chat"
+
+    def trained(recipe: str, config: str, flags: str) -> str:
+        """The command of a stage that trains, whose run is named by its recipe."""
+        return f"hmm-datasets {recipe} --launch cpu2 --config {config} --output_dir {root}/{recipe} {flags}"
+
+    found = [
+        ("BPE, token streams", f"hmm-datasets tokenize --config demo/tokenize_corpus.yaml --output_dir {tokens}"),
+        (
+            "pretrain: a Llama on stories",
+            trained("pretrain", "demo/pretrain_text.yaml", f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer")
+            + " --train_tokens 2_000_000",
+        ),
+        (
+            "midtrain: 70% stories, 30% conversations by tokens, the latter packed whole",
+            trained("midtrain", "demo/midtrain.yaml", f"--model {root}/pretrain --streams {streams}")
+            + f" --weights 0.7 0.3 --weigh_by tokens --packed_streams {tokens}/chat --optimizer_from {root}/pretrain",
+        ),
+        (
+            "sft: questions about stories",
+            trained("sft", "demo/sft.yaml", f"--model {root}/midtrain --num_questions 0 --max_conversations 1500"),
+        ),
+        (
+            "Right and wrong answers of that model",
+            f"python {_beside('preferences.py')} --model {root}/sft --output {root}/preferences.jsonl "
+            f"--max_prompts {settings.max_prompts}",
+        ),
+        (
+            "dpo: right answers rather than wrong ones",
+            trained("dpo", "chat_ladder/dpo.yaml", f"--model {root}/sft --preferences {root}/preferences.jsonl"),
+        ),
+        (
+            "grpo: rewards for right answers",
+            trained("grpo", "chat_ladder/grpo.yaml", f"--model {root}/sft --prompts {QUESTIONS}"),
+        ),
+    ]
+    tasks = "--tasks text chat completions"
+    if settings.core_data is not None:
+        core_data = shlex.quote(settings.core_data)
+        tasks += f" core --core_data {core_data} --core_tasks {CORE_TASKS} --core_max_per_task 200"
+    found += [
+        (
+            f"{name}: on held-out stories and questions",
+            f"hmm-datasets evaluate {root}/{name} --targets {tokens}/text/test --window 128 --by_document true "
+            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {tasks} --output_dir {root}/evaluation/{name}",
+        )
+        for name in STAGES
+    ]
+    return [*found, ("All stages", f"python {_beside('table.py')} {root} --stages {' '.join(STAGES)}")]
+
+
+def _beside(name: str) -> str:
+    return shlex.quote(str(Path(__file__).with_name(name)))
+
+
+if __name__ == "__main__":
+    run(main, ChatLadderSettings)

@@ -1,0 +1,86 @@
+"""Does a transformer represent the factors of its data side by side, or their joint state? Dimensions of its hidden
+states against both predictions.
+
+    hmm-datasets experiment factored-beliefs --config factored_beliefs/small.yaml
+
+(Shai et al., "Transformers learn factored representations", arXiv:2602.02385, 2026.) Several independent processes
+emit a symbol each, and a token is their product. The beliefs of factors with `d_k` dimensions lie in `sum (d_k - 1)`
+dimensions if each is represented by itself, and in `prod d_k - 1` if their joint distribution is. With `noises` a
+token is replaced by a uniform one with that probability, so that factors depend on each other given the past.
+
+A small Llama is trained for each noise. Along the way its residual stream after the last block is compared with exact
+beliefs: principal components, R2 of linear probes of each factor's and of the joint belief, and angles between the
+subspaces of factors. `result.md` in the output folder has the table, and `factored_beliefs.png` the variance by number
+of components, with both predictions, and R2 over training. When started again the experiment continues.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class FactoredBeliefsSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    factors: list[str] = field(
+        default_factory=lambda: ["process:mess3(x=0.05,a=0.85)", "process:bloch_walk"],
+        metadata={"help": "Processes by name or folder."},
+    )
+    noises: list[float] = field(
+        default_factory=lambda: [0.0], metadata={"help": "Probabilities that a token is replaced by a uniform one."}
+    )
+    length: int = field(default=8, metadata={"help": "Symbols per sequence."})
+    layers: int = field(default=3, metadata={"help": "Layers of the model."})
+    width: int = field(default=64, metadata={"help": "Width of the model."})
+    heads: int = field(default=4, metadata={"help": "Attention heads."})
+    steps: int = field(default=1000, metadata={"help": "Optimizer steps."})
+    batch_size: int = field(default=256, metadata={"help": "Sequences per optimizer step."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    num_sequences: int = field(default=2048, metadata={"help": "Held-out sequences that models are measured on."})
+    measurements_per_doubling: int = field(default=1, metadata={"help": "Measurements per doubling of the step."})
+    seed: int = field(default=0, metadata={"help": "Seed of the weights."})
+
+
+def main(settings: FactoredBeliefsSettings) -> None:
+    """Train and measure a model for each noise, draw, report."""
+    from measure import FactoredMeasure
+    from plot import write_factored_beliefs
+
+    from hmm_datasets.hmm.families import load_source
+    from hmm_datasets.hmm.structured.factored import FactoredProcess
+    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
+
+    folder = Path(settings.output_dir)
+    factors = [load_source(name) for name in settings.factors]
+    shape = {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
+    at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
+    results: dict[float, dict[str, Any]] = {}
+    for noise in settings.noises:
+        process = FactoredProcess(factors, noise=noise)
+        measure = FactoredMeasure(process, settings.length, settings.num_sequences)
+        print(f"noise {noise:g}: {process.describe()}", flush=True)
+        bos = process.num_symbols
+        config = architecture_config(
+            "llama", vocab_size=bos + 1, length=settings.length + 1, bos_token_id=bos, **shape
+        )
+        measured = {"num_sequences": settings.num_sequences}
+        found = measured_run(
+            folder / f"noise-{noise:g}", config, process, SmallRun.of(settings), measure, at, **measured
+        )
+        results[noise] = {**found, "exact": measure.exact()}
+    protocol = (
+        f"One Llama of {settings.layers} layers, width {settings.width}, for each noise: {settings.steps:,} steps of "
+        f"{settings.batch_size} sequences of {settings.length} symbols. Measured on {settings.num_sequences:,} "
+        "held-out sequences, in the residual stream after the last block, before the final norm, at all positions "
+        "after a symbol."
+    )
+    write_factored_beliefs(folder, results, settings.factors, protocol)
+
+
+if __name__ == "__main__":
+    run(main, FactoredBeliefsSettings)

@@ -1,0 +1,75 @@
+"""Retrieval or inference, unigram or bigram? Which algorithm a model uses on mixtures of Markov chains.
+
+    hmm-datasets experiment four-phases --config four_phases/small.yaml
+
+(Park et al., "Competition dynamics shape algorithmic phases of in-context learning", arXiv:2412.01003, 2025.) Every
+sequence is from one of `N` Markov chains whose rows are drawn from a Dirichlet distribution. Four algorithms predict
+it: they know the `N` chains and retrieve that of the sequence, or infer it anew, and they count symbols or pairs. A
+small Llama is trained for each `N`, and compared with the four along training, on sequences of the mixture and of new
+chains. The optimum on the mixture is bigram retrieval; on new chains it is bigram inference.
+
+`result.md` in the output folder has the table, and `four_phases.png` the nearest algorithm by `N` and step, and the
+divergence from both optima. When started again the experiment continues.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class FourPhasesSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    chains: list[int] = field(default_factory=lambda: [4, 16, 64, 256], metadata={"help": "Numbers of chains."})
+    symbols: int = field(default=10, metadata={"help": "Symbols of a chain."})
+    alpha: float = field(default=1.0, metadata={"help": "Concentration per symbol of the rows of a chain."})
+    length: int = field(default=64, metadata={"help": "Symbols per sequence."})
+    layers: int = field(default=2, metadata={"help": "Layers of the models."})
+    width: int = field(default=64, metadata={"help": "Width of the models."})
+    heads: int = field(default=2, metadata={"help": "Attention heads."})
+    steps: int = field(default=600, metadata={"help": "Optimizer steps."})
+    batch_size: int = field(default=32, metadata={"help": "Sequences per optimizer step."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    num_sequences: int = field(default=256, metadata={"help": "Held-out sequences of each kind to measure on."})
+    measurements_per_doubling: int = field(default=2, metadata={"help": "Measurements per doubling of the step."})
+    seed: int = field(default=0, metadata={"help": "Seed of the weights."})
+
+
+def main(settings: FourPhasesSettings) -> None:
+    """Train and measure a model for each number of chains, draw, report."""
+    from measure import NearestAlgorithm
+    from plot import write_four_phases
+
+    from hmm_datasets.hmm.families.mixture import random_chain_mixture
+    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
+
+    folder = Path(settings.output_dir)
+    sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}
+    sizes |= {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
+    config = architecture_config("llama", **sizes)
+    at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
+    results: dict[int, dict[str, Any]] = {}
+    for count in sorted(settings.chains):
+        mixture = random_chain_mixture(count, settings.symbols, alpha=settings.alpha)
+        measure = NearestAlgorithm(mixture, settings.length, settings.num_sequences, settings.alpha)
+        print(f"{count:,} chains", flush=True)
+        measured = {"alpha": settings.alpha, "num_sequences": settings.num_sequences}
+        run = SmallRun.of(settings)
+        results[count] = measured_run(folder / f"chains-{count}", config, mixture, run, measure, at, **measured)
+    protocol = (
+        f"One Llama of {settings.layers} layers, width {settings.width}, for each number of chains over "
+        f"{settings.symbols} symbols: {settings.steps:,} steps of {settings.batch_size} sequences of "
+        f"{settings.length} symbols. Measured on {settings.num_sequences:,} held-out sequences of the mixture and as "
+        "many of new chains; the nearest algorithm has the smallest mean of both divergences, which is our reading of "
+        "the paper."
+    )
+    write_four_phases(folder, results, protocol)
+
+
+if __name__ == "__main__":
+    run(main, FourPhasesSettings)

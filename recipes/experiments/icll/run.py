@@ -1,0 +1,211 @@
+"""In-context learning of languages: models on HMMs of words, and on HMMs whose emissions change with every sequence.
+
+    hmm-datasets experiment icll --config icll/small.yaml [--plan true] [--models 1m 3m ...]
+
+HMMs of several sizes are fitted to the words of TinyStories. For each there are two sources of sequences: the HMM
+itself, which a model can learn by heart, and the family in which the emission rows are shuffled among the states anew
+for every sequence (`PermutedEmissions`), which it must infer from its context. A model of each size is pretrained on
+each source. `compare.py` shows the divergence of every model from exact predictors, which know the process, and from
+predictors that only count in the context, and the models' excess over the optimum by the number of states.
+
+A family of more than seven states has no Bayes-optimal predictor that could be computed. There the excess is over an
+oracle that is told the permutation, which no model can reach. When started again the experiment continues. With
+`--plan true` it only prints what it would cost, without data: the plan takes random HMMs of the same sizes.
+"""
+
+import re
+import shlex
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+KINDS = ("plain", "permuted")
+
+
+@dataclass
+class ICLLSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
+    hmms: list[str] = field(
+        default_factory=lambda: ["H4-E100", "H8-E100", "H16-E100"],
+        metadata={"help": "Sizes of the HMMs, with H states and E words."},
+    )
+    kinds: list[str] = field(default_factory=lambda: list(KINDS), metadata={"help": "Some of plain, permuted."})
+    fit_length: int = field(default=32, metadata={"help": "Words per window that HMMs are fitted to."})
+    fit_epochs: int = field(default=30, metadata={"help": "Maximum number of epochs of a fit."})
+    pseudocount: float = field(default=0.05, metadata={"help": "Added to every expected count of a fit."})
+    models: list[str] = field(default_factory=lambda: ["1m"], metadata={"help": "Sizes of the models."})
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the models."})
+    length: int = field(default=64, metadata={"help": "Symbols per sequence of the models."})
+    train_tokens: int = field(default=200_000, metadata={"help": "Tokens that each model is trained on."})
+    global_batch_size: int = field(default=32, metadata={"help": "Sequences per optimizer step."})
+    micro_batch_size: int = field(default=16, metadata={"help": "Sequences per process in one forward pass."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    precision: str | None = field(
+        default=None, metadata={"help": "fp32, or bf16 for mixed precision; by default bf16 on GPUs that have it."}
+    )
+    num_sequences: int = field(default=256, metadata={"help": "Held-out sequences that models are measured on."})
+    plan: bool = field(default=False, metadata={"help": "Print the plans, and end."})
+    devices: list[str] = field(
+        default_factory=list, metadata={"help": "Devices that plans compare; the first is assumed for hours."}
+    )
+    price_per_hour: float | None = field(default=None, metadata={"help": "Price per device and hour in plans."})
+    assumed_tokens: int | None = field(default=None, metadata={"help": "Tokens per epoch of a fit in plans."})
+    assumed_flops: float | None = field(default=None, metadata={"help": "FLOP/s of a fit in plans."})
+
+    def __post_init__(self):
+        for name in self.hmms:
+            size_of(name)
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise InputError(f"kinds has {kind!r}; expected some of {', '.join(KINDS)}")
+        if self.precision not in (None, "fp32", "bf16"):
+            raise InputError(f"precision is {self.precision!r}; expected fp32 or bf16")
+
+
+def size_of(name: str) -> tuple[int, int]:
+    """States and words of an HMM by its name.
+
+    ```python
+    >>> size_of("H500-E100")
+    (500, 100)
+
+    ```
+    """
+    found = re.fullmatch(r"H([1-9]\d*)-E([1-9]\d*)", name)
+    if found is None:
+        raise InputError(f"hmms has {name!r}; expected names such as H500-E100, for 500 states and 100 words")
+    return int(found[1]), int(found[2])
+
+
+def main(settings: ICLLSettings) -> None:
+    """Fit HMMs, make the sources, train and measure models on them, compare."""
+    from hmm_datasets.hmm.model import HMM
+    from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.cells import write_yaml
+    from hmm_datasets.operations.sweeps.file import read_sweep
+
+    root = Path(settings.output_dir)
+    fits, models = root / "fits.yaml", root / "models.yaml"
+    write_yaml(fits, fits_sweep(settings))
+    if settings.plan:
+        with tempfile.TemporaryDirectory() as folder:
+            stand_ins(settings, Path(folder))
+            models = Path(folder) / "models.yaml"
+            write_yaml(models, models_sweep(settings, Path(folder)))
+            run_or_exit(planning(settings, fits, models))
+        return
+    write_yaml(models, models_sweep(settings, root))
+    compare = _quoted(Path(__file__).with_name("compare.py"))
+    training = [
+        ("A model of each size on each source", f"hmm-datasets sweep {_quoted(models)}"),
+        ("Everything together", f"python {compare} --experiment {_quoted(root)}"),
+    ]
+    fitting = [("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")]
+    run_or_exit(fitting, later=training, made=[root / "sources"])
+    found = {
+        f"H{cell.varied['num_states']}-E{cell.varied['vocabulary_size']}": cell for cell in read_sweep(fits).cells
+    }
+    for name, cell in found.items():
+        if not (cell.output_dir / "hmm").is_dir():
+            raise InputError(f"{cell.folder}: the fit is not finished; the same command continues")
+        save_sources(name, HMM.from_pretrained(cell.output_dir / "hmm"), settings, root)
+    run_or_exit(training)
+
+
+def fits_sweep(settings: ICLLSettings) -> dict[str, Any]:
+    """The file of the sweep that fits the HMMs."""
+    shared = {"corpus": settings.corpus, "length": settings.fit_length, "max_epochs": settings.fit_epochs}
+    shared |= {"pseudocount": settings.pseudocount}
+    assumed = {name: getattr(settings, name) for name in ("assumed_tokens", "assumed_flops")}
+    shared |= {name: value for name, value in assumed.items() if value is not None}
+    sizes = [dict(zip(("num_states", "vocabulary_size"), size_of(name), strict=True)) for name in settings.hmms]
+    return {
+        "recipe": "fit",
+        "output_dir": f"{settings.output_dir}/fits",
+        "settings": shared,
+        "cells": sizes,
+        "table": {"values": ["test.cross_entropy", "test.final_token_cross_entropy", "entropy_rate"]},
+    }
+
+
+def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
+    """The file of the sweep that trains and measures models on the sources below `root`."""
+    shared: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
+    }
+    shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
+    shared |= {} if settings.precision is None else {"bf16": settings.precision == "bf16"}
+    shared |= {} if not settings.devices else {"assumed_device": settings.devices[0]}
+    shared |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
+    sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]
+    return {
+        "recipe": "pretrain",
+        "config": "icll/pretrain.yaml",
+        "output_dir": f"{settings.output_dir}/models",
+        "settings": shared,
+        "grid": {"hmm": sources, "model": settings.models, "seed": settings.seeds},
+        "then": [
+            f"evaluate {{output_dir}} --targets {{hmm}} --tasks optimum --num_sequences {settings.num_sequences}"
+        ],
+        "table": {"values": ["optimum.bayes_gap.bayes_gap"], "x": "model", "y": "hmm"},
+    }
+
+
+def save_sources(name: str, hmm, settings: ICLLSettings, root: Path) -> None:
+    """Write the sources of an HMM that the models learn from."""
+    from hmm_datasets.hmm.families import PermutedEmissions
+
+    for kind in settings.kinds:
+        source = hmm if kind == "plain" else PermutedEmissions(hmm)
+        source.save_pretrained(root / "sources" / f"{name}-{kind}")
+
+
+def stand_ins(settings: ICLLSettings, root: Path) -> None:
+    """Write random HMMs of the same sizes, which cost the same."""
+    from hmm_datasets.hmm import processes
+
+    for name in settings.hmms:
+        save_sources(name, processes.random(*size_of(name), alpha=1.0), settings, root)
+
+
+def planning(settings: ICLLSettings, fits: Path, models: Path) -> list[tuple[str, str]]:
+    """Title and command of the plans."""
+    found = [
+        ("What the fits consume", f"hmm-datasets sweep {_quoted(fits)} --plan"),
+        ("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan"),
+    ]
+    if settings.devices:
+        sweep = models_sweep(settings, models.parent)
+        names = (
+            "length",
+            "train_tokens",
+            "global_batch_size",
+            "per_device_train_batch_size",
+            "bf16",
+            "price_per_hour",
+        )
+        shared = {name: sweep["settings"][name] for name in names if name in sweep["settings"]}
+        flags = " ".join(f"--{name} {value}" for name, value in shared.items())
+        found.append(
+            (
+                "One model on several devices",
+                f"hmm-datasets plan icll/pretrain.yaml --devices {' '.join(map(shlex.quote, settings.devices))} "
+                f"--models {' '.join(settings.models)} --hmm {shlex.quote(sweep['grid']['hmm'][0])} {flags}",
+            )
+        )
+    return found
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+if __name__ == "__main__":
+    run(main, ICLLSettings)

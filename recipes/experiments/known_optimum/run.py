@@ -1,0 +1,130 @@
+"""Do DPO and GRPO end where theory says they should? Post-training of a small Llama whose optimum is known exactly.
+
+    hmm-datasets experiment known-optimum --config known_optimum/small.yaml [--trials dpo grpo ...]
+
+A Llama is pretrained on sequences of Mess3, whose symbols then get rewards. TRL's trainers tune it for each trial of
+`trials.yaml` and each `beta`: DPO on pairs drawn from the HMM and labelled by the reward, GRPO with the reward itself.
+The optimum is [`hmm_datasets.TiltedHMM`]. `report.md` in the output folder has the divergence of every policy from it,
+in nats per token, and `frontier.png` the rewards and divergences from the HMM that the policies had along training,
+below the frontier that no policy can exceed. When started again the experiment continues where it stopped.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class KnownOptimumSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    length: int = field(default=16, metadata={"help": "Symbols per sequence."})
+    rewards: list[float] = field(
+        default_factory=lambda: [0.0, 0.3, -0.3], metadata={"help": "Reward of each of the three symbols."}
+    )
+    betas: list[float] = field(
+        default_factory=lambda: [1.0], metadata={"help": "Weights of the divergence from the reference."}
+    )
+    trials: list[str] = field(default_factory=list, metadata={"help": "Names in trials.yaml; all by default."})
+    pretrain_tokens: int = field(default=4_000_000, metadata={"help": "Tokens to pretrain on."})
+    dpo_steps: int = field(default=300, metadata={"help": "Optimizer steps of DPO."})
+    dpo_batch_size: int = field(default=256, metadata={"help": "Pairs per optimizer step of DPO."})
+    dpo_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate of DPO."})
+    grpo_steps: int = field(default=125, metadata={"help": "Optimizer steps of GRPO."})
+    grpo_batch_size: int = field(default=512, metadata={"help": "Rollouts per optimizer step of GRPO."})
+    grpo_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate of GRPO."})
+    num_sequences: int = field(default=4096, metadata={"help": "Sequences drawn from each policy at the end."})
+    measurements: int = field(default=5, metadata={"help": "Measurements of each policy along training."})
+    seed: int = field(default=0, metadata={"help": "Seed of pairs, rollouts and trainers."})
+
+
+def main(settings: KnownOptimumSettings) -> None:
+    """Pretrain, try, report."""
+    from plot import write_known_optimum
+
+    from hmm_datasets.hmm import processes
+    from hmm_datasets.operations.stages import run_or_exit
+
+    folder = Path(settings.output_dir)
+    chosen = trials_of(settings)
+    processes.mess3(x=0.05, a=0.85).save_pretrained(folder / "hmm")
+    pretrain = (
+        f"hmm-datasets pretrain --config known_optimum/pretrain.yaml --hmm {_quoted(folder / 'hmm')} "
+        f"--length {settings.length} --train_tokens {settings.pretrain_tokens} "
+        f"--output_dir {_quoted(folder / 'pretrain')}"
+    )
+    run_or_exit((("A small Llama on sequences of Mess3", pretrain),))
+    results = [tried(settings, folder, name, beta, trial) for name, beta, trial in chosen]
+    write_known_optimum(folder, results)
+
+
+def trials_of(settings: KnownOptimumSettings) -> list[tuple[str, float, dict]]:
+    """Name, `beta` and description of every trial, in the order of `trials.yaml`."""
+    from hmm_datasets.errors import InputError
+    from hmm_datasets.files import read_yaml
+
+    described = read_yaml(Path(__file__).with_name("trials.yaml"))
+    unknown = sorted(set(settings.trials) - described.keys())
+    if unknown:
+        raise InputError(f"trials: {unknown[0]!r} is not in trials.yaml; expected some of {', '.join(described)}")
+    names = [name for name in described if not settings.trials or name in settings.trials]
+    return [(name, beta, described[name]) for name in names for beta in described[name].get("betas", settings.betas)]
+
+
+def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, trial: dict) -> dict:
+    """The result of a trial, from its file if it has one."""
+    import dataclasses
+    import time
+
+    from measure import Measurements, optimize_preferences, optimize_rewards
+
+    from hmm_datasets import TiltedHMM
+    from hmm_datasets.evaluation.policy import measure_policy
+    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.hmm.model import HMM
+
+    method = trial["method"]
+    optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), settings.rewards, beta, settings.length)
+    parts = ("steps", "batch_size", "learning_rate")
+    budget = {part: trial.get(part, getattr(settings, f"{method}_{part}")) for part in parts}
+    budget["seed"] = settings.seed
+    described = {"name": name, **trial, "beta": beta, "optimum": optimum.fingerprint(), **budget}
+    path = folder / "trials" / f"{name}-{beta:g}.json"
+    found = read_json(path) if path.exists() else {}
+    if {key: found.get(key) for key in described} == described:
+        print(f"{path}: already done", flush=True)
+        return found
+
+    def measure(model, num_sequences: int = 1024, seed: int = 0) -> dict:
+        return dataclasses.asdict(measure_policy(model, optimum, num_sequences, seed=seed))
+
+    along = Measurements(measure, settings.measurements)
+    optimize = {"dpo": optimize_preferences, "grpo": optimize_rewards}[method]
+    options = {key: trial[key] for key in ("reference", "divergence_in", "settings") if key in trial}
+    began = time.time()
+    model = optimize(
+        folder / "pretrain", optimum, output_dir=folder / "trainer", callbacks=[along], **budget, **options
+    )
+    seconds = round(time.time() - began, 1)
+    final = measure(model, settings.num_sequences, seed=1)
+    print(f"{name}, beta {beta:g}: {final['divergence']:.5f} nats per token above the optimum", flush=True)
+    points = {
+        "expected_reward": optimum.expected_reward,
+        "kl_to_reference": optimum.kl_to_reference,
+        "length": optimum.length,
+        "rewards": list(settings.rewards),
+    }
+    result = {**described, "seconds": seconds, "final": final, "along": along.rows, "exact": points}
+    write_json(path, result)
+    return result
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+if __name__ == "__main__":
+    run(main, KnownOptimumSettings)

@@ -1,0 +1,192 @@
+"""Comparison of clean and leaky: a table in the terminal, `report.json` and `leaky.png` in the experiment's folder.
+
+    python recipes/experiments/leaky_tokenizer/compare.py --experiment outputs/leaky_tokenizer
+
+It shows the compression of train and held-out text by both tokenizers, the tokens that the leaky tokenizer has because
+of the held-out text, and the bits per byte of the models on the held-out documents. Differences are leaky minus clean,
+on the same documents. Their intervals come from the paired bootstrap over documents; they do not include the variation
+between training runs, which the seeds show.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class ComparisonSettings:
+    """The experiment to compare."""
+
+    experiment: str = field(metadata={"help": "Folder of the runs."})
+
+
+def main(settings: ComparisonSettings) -> None:
+    """Compare tokenizers, then models; print, write, draw."""
+    from measure import compare, tokens_from_test
+    from transformers import PreTrainedTokenizerFast
+
+    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.text.corpora.loading import load_corpus
+
+    root = Path(settings.experiment)
+    tokenizers = [PreTrainedTokenizerFast.from_pretrained(root / name / "tokenizer") for name in ("clean", "leaky")]
+
+    made_of = read_json(root / "clean" / "run.json")["settings"]
+
+    def texts(split: str):
+        chosen = {name: made_of[name] for name in ("test_fraction", "max_documents")}
+        return load_corpus(made_of["corpus"], split=split, kind="text", **chosen)["text"]
+
+    compression = {split: compare(*tokenizers, texts(split)) for split in ("test", "train")}
+    leaked = tokens_from_test(*tokenizers, texts("train"), texts("test"))
+    models = {size: compare_models(folders) for size, folders in evaluations(root).items()}
+    for split, name in (("test", "held-out"), ("train", "train")):
+        print(_compression_table(name, compression[split]), end="\n\n")
+    print(_leaked_table(leaked), end="\n\n")
+    for size, found in models.items():
+        print(_models_table(size, found), end="\n\n")
+    report = {
+        "compression": {split: asdict(found) for split, found in compression.items()},
+        "tokens_from_test": asdict(leaked),
+        "models": models,
+        "settings": made_of,
+    }
+    write_json(root / "report.json", report)
+    draw(compression, models, root / "leaky.png")
+    print(f"{root}/report.json, leaky.png, models/sweep.html")
+
+
+def evaluations(root: Path) -> dict[str, dict[int, dict[str, Path]]]:
+    """The folders of the evaluations by size, seed and tokenizer.
+
+    Raises:
+        `InputError`: a model is not finished.
+    """
+    from hmm_datasets.files import read_json
+
+    found: dict[str, dict[int, dict[str, Path]]] = {}
+    for cell in read_json(root / "models" / "sweep.json")["cells"]:
+        if cell["state"] != "finished":
+            raise InputError(f"{cell['folder']}: the model is not finished; start the experiment again")
+        settings = cell["settings"]
+        name = Path(settings["tokens"]).parent.name
+        found.setdefault(settings["model"], {}).setdefault(settings["seed"], {})[name] = (
+            Path(cell["folder"]) / "run" / "evaluation"
+        )
+    return found
+
+
+def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
+    """Bits per byte of each seed's two models, their difference, and the mean difference over seeds.
+
+    Args:
+        folders (`dict`): for each seed the folders of the evaluations of `clean` and `leaky`.
+
+    Returns:
+        `dict`: `seeds`, a list with `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the
+        same for the losses averaged over seeds.
+    """
+    import math
+
+    import numpy as np
+
+    from hmm_datasets.files import read_json, read_jsonl
+    from hmm_datasets.statistics import paired_difference
+
+    rows, losses, reference = [], {"clean": [], "leaky": []}, None
+    for seed, pair in folders.items():
+        found = {}
+        for name in losses:
+            folder = pair[name]
+            documents = read_jsonl(folder / "items" / "text.jsonl")
+            losses[name].append(np.array([row["nats"] for row in documents]) / math.log(2))
+            found[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
+            sizes = np.array([row["bytes"] for row in documents])
+            if reference is not None and not np.array_equal(sizes, reference):
+                raise InputError(f"{folder}: its documents differ from those of the other runs; evaluate all again")
+            reference = sizes
+        difference = paired_difference(losses["clean"][-1], losses["leaky"][-1], sizes)
+        rows.append({"seed": seed, **found, "difference": asdict(difference)})
+    means = {name: np.mean(values, axis=0) for name, values in losses.items()}
+    mean = {name: float(values.sum() / sizes.sum()) for name, values in means.items()}
+    mean["difference"] = asdict(paired_difference(means["clean"], means["leaky"], sizes))
+    return {"seeds": rows, "mean": mean, "documents": len(sizes), "bytes": int(sizes.sum())}
+
+
+def _compression_table(name: str, found) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    figures = {
+        "bytes per token": "bytes_per_token",
+        "tokens per word": "fertility",
+        "tokens per document": "tokens_per_document",
+        "share of single bytes": "single_byte_share",
+    }
+    rows = []
+    for title, figure in figures.items():
+        difference = getattr(found, figure)
+        values = [getattr(found.first, figure), getattr(found.second, figure), difference.value]
+        rows.append([title, *(f"{value:.4f}" for value in values), f"{difference.low:.4f} .. {difference.high:.4f}"])
+    header = [f"{name} text", "clean", "leaky", "leaky - clean", f"{found.level:.0%} interval"]
+    counts = f"{found.first.documents:,} documents, {found.first.bytes:,} bytes"
+    return f"{text_table(header, rows)}\n({counts})"
+
+
+def _leaked_table(leaked, max_rows: int = 10) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    rows = [[repr(token.text), f"{token.in_test:,}", f"{token.in_train:,}"] for token in leaked.from_test[:max_rows]]
+    head = (
+        f"{leaked.new:,} tokens of the leaky tokenizer are not in the clean one; {leaked.used:,} occur in the "
+        f"held-out text, {len(leaked.from_test):,} more often there than in the train text"
+    )
+    return f"{head}\n{text_table(['token', 'in held-out text', 'in train text'], rows)}" if rows else head
+
+
+def _models_table(size: str, models: dict[str, Any]) -> str:
+    from hmm_datasets.report.tables import text_table
+
+    rows = []
+    for row in [*models["seeds"], {"seed": "mean", **models["mean"]}]:
+        difference = row["difference"]
+        interval = f"{difference['low']:+.4f} .. {difference['high']:+.4f}"
+        rows.append(
+            [str(row["seed"]), f"{row['clean']:.4f}", f"{row['leaky']:.4f}", f"{difference['value']:+.4f}", interval]
+        )
+    header = [f"bits per byte of {size}, seed", "clean", "leaky", "leaky - clean", "95% interval"]
+    return f"{text_table(header, rows)}\n({models['documents']:,} held-out documents, {models['bytes']:,} bytes)"
+
+
+def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> None:
+    """Draw two panels: the effect of leaking on bytes per token, and on bits per byte, each with its interval."""
+    from matplotlib.figure import Figure
+
+    from hmm_datasets.report.plots import save_figure
+
+    left = {"train text": compression["train"].bytes_per_token, "held-out text": compression["test"].bytes_per_token}
+    left = {name: (found.value, found.low, found.high) for name, found in left.items()}
+    right = {
+        f"{size}, {'mean' if row['seed'] == 'mean' else 'seed ' + str(row['seed'])}": tuple(row["difference"].values())
+        for size, found in models.items()
+        for row in [*found["seeds"], {"seed": "mean", **found["mean"]}]
+    }
+    figure = Figure(figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
+    panels = figure.subplots(1, 2)
+    titles = ("bytes per token", "bits per byte of held-out text")
+    for axes, title, rows in zip(panels, titles, (left, right), strict=True):
+        for height, (value, low, high) in enumerate(rows.values()):
+            axes.errorbar(value, height, xerr=[[value - low], [high - value]], color="#0072B2", marker="o", capsize=3)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set(yticks=range(len(rows)), yticklabels=list(rows), ylim=(len(rows) - 0.5, -0.5))
+        axes.set(xlabel=f"{title}, leaky minus clean")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", alpha=0.25, linewidth=0.6)
+    save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    run(main, ComparisonSettings)

@@ -1,0 +1,182 @@
+"""A clean and a leaky tokenizer: what is gained by training a tokenizer on the test text too.
+
+    hmm-datasets experiment leaky-tokenizer --config leaky_tokenizer/small.yaml [--plan true] [--models 1m 3m ...]
+
+Two byte-level BPE tokenizers of the same size are trained, `clean` on the train text and `leaky` on train and test
+text, and both texts are tokenized with both. A sweep then trains, for each size and seed, the same model with the same
+initial weights on the same number of tokens with each tokenizer, and measures it in bits per byte on the held-out
+documents. The last stage compares them, see `compare.py`. When started again the experiment continues where it
+stopped. With `--plan true` it only prints what the models would cost, without data: the plan takes a random process
+with as many symbols as a tokenizer has tokens.
+"""
+
+import shlex
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+TOKENIZERS = {"clean": "train", "leaky": "train test"}
+"""Name of each tokenizer and the splits that it is trained on."""
+PRECISIONS = {"fp32": {"bf16": False}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
+
+
+@dataclass
+class LeakySettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
+    test_fraction: float = field(default=0.25, metadata={"help": "Share of the documents that is held out."})
+    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of rows of the corpus to read."})
+    vocab_size: int = field(
+        default=4096, metadata={"help": "Vocabulary size of each tokenizer, special tokens included."}
+    )
+    split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
+    models: list[str] = field(default_factory=lambda: ["1m"], metadata={"help": "Sizes (1m to 500m) of the models."})
+    length: int = field(default=128, metadata={"help": "Tokens per window, in training and evaluation."})
+    train_tokens: int = field(default=1_000_000, metadata={"help": "Number of tokens that each model is trained on."})
+    global_batch_size: int = field(default=32, metadata={"help": "Windows per optimizer step."})
+    micro_batch_size: int = field(default=16, metadata={"help": "Windows per process in one forward pass."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    schedule: str = field(
+        default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate after the warm-up."}
+    )
+    warmup_steps: float = field(default=0.05, metadata={"help": "Steps of warm-up; below 1, a share of the run."})
+    precision: str | None = field(
+        default=None,
+        metadata={"help": "fp32, or bf16 or fp16 for mixed precision; by default bf16 on GPUs that have it."},
+    )
+    seeds: list[int] = field(
+        default_factory=lambda: [0], metadata={"help": "Seeds; one model per tokenizer, size and seed."}
+    )
+    launcher: str | None = field(
+        default=None, metadata={"help": "Launch configuration of each training; by default one process per model."}
+    )
+    plan: bool = field(default=False, metadata={"help": "Print the plans, and end."})
+    devices: list[str] = field(
+        default_factory=list, metadata={"help": "Devices that plans compare; the first is assumed for hours."}
+    )
+    price_per_hour: float | None = field(default=None, metadata={"help": "Price per device and hour in plans."})
+
+    def __post_init__(self):
+        if self.precision not in (None, *PRECISIONS):
+            raise InputError(f"precision is {self.precision!r}; expected fp32, bf16 or fp16")
+
+
+def main(settings: LeakySettings) -> None:
+    """Tokenize twice, train and evaluate all models, compare."""
+    from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.cells import write_yaml
+
+    path = Path(settings.output_dir) / "models.yaml"
+    if settings.plan:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "models.yaml"
+            write_yaml(path, planned_sweep(settings, Path(folder)))
+            run_or_exit(planning(settings, path))
+    else:
+        write_yaml(path, models_sweep(settings))
+        run_or_exit(stages(settings))
+
+
+def stages(settings: LeakySettings) -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    root = Path(settings.output_dir)
+    text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size", "split_pattern")
+    result = [
+        (
+            f"The {name} tokenizer, trained on {splits.replace(' ', ' and ')} text; both texts tokenized",
+            f"hmm-datasets tokenize {text} --tokenizer_splits {splits} --conversations none "
+            f"--output_dir {_quoted(root / name)}",
+        )
+        for name, splits in TOKENIZERS.items()
+    ]
+    launch = "" if settings.launcher is None else f" --launch {shlex.quote(settings.launcher)}"
+    result.append(
+        (
+            "A model of each size and seed on the tokens of each tokenizer; its bits per byte on held-out text",
+            f"hmm-datasets sweep {_quoted(root / 'models.yaml')}{launch}",
+        )
+    )
+    compare = _quoted(Path(__file__).with_name("compare.py"))
+    result.append(("Comparison of clean and leaky", f"python {compare} --experiment {_quoted(root)}"))
+    return result
+
+
+def models_sweep(settings: LeakySettings) -> dict[str, Any]:
+    """The file of the sweep that trains and measures the models."""
+    root = Path(settings.output_dir)
+    shared: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
+    }
+    shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
+    shared |= {"lr_scheduler_type": settings.schedule, "warmup_steps": settings.warmup_steps}
+    shared |= {"save_steps": 500, "save_total_limit": 1}
+    shared |= {} if settings.precision is None else PRECISIONS[settings.precision]
+    return {
+        "recipe": "pretrain",
+        "output_dir": f"{settings.output_dir}/models",
+        "settings": shared,
+        "cells": [
+            {"tokens": str(root / name / "text"), "tokenizer": str(root / name / "tokenizer")} for name in TOKENIZERS
+        ],
+        "grid": {"model": settings.models, "seed": settings.seeds},
+        "then": [
+            f"evaluate {{output_dir}} --targets {{tokens}}/test --tasks text --window {settings.length} "
+            f"--stride {settings.length // 2} --by_document true"
+        ],
+        "table": {"values": ["text.bits_per_byte"], "x": "model", "y": "tokenizer"},
+    }
+
+
+def planned_sweep(settings: LeakySettings, folder: Path) -> dict[str, Any]:
+    """The same sweep on random processes, written to `folder`, that costs the same.
+
+    With the beginning token before its sequences, a process has as many symbols as a tokenizer, and rows as long.
+    """
+    from hmm_datasets.hmm import processes
+
+    for name in TOKENIZERS:
+        processes.random(1, settings.vocab_size - 1, alpha=1.0).save_pretrained(folder / name)
+    sweep = models_sweep(settings)
+    sweep["cells"] = [{"hmm": str(folder / name)} for name in TOKENIZERS]
+    sweep["settings"] |= {"length": settings.length - 1}
+    sweep["settings"] |= {} if not settings.devices else {"assumed_device": settings.devices[0]}
+    sweep["settings"] |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
+    return sweep | {"then": [], "table": {}}
+
+
+def planning(settings: LeakySettings, models: Path) -> list[tuple[str, str]]:
+    """Title and command of the plans; writes the settings of one model beside the sweep."""
+    from hmm_datasets.files import read_yaml
+    from hmm_datasets.operations.sweeps.cells import write_yaml
+
+    found = [("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan")]
+    if settings.devices:
+        sweep, one = read_yaml(models), models.with_name("one.yaml")
+        write_yaml(one, {**sweep["settings"], **sweep["cells"][0], "output_dir": str(models.with_name("one"))})
+        found.append(
+            (
+                "One model of each size on several devices",
+                f"hmm-datasets plan {_quoted(one)} --devices {' '.join(map(shlex.quote, settings.devices))} "
+                f"--models {' '.join(settings.models)}",
+            )
+        )
+    return found
+
+
+def _flags(settings: LeakySettings, *names: str) -> str:
+    given = {name: getattr(settings, name) for name in names}
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+if __name__ == "__main__":
+    run(main, LeakySettings)

@@ -1,0 +1,255 @@
+"""How well does a language model predict sequences of HMMs that it knows only from its context?
+
+    hmm-datasets experiment llm-on-hmms MODEL --config llm_on_hmms/full.yaml [--length 1024 ...]
+
+This repeats Dai, Gao, Sattar, Dean and Sun, "Pre-trained large language models learn hidden Markov models in-context",
+2025 (arXiv 2506.07298), for any causal language model: a folder, or a repository on the Hub. The model reads symbols
+as words, `A B B A`, and is told nothing. Its predictions are compared with two that know the HMM: the Bayes-optimal
+one, which no predictor exceeds, and the paper's, which takes the last state of the most probable path (Viterbi) for
+certain. As a simple predictor that knows nothing either, there is the bigram counted in the context.
+
+HMMs are made so that what the paper varies can be set: the chain follows a random cycle of its states with probability
+`mixing`, the modulus of its second eigenvalues, and else moves to any state; a state shows its own symbol, or with
+probability `noise` any symbol. These HMMs are ours. `accuracy.png` shows the accuracy of all predictors by the number
+of symbols of context, in expectation over the next symbol; `result.md` has the numbers.
+
+Without a model, one is trained here on sequences of random HMMs of this kind: it shows that everything works, but is
+no pretrained language model.
+"""
+
+import shlex
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+
+@dataclass
+class LLMOnHMMsSettings:
+    """Settings of the experiment."""
+
+    model: str | None = field(
+        default=None, metadata={"help": "Folder or Hub name of a causal language model; by default one is trained."}
+    )
+    output_dir: str = field(default="outputs/llm_on_hmms", metadata={"help": "Output folder."})
+    states: int = field(default=6, metadata={"help": "States and symbols of each HMM."})
+    mixing: list[float] = field(
+        default_factory=lambda: [0.5, 0.8, 0.95], metadata={"help": "Moduli of the second eigenvalues of the chains."}
+    )
+    noise: list[float] = field(
+        default_factory=lambda: [0.05, 0.3], metadata={"help": "Probabilities that a state shows any symbol."}
+    )
+    alphabet: str = field(default="ABCDEFGHIJKLMNOP", metadata={"help": "A character for each symbol."})
+    length: int = field(default=256, metadata={"help": "Symbols per sequence."})
+    num_sequences: int = field(default=64, metadata={"help": "Sequences of each HMM."})
+    batch_size: int = field(default=1, metadata={"help": "Sequences of a forward pass."})
+    seed: int = field(default=0, metadata={"help": "Seed of the HMMs and of their sequences."})
+    train_tokens: int = field(
+        default=2_000_000, metadata={"help": "Tokens that a model is trained on, without MODEL."}
+    )
+    train_hmms: int = field(default=512, metadata={"help": "Random HMMs that it is trained on."})
+
+    def __post_init__(self):
+        if not 2 <= self.states <= len(set(self.alphabet)):
+            raise InputError(f"states is {self.states}; expected 2 to {len(set(self.alphabet))}, as in alphabet")
+        if self.length < 8:
+            raise InputError(f"length is {self.length}; expected 8 or more")
+        for name in ("mixing", "noise"):
+            values = getattr(self, name)
+            if not values or not all(0 <= value <= 1 for value in values):
+                raise InputError(f"{name} is {values}; expected numbers between 0 and 1")
+
+
+def main(settings: LLMOnHMMsSettings) -> None:
+    """Train a model if none is given, measure, report."""
+    from hmm_datasets.operations.stages import run_or_exit
+
+    folder, began = Path(settings.output_dir), time.monotonic()
+    name = settings.model
+    if name is None:
+        training_mixture(settings).save_pretrained(folder / "process")
+        run_or_exit([training(settings, folder)])
+        name = str(folder / "model")
+    hmms = {
+        (mixing, noise): cyclic_hmm(settings.states, mixing, noise, settings.seed + number)
+        for number, (mixing, noise) in enumerate((m, n) for m in settings.mixing for n in settings.noise)
+    }
+    measured = measure(settings, name, hmms)
+    draw(measured, hmms, folder / "accuracy.png")
+    report(settings, folder, measured, time.monotonic() - began)
+
+
+def cyclic_hmm(states: int, mixing: float, noise: float, seed: int) -> Any:
+    """An HMM whose chain follows a random cycle of its states, see the beginning of this file."""
+    import numpy as np
+
+    from hmm_datasets.hmm.model import HMM
+
+    cycle = np.random.default_rng(seed).permutation(states)
+    step = np.zeros((states, states))
+    step[cycle, np.roll(cycle, -1)] = 1.0
+    transition = mixing * step + (1 - mixing) / states
+    emission = (1 - noise) * np.eye(states) + noise / states
+    return HMM(transition=transition, emission=emission, normalize=True)
+
+
+def training_mixture(settings: LLMOnHMMsSettings) -> Any:
+    """The mixture of random HMMs that a model is trained on."""
+    import numpy as np
+
+    from hmm_datasets.hmm.families import HMMMixture
+
+    drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(settings.train_hmms, 2))
+    first = settings.seed + 1_000_000  # seeds of other cycles than those measured on
+    hmms = [cyclic_hmm(settings.states, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
+    return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
+
+
+def training(settings: LLMOnHMMsSettings, folder: Path) -> tuple[str, str]:
+    """Title and command of the training."""
+    words: list[object] = ["--hmm", folder / "process", "--length", settings.length, "--seed", settings.seed]
+    words += ["--train_tokens", settings.train_tokens, "--output_dir", folder / "model"]
+    return (
+        f"A small Llama on sequences of {settings.train_hmms:,} random HMMs",
+        f"hmm-datasets pretrain --config llm_on_hmms/pretrain.yaml {shlex.join(map(str, words))}",
+    )
+
+
+def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, float], Any]) -> dict[str, Any]:
+    """For each HMM and predictor the figures by position, from one symbol of context on."""
+    import numpy as np
+    import torch
+    from accelerate import Accelerator
+    from measure import SymbolTokens, agreement, text_predictions, viterbi_predictions
+    from transformers import AutoTokenizer
+
+    from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
+    from hmm_datasets.hmm.analysis.predictors import bigram
+    from hmm_datasets.training.models import load_pretrained
+
+    model = load_causal_lm(name, Accelerator())
+    alphabet = settings.alphabet if settings.model is not None else "0123456789ABCDEF"  # those of its own tokenizer
+    symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), list(dict.fromkeys(alphabet))[: settings.states])
+    found = {}
+    for number, (key, hmm) in enumerate(hmms.items()):
+        print(f"mixing {key[0]:g}, noise {key[1]:g}", flush=True)
+        tokens = hmm.sample(settings.num_sequences, settings.length, seed=settings.seed + number)
+        values = torch.from_numpy(tokens.astype(np.int64))
+        exact = hmm.next_token_probs(values)[:, 1:-1].numpy()
+        predictions = {
+            "model": text_predictions(model, symbols, tokens, batch_size=settings.batch_size).numpy(),
+            "bayes": exact,
+            "viterbi": viterbi_predictions(hmm, tokens),
+            "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),
+        }
+        found[key] = {who: agreement(exact, one) for who, one in predictions.items()}
+    return found
+
+
+def spans(length: int) -> list[tuple[int, int]]:
+    """Numbers of symbols of context that are averaged together: from one power of two to the next.
+
+    ```python
+    >>> spans(9)
+    [(1, 2), (2, 4), (4, 8), (8, 9)]
+
+    ```
+    """
+    edges = [1]
+    while edges[-1] * 2 < length:
+        edges.append(edges[-1] * 2)
+    return list(zip(edges, [*edges[1:], length], strict=True))
+
+
+def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
+    """Draw the accuracy of every predictor by context, a panel for each HMM."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from hmm_datasets.report.plots import PAPER, STYLES, WIDTH, save_figure
+
+    styles = {
+        "bayes": {**STYLES["bayes"], "label": "Bayes-optimal, knows the HMM"},
+        "viterbi": {"color": "#CC79A7", "linestyle": ":", "marker": "^", "label": "Viterbi, knows the HMM"},
+        "bigram": {**STYLES["bigram"], "marker": "s"},
+        "model": {"color": "black", "marker": "o", "label": "language model"},
+    }
+    mixings, noises = (list(dict.fromkeys(key[k] for key in measured)) for k in (0, 1))
+    with rc_context(PAPER):
+        size = (max(WIDTH, 0.66 * WIDTH * len(mixings)), 1.75 * len(noises) + 0.5)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(noises), len(mixings), squeeze=False, sharex=True, sharey=True)
+        for (mixing, noise), found in measured.items():
+            axes = panels[noises.index(noise), mixings.index(mixing)]
+            for who, style in styles.items():
+                values = found[who]["accuracy"]
+                parts = spans(len(values) + 1)
+                means = [values[a - 1 : b - 1].mean() for a, b in parts]
+                axes.plot([(a * (b - 1)) ** 0.5 for a, b in parts], means, **style)
+            chance = 1 / hmms[mixing, noise].num_symbols
+            axes.axhline(chance, color="grey", linewidth=0.6, label="chance")
+            rate = hmms[mixing, noise].entropy_rate().value
+            axes.set_title(f"mixing {mixing:g}, noise {noise:g}\nentropy rate {rate:.2f} nats")
+            axes.set(xscale="log", ylim=(0, 1))
+        for axes in panels[-1]:
+            axes.set_xlabel("symbols of context")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("accuracy")
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        save_figure(figure, path, vector=True)
+
+
+def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], seconds: float) -> None:
+    """Write the figures of the longest contexts, as means over the HMMs."""
+    import numpy as np
+
+    from hmm_datasets.report.published import Finding, Paper, write_result
+
+    first, last = spans(settings.length)[-1]
+    who_is = settings.model or "a Llama trained here on random HMMs, no pretrained language model"
+
+    def mean(who: str, figure: str) -> float:
+        return float(np.mean([found[who][figure][first - 1 : last - 1].mean() for found in measured.values()]))
+
+    stated = {"published": "approaches Viterbi's", "where": "abstract", "difference": "other models and HMMs"}
+    findings = [
+        Finding("accuracy of the model", mean("model", "accuracy"), **(stated if settings.model else {})),
+        Finding("accuracy of the Bayes-optimal predictor", mean("bayes", "accuracy")),
+        Finding("accuracy of the Viterbi predictor", mean("viterbi", "accuracy")),
+        Finding("accuracy of the bigram in context", mean("bigram", "accuracy")),
+        *(
+            Finding(f"{title} of the {name}", mean(who, figure))
+            for figure, title in (("kl", "divergence from the optimum, nats,"), ("hellinger", "Hellinger distance"))
+            for who, name in (("model", "model"), ("viterbi", "Viterbi predictor"), ("bigram", "bigram"))
+            if np.isfinite(mean(who, figure))
+        ),
+    ]
+    write_result(
+        folder,
+        Paper("Pre-trained large language models learn hidden Markov models in-context", "2506.07298", "accuracy"),
+        findings,
+        protocol=(
+            f"The model is {who_is}. {settings.num_sequences} sequences of {settings.length} symbols of each of "
+            f"{len(measured)} HMMs of {settings.states} states; means over HMMs and contexts of {first} to {last - 1} "
+            "symbols. The paper's optimum is read as: the last state of the most probable path of the symbols so far "
+            "is taken for certain. Its numbers were not read, only its abstract."
+        ),
+        tokens=0 if settings.model else settings.train_tokens,
+        seconds=seconds,
+        pictures=["accuracy.png"],
+        more={
+            "model": who_is,
+            "hmms": [
+                {"mixing": mixing, "noise": noise}
+                | {who: {name: values.tolist() for name, values in one.items()} for who, one in found.items()}
+                for (mixing, noise), found in measured.items()
+            ],
+        },
+    )
+
+
+if __name__ == "__main__":
+    run(main, LLMOnHMMsSettings)

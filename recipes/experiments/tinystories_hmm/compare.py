@@ -1,0 +1,180 @@
+"""The results of the experiment as tables in the terminal and in `report.md`, with `updates.png` and `report.json`.
+
+    python recipes/experiments/tinystories_hmm/compare.py --experiment outputs/tinystories_hmm --best FOLDER
+
+It shows the losses of the fits by size, the held-out loss of the update rules by epoch, the distance of the Llama
+from the optimum, and ten sentences of the best HMM and of the Llama: the first whole sentence of each of the first
+sequences that have one.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.runtime.program import run
+
+SHOWN_EPOCHS = (1, 2, 5, 10, 20, 50, 100)
+NUM_SENTENCES = 10
+
+
+@dataclass
+class ComparisonSettings:
+    """The experiment to report on."""
+
+    experiment: str = field(metadata={"help": "Folder of the experiment."})
+    best: str = field(metadata={"help": "Output folder of the best fit."})
+
+
+def main(settings: ComparisonSettings) -> None:
+    """Read the results, print and write them."""
+    from hmm_datasets.files import atomic_file, read_json, write_json
+
+    root = Path(settings.experiment)
+    cells = {name: read_json(root / name / "sweep.json")["cells"] for name in ("sizes", "updates")}
+    curves = held_out_curves(cells["updates"])
+    optimum = read_json(root / "evaluation" / "report.json")["optimum"]
+    said = {
+        name: first_sentences((root / f"said_by_{name}.txt").read_text(encoding="utf-8").splitlines())
+        for name in ("hmm", "llama")
+    }
+    tables = [sizes_table(cells["sizes"]), updates_table(curves), llama_table(optimum)]
+    draw_updates(curves, root / "updates.png")
+    lists = {"hmm": f"Sentences of the best HMM ({settings.best})", "llama": "Sentences of the Llama"}
+    for table in tables:
+        print(table.text(), end="\n\n")
+    for name, title in lists.items():
+        print(f"{title}\n" + "".join(f"  {sentence}\n" for sentence in said[name]))
+    parts = [table.markdown() for table in tables]
+    parts += [f"{title}\n\n" + "\n".join(f"- {one}" for one in said[name]) for name, title in lists.items()]
+    parts.append("Figures: `updates.png`, `emissions.png`, and the heat maps in `sizes/plots/`.")
+    with atomic_file(root / "report.md") as temporary:
+        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    rows = [{**one, "rule": rule, "update_every": every} for (every, rule), one in curves.items()]
+    write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
+    print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.html, updates/sweep.html")
+
+
+def sizes_table(cells: Sequence[Mapping[str, Any]]):
+    """A row for each E, H and L, with the mean over seeds."""
+    from hmm_datasets.report.tables import Table
+
+    paths = ("test.cross_entropy", "test.final_token_cross_entropy")
+    paths += tuple(path.replace("test", "unique_test") for path in paths)
+    header = ["E", "H", "L", "train", "test", "test, final token", "distinct test", "distinct test, final token"]
+    rows = []
+    for key, group in _grouped(cells, ("vocabulary_size", "num_states", "length")).items():
+        numbers = [-_mean(cell["values"]["train_log_likelihood"] for cell in group)]
+        numbers += [_mean(cell["values"][path] for cell in group) for path in paths]
+        rows.append([*map(str, key), *("-" if math.isnan(one) else f"{one:.4f}" for one in numbers)])
+    note = "Losses in nats per token. Losses of different E are of different texts and do not compare."
+    return Table("HMMs of E words, H states, fitted to windows of L words", header, rows, note)
+
+
+def held_out_curves(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[int | None, str], dict[str, Any]]:
+    """The held-out loss by epoch of each update rule, mean over seeds: `losses[k]` is that after `k` epochs.
+
+    Returns:
+        `dict`: by `update_every` (`None` for one update per epoch) and `update_rule`, with `losses`, `updates` (per
+        epoch) and `best_epoch`.
+    """
+    from hmm_datasets.files import read_log
+
+    found = {}
+    for (every, rule), group in _grouped(cells, ("update_every", "update_rule")).items():
+        histories = [read_log(Path(cell["folder"]) / "run" / "fit" / "history.jsonl") for cell in group]
+        losses = [_mean(-row["test_log_likelihood"] for row in rows) for rows in zip(*histories, strict=False)]
+        best = min(range(len(losses)), key=losses.__getitem__)
+        found[every, rule] = {"losses": losses, "updates": histories[0][0]["updates"], "best_epoch": best}
+    return found
+
+
+def updates_table(curves: Mapping[tuple[int | None, str], Mapping[str, Any]]):
+    """A row for each update rule: the held-out loss after some epochs, the lowest, and the last."""
+    from hmm_datasets.report.tables import Table
+
+    length = min(len(found["losses"]) for found in curves.values())
+    shown = [epoch for epoch in SHOWN_EPOCHS if epoch < length]
+    header = ["batches per update", "rule", "updates per epoch", *(f"after {epoch}" for epoch in shown)]
+    header += ["lowest", "in epoch", "last"]
+    rows = []
+    for (every, rule), found in curves.items():
+        losses = found["losses"]
+        numbers = [*(losses[epoch] for epoch in shown), losses[found["best_epoch"]]]
+        row = ["all" if every is None else str(every), "-" if every is None else rule, f"{found['updates']:,}"]
+        rows.append([*row, *(f"{one:.4f}" for one in numbers), str(found["best_epoch"]), f"{losses[-1]:.4f}"])
+    return Table("Held-out loss after some epochs, by how the tables are updated", header, rows, "Nats per token.")
+
+
+def llama_table(optimum: Mapping[str, Any]):
+    """The distance of the Llama from the optimum, and from simpler predictors."""
+    from hmm_datasets.report.tables import PREDICTORS, Table
+
+    rows = []
+    for name, title in PREDICTORS.items():
+        if name in optimum["cross_entropy"]:
+            divergence = f"{optimum['kl'][name]['kl']:.4f}" if name in optimum["kl"] else ""
+            rows.append([title, f"{optimum['cross_entropy'][name]['cross_entropy']:.4f}", divergence])
+    gap = optimum["bayes_gap"]
+    note = f"The Llama is {gap['bayes_gap']:.4f} nats per token above the optimum."
+    return Table("A Llama on sequences of the best HMM", ["predictor", "loss", "KL from it to the Llama"], rows, note)
+
+
+def first_sentences(lines: Iterable[str], count: int = NUM_SENTENCES) -> list[str]:
+    """The first whole sentence of each line, of the first `count` lines that have one.
+
+    ```python
+    >>> first_sentences(["the end. a dog ran. it", "no stop", "x. y z."])
+    ['a dog ran.', 'y z.']
+
+    ```
+    """
+    parts = (line.split(".") for line in lines)
+    return [f"{found[1].strip()}." for found in parts if len(found) > 2][:count]
+
+
+def draw_updates(curves: Mapping[tuple[int | None, str], Mapping[str, Any]], path: Path) -> None:
+    """Draw the held-out loss by epoch: a panel for each rule, with one update per epoch in all of them."""
+    from matplotlib import colormaps, rc_context
+    from matplotlib.figure import Figure
+
+    from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
+
+    rules = list(dict.fromkeys(rule for every, rule in curves if every is not None))
+    periods = sorted({every for every, _ in curves if every is not None})
+    colors = dict(
+        zip(periods, colormaps["viridis"]([k / max(len(periods), 2) for k in range(len(periods))]), strict=True)
+    )
+    with rc_context(PAPER):
+        figure = Figure(figsize=(2 * WIDTH, 2.8), layout="constrained")
+        panels = figure.subplots(1, max(len(rules), 1), sharey=True, squeeze=False)[0]
+        for axes, rule in zip(panels, rules, strict=False):
+            for (every, name), found in curves.items():
+                epochs = range(1, len(found["losses"]))
+                if every is None:
+                    axes.plot(epochs, found["losses"][1:], color="black", linestyle="--", label="all")
+                elif name == rule:
+                    axes.plot(epochs, found["losses"][1:], color=colors[every], label=f"{every}")
+            axes.set(title=rule, xlabel="epochs")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        panels[0].set(ylabel="held-out cross-entropy\n(nats per token)")
+        panels[-1].legend(title="batches per update", loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save_figure(figure, path, vector=True)
+
+
+def _grouped(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
+    found: dict[tuple, list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        found.setdefault(tuple(cell["settings"][name] for name in names), []).append(cell)
+    return found
+
+
+def _mean(numbers: Iterable[float | None]) -> float:
+    found = [number for number in numbers if number is not None]
+    return statistics.fmean(found) if found else math.nan
+
+
+if __name__ == "__main__":
+    run(main, ComparisonSettings)

@@ -1,0 +1,196 @@
+"""HMMs fitted to the words of TinyStories: how many words, states and symbols per window, and how often to update?
+
+    hmm-datasets experiment tinystories-hmm --config tinystories_hmm/small.yaml [--plan true] [--num_states 8 16 ...]
+
+Two sweeps of `hmm-datasets fit` are written to the output folder and run. `sizes` has a fit for every vocabulary (E),
+number of states (H) and length of windows (L). `updates` compares one update per epoch with one every few batches, by
+stochastic EM and by plain replacement of the counts. A Llama is then pretrained on sequences of the best HMM, and
+measured against its optimum. `compare.py` writes `report.md`: losses on train, test and distinct test sentences, with
+the final-token cross-entropy; the update rules by epoch; ten sentences of the best HMM, and ten of the Llama.
+
+The fits save and stop on SIGTERM, and each at `--time_limit`; when started again the experiment continues. With
+`--plan true` it only prints what the fits would cost.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+HELD_OUT = ("test", "unique_test")
+LOSSES = ("cross_entropy", "final_token_cross_entropy")
+
+
+@dataclass
+class TinyStoriesSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
+    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of documents to read."})
+    vocabulary_size: list[int] = field(
+        default_factory=lambda: [200], metadata={"help": "E: numbers of words, including the full stop."}
+    )
+    num_states: list[int] = field(default_factory=lambda: [8, 16, 32], metadata={"help": "H: numbers of states."})
+    length: list[int] = field(default_factory=lambda: [16, 32, 64], metadata={"help": "L: symbols per window."})
+    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the fits."})
+    max_epochs: int = field(default=40, metadata={"help": "Maximum number of passes over the data."})
+    patience: int = field(default=5, metadata={"help": "Stop after so many epochs without a gain on held-out words."})
+    pseudocount: float = field(default=0.05, metadata={"help": "Added to every expected count."})
+    save_every: int = field(default=2, metadata={"help": "Epochs between checkpoints, which the emissions show."})
+    time_limit: str | None = field(
+        default=None, metadata={"help": "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00."}
+    )
+    update_every: list[int] = field(
+        default_factory=lambda: [1, 2, 8, 16, 32], metadata={"help": "Batches per update, beside one per epoch."}
+    )
+    update_rules: list[str] = field(
+        default_factory=lambda: ["stochastic", "replace"], metadata={"help": "Rules of these updates."}
+    )
+    update_epochs: int = field(default=20, metadata={"help": "Epochs of each fit that compares updates."})
+    update_batch_size: int = field(default=4, metadata={"help": "Windows per batch in these fits."})
+    update_sizes: list[int] = field(
+        default_factory=lambda: [200, 16, 32], metadata={"help": "E, H and L of these fits."}
+    )
+    model: str = field(default="1m", metadata={"help": "Size of the Llama that is pretrained on the best HMM."})
+    pretrain_tokens: int = field(default=500_000, metadata={"help": "Tokens to pretrain it on."})
+    pretrain_length: int = field(default=64, metadata={"help": "Symbols per sequence that it is trained on."})
+    launcher: str | None = field(
+        default=None, metadata={"help": "Launch configuration of pretraining and evaluation, such as cpu2 or ddp."}
+    )
+    plan: bool = field(default=False, metadata={"help": "Print the plans of the sweeps, and end."})
+    assumed_tokens: int | None = field(
+        default=None, metadata={"help": "Tokens per epoch that plans assume; then the corpus is not read for them."}
+    )
+    assumed_flops: float | None = field(
+        default=None, metadata={"help": "FLOP/s of one device that plans assume, such as 2e13."}
+    )
+
+    def __post_init__(self):
+        if len(self.update_sizes) != 3:
+            raise InputError(f"update_sizes has {len(self.update_sizes)} numbers; expected three: E, H and L")
+
+
+def main(settings: TinyStoriesSettings) -> None:
+    """Fit, choose the best HMM, pretrain on it, compare."""
+    from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.cells import write_yaml
+
+    root = Path(settings.output_dir)
+    for name, content in sweeps(settings).items():
+        write_yaml(root / f"{name}.yaml", content)
+    later = [] if settings.plan else on_the_best(settings, root / "sizes" / "best")
+    run_or_exit(fitting(settings), later=later)
+    if not settings.plan:
+        run_or_exit(on_the_best(settings, best_fit(root)))
+
+
+def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
+    """The files of the two sweeps, by name."""
+    shared = {"corpus": settings.corpus, "max_documents": settings.max_documents, "time_limit": settings.time_limit}
+    shared |= {"pseudocount": settings.pseudocount, "save_every": settings.save_every}
+    shared |= {"assumed_tokens": settings.assumed_tokens, "assumed_flops": settings.assumed_flops}
+    shared = {name: value for name, value in shared.items() if value is not None}
+    values = ["train_log_likelihood", *(f"{split}.{loss}" for split in HELD_OUT for loss in LOSSES), "epochs"]
+    sizes = {
+        "recipe": "fit",
+        "output_dir": f"{settings.output_dir}/sizes",
+        "settings": shared | {"max_epochs": settings.max_epochs, "patience": settings.patience},
+        "grid": {
+            "vocabulary_size": settings.vocabulary_size,
+            "num_states": settings.num_states,
+            "length": settings.length,
+            "seed": settings.seeds,
+        },
+        "table": {"values": values, "x": "num_states", "y": "length"},
+    }
+    words, states, length = settings.update_sizes
+    fixed = {"vocabulary_size": words, "num_states": states, "length": length}
+    fixed |= {"max_epochs": settings.update_epochs, "batch_size": settings.update_batch_size}
+    # All fits run to the end, so that their curves can be compared.
+    fixed |= {"patience": settings.update_epochs, "tolerance": 0.0}
+    cells = [
+        {"update_every": every, "update_rule": rule}
+        for rule in settings.update_rules
+        for every in settings.update_every
+    ]
+    updates = {
+        "recipe": "fit",
+        "output_dir": f"{settings.output_dir}/updates",
+        "settings": shared | fixed,
+        "cells": [*cells, {"update_every": None, "update_rule": "stochastic"}],
+        "grid": {"seed": settings.seeds},
+        "table": {"values": values, "x": "update_every", "y": "update_rule"},
+    }
+    return {"sizes": sizes, "updates": updates}
+
+
+def fitting(settings: TinyStoriesSettings) -> list[tuple[str, str]]:
+    """Title and command of both sweeps."""
+    titles = {"sizes": "HMMs of every size", "updates": "How often to update the tables, and how"}
+    flag = " --plan" * settings.plan
+    root = Path(settings.output_dir)
+    return [(title, f"hmm-datasets sweep {_quoted(root / f'{name}.yaml')}{flag}") for name, title in titles.items()]
+
+
+def best_fit(root: Path) -> Path:
+    """The fit with the largest vocabulary that has the lowest cross-entropy of test sentences.
+
+    Raises:
+        `InputError`: a fit is not finished, for example because its time limit was up.
+    """
+    from hmm_datasets.files import read_json
+
+    for name in ("sizes", "updates"):
+        waiting = [
+            cell["name"] for cell in read_json(root / name / "sweep.json")["cells"] if cell["state"] != "finished"
+        ]
+        if waiting:
+            raise InputError(
+                f"{root / name}: {len(waiting)} fits are not finished, such as {waiting[0]}; the same command "
+                "continues"
+            )
+    cells = read_json(root / "sizes" / "sweep.json")["cells"]
+    words = max(cell["settings"]["vocabulary_size"] for cell in cells)
+    cells = [cell for cell in cells if cell["settings"]["vocabulary_size"] == words]
+    return Path(min(cells, key=lambda cell: cell["values"]["test.cross_entropy"])["folder"]) / "run"
+
+
+def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, str]]:
+    """Title and command of what follows the fits."""
+    root = Path(settings.output_dir)
+    hmm, model = _quoted(best / "hmm"), _quoted(root / "llama")
+    launch = "" if settings.launcher is None else f" --launch {settings.launcher}"
+    budget = f"--model {settings.model} --length {settings.pretrain_length} --train_tokens {settings.pretrain_tokens}"
+    draw = "--text --num_sequences 40 --length 40 --seed 0 --output"
+    compare = _quoted(Path(__file__).with_name("compare.py"))
+    return [
+        (
+            "How the emissions of its most visited states changed over epochs",
+            f"hmm-datasets emissions {_quoted(best)} --output {_quoted(root / 'emissions.png')}",
+        ),
+        ("What the best HMM says", f"hmm-datasets sample {hmm} {draw} {_quoted(root / 'said_by_hmm.txt')}"),
+        (
+            "A Llama on its sequences",
+            f"hmm-datasets pretrain{launch} --config tinystories_hmm/pretrain.yaml --hmm {hmm} {budget} "
+            f"--output_dir {model}",
+        ),
+        (
+            "How far is the Llama from the optimum?",
+            f"hmm-datasets evaluate {model}{launch} --targets {hmm} --tasks optimum training "
+            f"--output_dir {_quoted(root / 'evaluation')}",
+        ),
+        ("What the Llama says", f"hmm-datasets sample {model} {draw} {_quoted(root / 'said_by_llama.txt')}"),
+        ("Everything together", f"python {compare} --experiment {_quoted(root)} --best {_quoted(best)}"),
+    ]
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+if __name__ == "__main__":
+    run(main, TinyStoriesSettings)

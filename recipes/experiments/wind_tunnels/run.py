@@ -1,0 +1,269 @@
+"""Bayesian wind tunnels: how far is a model's uncertainty from the posterior's, at the trained length and beyond it?
+
+    hmm-datasets experiment wind-tunnels --config wind_tunnels/small.yaml [--architectures llama gru] [--seeds 0 1]
+
+Agarwal, Dalal and Misra, "The Bayesian geometry of transformer attention", arXiv 2512.22471. The error is the absolute
+difference between the entropy of a prediction and that of the exact posterior, in bits, averaged over held-out
+sequences and positions. Models are trained on two tasks, on which nothing can be learned by heart:
+
+- `bijection`: pairs `x, f(x)` of a new bijection of 20 symbols in every row. The outputs not seen yet are equally
+  likely. Models trained on all pairs are measured on all pairs; those trained on fewer, also beyond.
+- `hmm`: the rows of a random HMM with 5 states and 5 symbols as vectors, then 20 of its symbols. After each, the model
+  gives the distribution of the state, which the forward recursion knows. It is measured on more symbols too.
+
+`result.md` has the errors beside the published ones, with standard errors over seeds, and `entropy_errors.png` shows
+them by position. When started again the experiment continues with what is missing.
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+
+FIRST_VERSION = "v1, by a summary"
+LATER = "another note, version unstated"
+PUBLISHED = {
+    ("bijection", "llama", 20): ("0.003", FIRST_VERSION),
+    ("hmm", "llama", 20): ("7.5e-5, or 0.049", f"{FIRST_VERSION}; {LATER}"),
+    ("hmm", "llama", 50): ("0.0288", FIRST_VERSION),
+    ("hmm", "mamba", 20): ("0.024", LATER),
+    ("hmm", "lstm", 20): ("0.411", LATER),
+}
+"""Published entropy errors in bits, read at second hand, by task, architecture and number of pairs or symbols.
+A multilayer perceptron has 1.85 on bijections and 0.41 on HMMs."""
+
+
+@dataclass
+class WindTunnelSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    tasks: list[str] = field(default_factory=lambda: ["bijection", "hmm"], metadata={"help": "bijection, hmm."})
+    architectures: list[str] = field(
+        default_factory=lambda: ["llama", "lstm"], metadata={"help": "Some of llama, lstm, gru, mamba."}
+    )
+    seeds: list[int] = field(default_factory=lambda: [0, 1], metadata={"help": "Seeds of models and sequences."})
+    num_values: int = field(default=20, metadata={"help": "Symbols of a bijection."})
+    trained_pairs: list[int] = field(
+        default_factory=lambda: [20, 10], metadata={"help": "Pairs per row that models are trained on."}
+    )
+    bijection_layers: int = field(default=2, metadata={"help": "Layers of models of bijections."})
+    bijection_width: int = field(default=64, metadata={"help": "Width of models of bijections."})
+    bijection_steps: int = field(default=600, metadata={"help": "Optimizer steps on bijections."})
+    bijection_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on bijections."})
+    trained_symbols: int = field(default=20, metadata={"help": "Symbols of an HMM that models are trained on."})
+    measured_symbols: list[int] = field(
+        default_factory=lambda: [20, 30, 50], metadata={"help": "Symbols of an HMM that models are measured on."}
+    )
+    hmm_layers: int = field(default=2, metadata={"help": "Layers of models of HMMs."})
+    hmm_width: int = field(default=64, metadata={"help": "Width of models of HMMs."})
+    hmm_steps: int = field(default=600, metadata={"help": "Optimizer steps on HMMs."})
+    hmm_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on HMMs."})
+    batch_size: int = field(default=64, metadata={"help": "Rows per optimizer step."})
+    num_sequences: int = field(default=2000, metadata={"help": "Held-out rows that models are measured on."})
+
+    def __post_init__(self):
+        for task in self.tasks:
+            if task not in ("bijection", "hmm"):
+                raise InputError(f"tasks has {task!r}; expected some of bijection, hmm")
+        if max(self.trained_pairs) > self.num_values or min(self.trained_pairs) < 1:
+            raise InputError(f"trained_pairs is {self.trained_pairs}; expected 1 .. num_values, {self.num_values}")
+
+
+def main(settings: WindTunnelSettings) -> None:
+    """Train and measure every model, draw, report."""
+    began = time.time()
+    trials = [tried(settings, trial) for trial in trials_of(settings)]
+    report(settings, trials, time.time() - began)
+
+
+def trials_of(settings: WindTunnelSettings) -> list[dict[str, Any]]:
+    """What determines each model and its measurement."""
+    shared = {"batch_size": settings.batch_size, "num_sequences": settings.num_sequences}
+    lengths = [("bijection", pairs, settings.num_values) for pairs in settings.trained_pairs]
+    lengths += [("hmm", settings.trained_symbols, max(settings.measured_symbols))]
+    return [
+        {"task": task, "architecture": architecture, "seed": seed, "trained": trained, "measured": measured}
+        | {name: getattr(settings, f"{task}_{name}") for name in ("layers", "width", "steps", "learning_rate")}
+        | shared
+        | {"num_values": settings.num_values if task == "bijection" else 5}
+        for task, trained, measured in lengths
+        if task in settings.tasks
+        for architecture in settings.architectures
+        for seed in settings.seeds
+    ]
+
+
+def tried(settings: WindTunnelSettings, trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial with its errors by position, from its file if it has one."""
+    from hmm_datasets.training.small_runs import finished_trial
+
+    name = "{task}-{trained}-{architecture}-{seed}".format(**trial)
+    folder = Path(settings.output_dir)
+
+    def measure() -> dict[str, Any]:
+        errors_of = bijection_errors if trial["task"] == "bijection" else filter_errors
+        errors, parameters = errors_of(trial, folder / "models" / name)
+        rounded = {key: [float(f"{one:.6g}") for one in getattr(errors, key)] for key in vars(errors)}
+        print(f"{name}: {mean_to(rounded, trial['trained']):.4f} bits at the trained length", flush=True)
+        return {"parameters": parameters, **rounded}
+
+    return finished_trial(folder / "trials" / f"{name}.json", trial, measure)
+
+
+def bijection_errors(trial: dict[str, Any], folder: Path):
+    """Errors before each output of all pairs, and the number of parameters."""
+    import torch
+
+    from hmm_datasets.evaluation.entropy_errors import entropy_errors, task_log_probs
+    from hmm_datasets.hmm.families.tasks import Bijection
+    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.small_runs import SmallRun, trained_model
+
+    values, trained = trial["num_values"], trial["trained"]
+    sizes = {"vocab_size": 2 * values + 1, "length": 2 * values + 1, "bos_token_id": 2 * values}
+    config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
+    model = trained_model(folder, config, Bijection(values, trained), SmallRun.of(trial, length=2 * trained))
+    whole = Bijection(values, trial["measured"])
+    log_probs, episodes = task_log_probs(model, whole, trial["num_sequences"])
+    exact = torch.from_numpy(whole.next_token_probs(episodes)[:, :-1][:, whole.scored(whole.episode_length)])
+    return entropy_errors(log_probs[..., :-1], exact), model.num_parameters()
+
+
+def filter_errors(trial: dict[str, Any], folder: Path):
+    """Errors after each symbol of the HMMs, and the number of parameters."""
+    import torch
+    from measure import told_sequences, train_filter
+
+    from hmm_datasets.evaluation.entropy_errors import entropy_errors
+    from hmm_datasets.training.models import architecture_config
+
+    length = trial["measured"] + 2 * trial["num_values"]
+    sizes = {"vocab_size": trial["num_values"], "length": length}
+    config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
+    budget = {key: trial[key] for key in ("steps", "batch_size", "learning_rate", "seed")}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = train_filter(config, trial["trained"], **budget, device=device)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), folder / "weights.pt")
+    # The held-out sequences are those of another seed, the same for all models.
+    batch = told_sequences(trial["num_sequences"], trial["measured"], seed=1 << 40)
+    with torch.inference_mode():
+        tables = (batch.transition, batch.emission, batch.tokens)
+        parts = zip(*(one.to(device).split(500) for one in tables), strict=True)
+        log_probs = torch.cat([model(*part) for part in parts]).cpu()
+    return entropy_errors(log_probs, batch.beliefs), sum(one.numel() for one in model.parameters())
+
+
+def mean_to(trial: dict[str, Any], length: int, which: str = "of_each") -> float:
+    """The mean of a trial's errors over the first `length` positions, in bits.
+
+    ```python
+    >>> mean_to({"of_each": [0.1, 0.3, 0.8]}, 2)
+    0.2
+
+    ```
+    """
+    return sum(trial[which][:length]) / length
+
+
+def lengths_of(settings: WindTunnelSettings) -> list[tuple[str, int, int]]:
+    """Task, trained length and measured length of every number that is reported."""
+    pairs = [("bijection", trained, trained) for trained in settings.trained_pairs]
+    pairs += [("bijection", one, settings.num_values) for one in settings.trained_pairs if one < settings.num_values]
+    pairs += [("hmm", settings.trained_symbols, length) for length in settings.measured_symbols]
+    return [one for one in pairs if one[0] in settings.tasks]
+
+
+def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list:
+    """One finding for each task, architecture and length, with the standard error over seeds."""
+    import numpy as np
+
+    from hmm_datasets.report.published import Finding
+    from hmm_datasets.statistics import clustered_mean
+
+    found = []
+    for task, trained, length in lengths_of(settings):
+        for name in settings.architectures:
+            chosen = [
+                one for one in trials if (one["task"], one["trained"], one["architecture"]) == (task, trained, name)
+            ]
+            mean, error, *_ = clustered_mean([[mean_to(one, length)] for one in chosen])
+            numbers, where = PUBLISHED.get((task, name, length), (None, "")) if trained >= 20 else (None, "")
+            means = np.mean([mean_to(one, length, "of_means") for one in chosen])
+            unit = "pairs" if task == "bijection" else "symbols"
+            found.append(
+                Finding(
+                    f"{task}, {name}, trained on {trained} {unit}, {length} {unit} (bits)",
+                    mean,
+                    standard_error=error if len(chosen) > 1 else None,
+                    published=numbers,
+                    where=where,
+                    difference=f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "
+                    f"{means:.3g} if entropies are averaged first",
+                )
+            )
+    return found
+
+
+def trial_rows(trial: dict[str, Any]) -> int:
+    """Rows that a trial's model was trained on."""
+    return trial["steps"] * trial["batch_size"]
+
+
+def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: float) -> None:
+    """Draw `entropy_errors.png` and write the result."""
+    import numpy as np
+
+    from hmm_datasets.report.architecture_panels import ArchitecturePanel, draw_panels
+    from hmm_datasets.report.published import Paper, write_result
+
+    panels, tokens = [], 0
+    kinds = {(task, trained) for task, trained, _ in lengths_of(settings)}
+    for task, trained in sorted(kinds, key=lambda kind: (kind[0], -kind[1])):
+        chosen = [one for one in trials if (one["task"], one["trained"]) == (task, trained)]
+        per_row = 2 * trained + 1 if task == "bijection" else trained + 10
+        tokens += sum(trial_rows(one) * per_row for one in chosen)
+        length = len(chosen[0]["of_each"])
+        curves = {
+            name: np.array([one["of_each"] for one in chosen if one["architecture"] == name])
+            for name in settings.architectures
+        }
+        panels.append(
+            ArchitecturePanel(
+                f"bijection, {trained} pairs trained" if task == "bijection" else "HMM given in the prompt",
+                np.arange(1, length + 1),
+                curves,
+                x_label="pair" if task == "bijection" else "symbol",
+                y_label="entropy error (bits)",
+                log_y=True,
+                trained=trained if trained < length else None,
+            )
+        )
+    folder = Path(settings.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_panels(panels, folder / "entropy_errors.png")
+    protocol = (
+        f"Mean over held-out rows ({settings.num_sequences:,}) and positions of the absolute difference of entropies; "
+        f"standard errors over {len(settings.seeds)} seeds. Bijections: layers {settings.bijection_layers}, width "
+        f"{settings.bijection_width}, {settings.bijection_steps:,} steps of {settings.batch_size} rows. HMMs: layers "
+        f"{settings.hmm_layers}, width {settings.hmm_width}, {settings.hmm_steps:,} steps. The same layers, width and "
+        "steps for every architecture, not the same number of parameters."
+    )
+    title = "The Bayesian geometry of transformer attention"
+    write_result(
+        folder,
+        Paper(title, "2512.22471", "entropy errors of bijections and of HMMs"),
+        findings(settings, trials),
+        protocol=protocol,
+        tokens=tokens,
+        seconds=max(seconds, sum(one["seconds"] for one in trials)),
+        pictures=["entropy_errors.png"],
+    )
+
+
+if __name__ == "__main__":
+    run(main, WindTunnelSettings)

@@ -1,0 +1,103 @@
+"""Word play: a small model learns to write by characters, and the ways to train it on several processes side by side.
+
+    hmm-datasets experiment wordplay --text input.txt
+    hmm-datasets experiment wordplay --text input.txt --strategies ddp zero1 zero2 zero3 fsdp2 --num_processes 2
+
+A Llama reads a text one character at a time (as Karpathy's char-rnn and nanoGPT do), and then writes some. The usual
+text is Tiny Shakespeare, 1.1 MB of plays, `data/tinyshakespeare/input.txt` of https://github.com/karpathy/char-rnn;
+any file or corpus will do. With `--strategies` the same model is trained on the same rows for some steps under each
+launch configuration, and `report.md` shows samples and tokens per second, MFU, memory, and how far the losses differ.
+When started again the experiment continues where it stopped.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.runtime.program import run
+
+_PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true"}
+
+
+@dataclass
+class WordplaySettings:
+    """Settings of the experiment."""
+
+    text: str = field(metadata={"help": "The text: a file, or the name of a corpus."})
+    output_dir: str = field(default="outputs/wordplay", metadata={"help": "Output folder."})
+    test_fraction: float = field(default=0.1, metadata={"help": "Share of the text that is held out."})
+    model: str = field(default="1m", metadata={"help": "A size (1m to 13b), a depth (d12), or a configuration."})
+    length: int = field(default=128, metadata={"help": "Characters per window."})
+    train_tokens: int = field(default=1_500_000, metadata={"help": "Number of characters to train on."})
+    global_batch_size: int = field(default=32, metadata={"help": "Windows per optimizer step."})
+    micro_batch_size: int = field(default=16, metadata={"help": "Windows per process in one forward pass."})
+    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
+    scale_learning_rate: str | None = field(
+        default=None,
+        metadata={"help": "sqrt to multiply learning_rate by the square root of the number of processes."},
+    )
+    launcher: str = field(default="cpu2", metadata={"help": "Launch configuration of the training."})
+    prompts: list[str] = field(
+        default_factory=lambda: ["The ", "What ", "I "], metadata={"help": "Beginnings of the texts that it writes."}
+    )
+    temperature: float = field(default=0.8, metadata={"help": "Sampling temperature of these texts."})
+    strategies: list[str] = field(
+        default_factory=list, metadata={"help": "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2."}
+    )
+    num_processes: int = field(default=2, metadata={"help": "Processes of each of the strategies."})
+    precision: str = field(default="no", metadata={"help": "Precision of the strategies: no, bf16 or fp16."})
+    strategy_steps: int = field(default=40, metadata={"help": "Optimizer steps under each of the strategies."})
+
+
+def main(settings: WordplaySettings) -> None:
+    """Tokenize, train, evaluate; train under each strategy; report."""
+    from hmm_datasets.operations.stages import run_or_exit
+
+    run_or_exit(stages(settings))
+
+
+def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
+    """Title and command of every stage."""
+    folder = settings.output_dir
+    tokens, model, report = (shlex.quote(f"{folder}/{name}") for name in ("tokens", "model", "evaluation"))
+    data = f"--tokens {shlex.quote(f'{folder}/tokens/text')} --tokenizer {shlex.quote(f'{folder}/tokens/tokenizer')}"
+    train = f"--config wordplay/pretrain.yaml {data} --model {shlex.quote(settings.model)} --length {settings.length}"
+    train += f" --global_batch_size {settings.global_batch_size}"
+    train += f" --per_device_train_batch_size {settings.micro_batch_size} --learning_rate {settings.learning_rate}"
+    if settings.scale_learning_rate is not None:
+        train += f" --scale_learning_rate {settings.scale_learning_rate}"
+    result = [
+        (
+            "The text, one token per character",
+            f"hmm-datasets tokenize --vocabulary characters --corpus {shlex.quote(settings.text)} "
+            f"--conversations none --test_fraction {settings.test_fraction} --output_dir {tokens}",
+        ),
+        (
+            f"A model of size {settings.model} on it",
+            f"hmm-datasets pretrain --launch {shlex.quote(settings.launcher)} {train} "
+            f"--train_tokens {settings.train_tokens} --output_dir {model}",
+        ),
+        (
+            "Its bits per byte on the held-out part",
+            f"hmm-datasets evaluate {model} --targets {shlex.quote(f'{folder}/tokens/text/test')} --tasks text "
+            f"--window {settings.length} --stride {max(1, settings.length // 2)} --output_dir {report}",
+        ),
+    ]
+    for name in settings.strategies:
+        run_folder = shlex.quote(f"{folder}/strategies/{Path(name).stem}")
+        result.append((
+            f"The same model on the same rows under {name}, {settings.strategy_steps} steps",
+            f"hmm-datasets pretrain --launch {shlex.quote(name)} --num_processes {settings.num_processes} "
+            f"{_PRECISIONS[settings.precision]} {train} --max_steps {settings.strategy_steps} "
+            f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
+        ))  # fmt: skip
+    names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)
+    written = f"--prompts {shlex.join(settings.prompts)} --temperature {settings.temperature}"
+    script = shlex.quote(str(Path(__file__).with_name("written.py")))
+    compared = f" --strategies {names} --precision {settings.precision}" if names else ""
+    command = f"python {script} {shlex.quote(folder)} {written}{compared}"
+    return [*result, ("What it writes" + " and the strategies side by side" * bool(names), command)]
+
+
+if __name__ == "__main__":
+    run(main, WordplaySettings)

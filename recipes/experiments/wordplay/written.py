@@ -1,0 +1,170 @@
+"""What the model writes, and the strategies side by side: `report.md`, `report.json`, `strategies.png`.
+
+    python recipes/experiments/wordplay/written.py outputs/wordplay --prompts "The " --strategies ddp zero3
+
+Rates are medians over the rows of the history after the first, which includes one-off work. MFU and measured memory
+exist on GPUs alone; planned memory is that of `hmm-datasets plan`. The loss is compared, row by row, with that of the
+first strategy.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Write, compare, draw."""
+    from hmm_datasets.files import atomic_file, read_json, write_json
+    from hmm_datasets.runtime.one_line_errors import one_line_errors
+
+    parser = argparse.ArgumentParser(description="What the model writes, and the strategies side by side.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--prompts", nargs="+", required=True)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--strategies", nargs="*", default=[])
+    parser.add_argument("--precision", default="no", choices=("no", "bf16", "fp16"))
+    arguments = parser.parse_args()
+    with one_line_errors():
+        folder = arguments.folder
+        texts = written(folder / "model", arguments.prompts, arguments.temperature)
+        bits = read_json(folder / "evaluation" / "report.json")["text"]["bits_per_byte"]
+        report: dict[str, Any] = {"texts": texts, "bits_per_byte": bits}
+        lines = [f"{bits:.3f} bits per byte on the held-out text", *(f"```\n{text}\n```" for text in texts)]
+        print("\n\n".join([lines[0], *texts]))
+        if arguments.strategies:
+            report["strategies"] = [
+                measured(folder / "strategies" / name, arguments.precision) for name in arguments.strategies
+            ]
+            table = strategy_table(report["strategies"])
+            print(f"\n{table.text()}")
+            lines.append(table.markdown())
+            draw(report["strategies"], folder / "strategies.png")
+        write_json(folder / "report.json", report)
+        with atomic_file(folder / "report.md") as temporary:
+            temporary.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        print(f"\n{folder}/: report.md, report.json{', strategies.png' * bool(arguments.strategies)}")
+
+
+def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
+    """A text of the model for each prompt, as long as its context."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+    from hmm_datasets.training.models import load_pretrained
+
+    model = load_pretrained(AutoModelForCausalLM, str(folder)).eval()
+    tokenizer = load_pretrained(AutoTokenizer, str(folder))
+    texts = []
+    for prompt in prompts:
+        set_seed(0)
+        asked = tokenizer(prompt, return_tensors="pt")
+        sampling = {"do_sample": temperature > 0, "temperature": temperature or None}
+        with torch.inference_mode():
+            found = model.generate(
+                **asked, max_length=model.config.max_position_embeddings, use_cache=True, **sampling
+            )
+        texts.append(tokenizer.decode(found[0], skip_special_tokens=True))
+    return texts
+
+
+def measured(folder: Path, precision: str) -> dict[str, Any]:
+    """What a run under a strategy did: its rates, its memory and its losses."""
+    from transformers import AutoConfig
+
+    from hmm_datasets.files import read_json, read_log
+    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.plan.forecast import STRATEGIES, memory_per_rank, peak_activations
+
+    record, plan = read_json(folder / "run.json"), read_json(folder / "plan.json")
+    rows = [row for row in read_log(folder / "history.jsonl") if "loss" in row]
+    rates = rows[1:] or rows
+
+    def middle(name: str) -> float | None:
+        return statistics.median(row[name] for row in rates) if all(name in row for row in rates) else None
+
+    found = {
+        "strategy": folder.name,
+        "world_size": record["world_size"],
+        "device": record["device"],
+        **{name: middle(name) for name in ("samples_per_second", "tokens_per_second", "mfu")},
+        "memory_allocated": max((row.get("memory_allocated", 0) for row in rows), default=0) or None,
+        "planned_memory": None,
+        "losses": {str(row["step"]): row["loss"] for row in rows},
+    }
+    if folder.name in STRATEGIES:
+        config = load_pretrained(AutoConfig, str(folder))
+        low = precision != "no"
+        micro = record["settings"]["per_device_train_batch_size"]
+        found["planned_memory"] = memory_per_rank(
+            folder.name,
+            parameters=plan["parameters"],
+            world_size=record["world_size"],
+            activations=peak_activations(
+                config,
+                micro_batch_size=micro,
+                length=plan["row_length"],
+                low_precision=low,
+                low_weights=folder.name != "ddp",
+            ),
+            largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
+            low_precision=low,
+            reduces_once=record["settings"]["gradient_accumulation_steps"] > 1,
+        ).total
+    return found
+
+
+def strategy_table(found: list[dict[str, Any]]):
+    """One row for each strategy."""
+    from hmm_datasets.report.tables import Table, figure_text
+
+    rows = []
+    for one in found:
+        memory = [one["memory_allocated"], one["planned_memory"]]
+        rows.append([
+            one["strategy"],
+            str(one["world_size"]),
+            figure_text(one["samples_per_second"], ",.1f"),
+            figure_text(one["tokens_per_second"], ",.0f"),
+            figure_text(one["mfu"], ".1%"),
+            *("-" if size is None else f"{size / 2**20:,.0f}" for size in memory),
+            f"{list(one['losses'].values())[-1]:.4f}",
+            f"{loss_difference(one, found[0]):.1e}",
+        ])  # fmt: skip
+    header = ["strategy", "ranks", "samples/s", "tokens/s", "MFU", "MiB per rank", "MiB planned", "last loss"]
+    header.append(f"largest difference of loss from {found[0]['strategy']}")
+    note = f"Device: {found[0]['device']}. MFU is shown where the device's peak is known."
+    return Table("The same model on the same rows under each strategy", header, rows, note)
+
+
+def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest absolute difference between the losses of two runs at the same step."""
+    return max(abs(loss - other["losses"][step]) for step, loss in one["losses"].items())
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Draw tokens per second as bars, and the losses, which should lie on each other."""
+    from matplotlib.figure import Figure
+
+    from hmm_datasets.report.plots import save_figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = [one["strategy"] for one in found]
+    left.barh(names, [one["tokens_per_second"] for one in found], color="#0072B2")
+    left.invert_yaxis()
+    left.set_xlabel("tokens per second, all ranks")
+    colors = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+    for number, one in enumerate(found):
+        steps = [int(step) for step in one["losses"]]
+        style = {"color": colors[number % len(colors)], "linewidth": 1 + 1.2 * (len(found) - number - 1)}
+        right.plot(steps, list(one["losses"].values()), label=one["strategy"], **style)
+    right.set(xlabel="step", ylabel="loss, nats per character")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""From text to a chat model of half a billion parameters: pretraining, midtraining, fine-tuning and LIMA, measured.
+
+    hmm-datasets experiment zac-gpt --config zac_gpt/full.yaml [--launcher ddp --num_processes 8]
+    hmm-datasets experiment zac-gpt --config zac_gpt/small.yaml
+
+A tokenizer is trained on the first documents of a corpus, and corpus and conversations become token streams. A Llama
+is pretrained on the text with Muon, midtrained on 30% text and 70% packed conversations, fine-tuned on conversations
+with the loss on the assistant's words, and then on the thousand of LIMA three times. After each stage, and at the
+checkpoints that pretraining keeps, the model is measured: bits per byte, CORE (with `core_data`), facts, and chat.
+`stages.md` has all stages side by side, `along.png` the curves along pretraining. Settings of the stages are in
+`zac_gpt/pretrain.yaml`, `midtrain.yaml`, `sft.yaml` and `lima.yaml`; `hmm-datasets plan zac_gpt/pretrain.yaml
+--assumed_vocab_size 32768` plans one before there are data. When started again the experiment continues where it
+stopped: streams and runs continue, finished evaluations are not repeated.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.runtime.program import run
+
+STAGES = ("pretrain", "midtrain", "sft", "lima")
+
+
+@dataclass
+class ZacSettings:
+    """Settings of the experiment. Those named as a stage are flags for it, beyond the settings in its YAML file."""
+
+    output_dir: str = field(metadata={"help": "Output folder."})
+    corpus: str = field(default="fineweb-edu", metadata={"help": "The text: a corpus, a file or a Hub data set."})
+    conversations: list[str] = field(
+        default_factory=lambda: ["smoltalk", "ultrachat"], metadata={"help": "Two corpora of conversations."}
+    )
+    weights: list[float] = field(
+        default_factory=lambda: [0.3, 0.58, 0.12],
+        metadata={"help": "Shares of tokens in midtraining: the text, and each of the conversations."},
+    )
+    vocab_size: int = field(default=32_768, metadata={"help": "Vocabulary size of the tokenizer."})
+    tokenizer_documents: int = field(
+        default=500_000, metadata={"help": "Documents of the text that the tokenizer is trained on."}
+    )
+    max_documents: int | None = field(
+        default=None, metadata={"help": "Maximum number of rows to read of each corpus; all by default."}
+    )
+    test_fraction: float = field(
+        default=0.001, metadata={"help": "Share held out of a corpus, where it has no test split of its own."}
+    )
+    pretrain: str = field(default="", metadata={"help": "Flags of pretraining, such as '--model 250m'."})
+    midtrain: str = field(default="", metadata={"help": "Flags of midtraining."})
+    sft: str = field(default="", metadata={"help": "Flags of fine-tuning."})
+    lima: str = field(default="", metadata={"help": "Flags of the stage on LIMA."})
+    evaluate: str = field(default="", metadata={"help": "Flags of every evaluation."})
+    chat_data: str = field(
+        default="smoltalk", metadata={"help": "Conversations whose test split chat is measured on."}
+    )
+    core_data: str | None = field(
+        default=None, metadata={"help": "Folder with the questions of CORE; without it CORE is not measured."}
+    )
+    chat_core: bool = field(
+        default=False, metadata={"help": "Also measure ChatCORE after the last two stages; needs the extra lm-eval."}
+    )
+    launcher: str = field(default="ddp", metadata={"help": "Launch configuration of every stage of training."})
+    num_processes: int = field(default=8, metadata={"help": "Processes of every stage of training."})
+
+
+def main(settings: ZacSettings) -> None:
+    """Tokenize, train every stage, measure each."""
+    from hmm_datasets.errors import InputError
+    from hmm_datasets.operations.stages import run_or_exit
+
+    if len(settings.conversations) != 2 or len(settings.weights) != 3:
+        raise InputError(
+            f"{len(settings.conversations)} conversations and {len(settings.weights)} weights; expected two corpora "
+            "of conversations, and three weights, the first that of the text"
+        )
+    run_or_exit(stages(settings))
+
+
+def stages(settings: ZacSettings) -> list[tuple[str, str]]:
+    """Title and command of every stage that is not done."""
+    root = settings.output_dir
+    sample, tokens = f"{root}/tokenizer", f"{root}/tokens"
+    tokenize = recipe_settings("tokenize")[0](
+        output_dir=tokens, conversations=settings.conversations, tokenizer=f"{sample}/tokenizer"
+    )
+    chats = [f"{tokens}/{folder}" for folder in tokenize.chat_folders.values()]
+    limit = "" if settings.max_documents is None else f" --max_documents {settings.max_documents}"
+    corpus = f"--corpus {shlex.quote(settings.corpus)} --test_fraction {settings.test_fraction}"
+    launch = f"--launch {shlex.quote(settings.launcher)} --num_processes {settings.num_processes}"
+    streams = shlex.join([f"{tokens}/text", *chats])
+    weights = " ".join(map(str, settings.weights))
+    data = {
+        "pretrain": f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer",
+        "midtrain": f"--model {root}/pretrain --optimizer_from {root}/pretrain --streams {streams} "
+        f"--weights {weights} --weigh_by tokens --packed_streams {shlex.join(chats)}",
+        "sft": f"--model {root}/midtrain",
+        "lima": f"--model {root}/sft",
+    }
+    titles = {
+        "pretrain": "Pretraining on text",
+        "midtrain": "Midtraining on text and packed conversations",
+        "sft": "Fine-tuning on conversations",
+        "lima": "Fine-tuning on LIMA, three times",
+    }
+    result = [
+        (
+            f"A tokenizer from {settings.tokenizer_documents:,} documents",
+            f"hmm-datasets tokenize {corpus} --conversations none --vocab_size {settings.vocab_size} "
+            f"--max_documents {settings.tokenizer_documents} --output_dir {sample}",
+        ),
+        (
+            "Text and conversations as token streams",
+            f"hmm-datasets tokenize {corpus} --conversations {shlex.join(settings.conversations)} "
+            f"--tokenizer {sample}/tokenizer{limit} --output_dir {tokens}",
+        ),
+    ]
+    for name in STAGES:
+        recipe = "sft" if name == "lima" else name
+        result.append((
+            titles[name],
+            f"hmm-datasets {recipe} {launch} --config zac_gpt/{name}.yaml {data[name]} {getattr(settings, name)} "
+            f"--output_dir {root}/{name}",
+        ))  # fmt: skip
+        if not (Path(root) / "evaluation" / name / "report.json").exists():
+            result.append((f"{name}: measured", _evaluation(settings, name)))
+    here = Path(__file__).parent
+    along = f"python {shlex.quote(str(here / 'along.py'))} {root} --targets {tokens}/text/test"
+    along += _core(settings) + (f" --flags {shlex.quote(settings.evaluate)}" if settings.evaluate else "")
+    table = f"python {shlex.quote(str(here.parent / 'chat_ladder' / 'table.py'))} {root} --stages {' '.join(STAGES)}"
+    return [*result, ("Along pretraining", along), ("All stages", table)]
+
+
+def _evaluation(settings: ZacSettings, name: str) -> str:
+    root = settings.output_dir
+    chat_core = settings.chat_core and name in ("sft", "lima")
+    tasks = "text chat completions" + " core" * bool(settings.core_data) + " chat_core" * chat_core
+    return (
+        f"hmm-datasets evaluate {root}/{name} --targets {root}/tokens/text/test --tasks {tasks} "
+        f"--chat_data {shlex.quote(settings.chat_data)}{_core(settings)} {settings.evaluate} "
+        f"--output_dir {root}/evaluation/{name}"
+    )
+
+
+def _core(settings: ZacSettings) -> str:
+    return "" if settings.core_data is None else f" --core_data {shlex.quote(settings.core_data)}"
+
+
+if __name__ == "__main__":
+    run(main, ZacSettings)
