@@ -2,12 +2,13 @@
 
 `python tests/warm_python/server.py FOLDER` writes an executable `FOLDER/python` and serves it until it is terminated
 or the process that started it is gone. Each process has its own arguments, environment, folder and standard files, and
-ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, and all have one
-hash seed.
+ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, all have one hash
+seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
 """
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -86,7 +87,8 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
                     return json.loads(request), files
                 for file in files:
                     os.close(file)
-                client.send(str(process).encode())
+                with contextlib.suppress(OSError):  # the client was killed meanwhile, which is seen in the next round
+                    client.send(str(process).encode())
                 ended = os.pidfd_open(process)
                 running.register(client, selectors.EVENT_READ, process)
                 running.register(ended, selectors.EVENT_READ, (process, client))
@@ -114,6 +116,7 @@ def become(request: dict, files: list[int], client: Path) -> None:
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+    faulthandler.register(signal.SIGQUIT)
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     os.chdir(request["folder"])
@@ -151,6 +154,7 @@ if __name__ == "__main__":
     before = dict(os.environ)  # some libraries set variables
     import_all()
     executable = write_client(folder, before)
+    (folder / "server.pid").write_text(str(os.getpid()))
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
     listening.listen(16)
