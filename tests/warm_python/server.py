@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -19,6 +20,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 # Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing.
@@ -51,8 +53,23 @@ def import_all() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if not any(word in name for word in LEFT_OUT):
             importlib.import_module(name)
+    import_deepspeed()
     gc.collect()
     gc.freeze()
+
+
+def import_deepspeed() -> None:
+    """Import DeepSpeed, if there is one and no GPU, and let it sum by gloo, as it does on systems other than Linux.
+
+    Its own sums through shared memory are compiled when they are first used, which takes most of a minute.
+    """
+    import torch
+
+    if torch.accelerator.is_available() or importlib.util.find_spec("deepspeed") is None:
+        return
+    with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu"):
+        import deepspeed
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def write_client(folder: Path, environment: dict[str, str]) -> Path:
