@@ -83,7 +83,8 @@ class Runs:
             # AdamW, for all alike: not every sharding has Muon.
             *("--packed", "true", "--matrix_optimizer", "adamw", *flags),
         ]
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"} if self.tiny else {})
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+        environment = os.environ | (hidden if self.tiny and torch.cuda.is_available() else {})
         began = time.monotonic()
         result = subprocess.run(
             list(map(str, command)), env=environment, capture_output=True, text=True, timeout=400, check=False

@@ -5,6 +5,7 @@ every load to a server and wait for its answer.
 """
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -12,8 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 _home = tempfile.mkdtemp(prefix="hmm-datasets-tests-")
@@ -89,20 +92,43 @@ def warm_python(tmp_path_factory, child_environment):
 
 
 @pytest.fixture(scope="session")
-def launch(child_environment, warm_python):
-    """Run a launcher (`python -m MODULE ARGUMENTS`) to its end; return what `subprocess.run` would."""
+def run_to_end(warm_python):
+    """Do what `subprocess.run` does; a program that does not end in time fails the test with the stacks of all."""
 
-    def launch(module: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
-        command = [warm_python, "-m", module, *map(str, arguments)]
+    def run_to_end(command: list[str], timeout: float, **options: object) -> subprocess.CompletedProcess:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, env=child_environment, **streams) as process:
+        with subprocess.Popen(command, **streams, **options) as process:
             try:
                 output, errors = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
+                signal_programs(warm_python, signal.SIGQUIT)
+                time.sleep(1)  # until they have printed their stacks
                 # On SIGTERM a launcher ends its workers; killed, it would leave them behind.
                 process.terminate()
-                output, errors = process.communicate()
+                try:
+                    output, errors = process.communicate(timeout=5)
+                except subprocess.TimeoutExpired:
+                    signal_programs(warm_python, signal.SIGKILL)
+                    output, errors = process.communicate()
                 pytest.fail(f"{command} did not end in {timeout} s:\n{output}\n{errors}")
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    return run_to_end
+
+
+def signal_programs(warm_python: str, number: signal.Signals) -> None:
+    """Send a signal to all programs of a warm Python, also to those that launchers started."""
+    server = int(Path(warm_python).with_name("server.pid").read_text())
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for program in psutil.Process(server).children():
+            program.send_signal(number)
+
+
+@pytest.fixture(scope="session")
+def launch(child_environment, warm_python, run_to_end):
+    """Run a launcher (`python -m MODULE ARGUMENTS`) to its end; return what `subprocess.run` would."""
+
+    def launch(module: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+        return run_to_end([warm_python, "-m", module, *map(str, arguments)], timeout, env=child_environment)
 
     return launch

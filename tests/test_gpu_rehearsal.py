@@ -1,7 +1,6 @@
 """What `make gpu` runs on a machine with a GPU, rehearsed on the CPU at sizes that show nothing but that it runs."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,10 +26,9 @@ def gpu(monkeypatch):
 
 @pytest.mark.launch
 @pytest.mark.parametrize("script", REHEARSED)
-def test_every_part_runs(script, child_environment):
-    command = [sys.executable, f"benchmarks/{script}", *REHEARSED[script], "--tiny"]
-    environment = child_environment | {"HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+def test_every_part_runs(script, warm_python, run_to_end, child_environment):
+    command = [warm_python, f"benchmarks/{script}", *REHEARSED[script], "--tiny"]
+    result = run_to_end(command, 500, cwd=ROOT, env=child_environment)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
 
 

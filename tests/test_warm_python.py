@@ -58,20 +58,33 @@ def test_what_imports_read_of_the_environment_is_read_anew(run):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_signals_reach_the_program(number, warm_python, child_environment):
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    with subprocess.Popen(
-        [warm_python, "-c", program],
-        env=child_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        program = int(process.stdout.readline())
-        assert program != process.pid, "it is forked"
-        process.send_signal(number)
-        assert process.wait(10) == -number
-        assert process.stdout.read() == ""
-    limit = time.monotonic() + 5
-    while psutil.pid_exists(program) and time.monotonic() < limit:
-        time.sleep(0.01)
-    assert not psutil.pid_exists(program)
+    """Ten times, since a signal comes at another moment each time: it was lost, or ended the server."""
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    for _ in range(10):
+        with subprocess.Popen(
+            [warm_python, "-c", code],
+            env=child_environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            program = int(process.stdout.readline())
+            assert program != process.pid, "it is forked"
+            process.send_signal(number)
+            assert process.wait(10) == -number
+            assert process.stdout.read() == ""
+        limit = time.monotonic() + 5
+        while psutil.pid_exists(program) and time.monotonic() < limit:
+            time.sleep(0.01)
+        assert not psutil.pid_exists(program)
+
+
+def test_programs_that_do_not_end_in_time_print_their_stacks(run_to_end, warm_python, child_environment):
+    """Also one that the program has started, as a launcher starts ranks."""
+    rank = "import time\ndef waits_for_its_peer(): time.sleep(60)\nwaits_for_its_peer()"
+    launcher = "import subprocess, sys\ndef launches(code): subprocess.run([sys.executable, '-c', code])\n"
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_to_end([warm_python, "-c", f"{launcher}launches({rank!r})"], 2, env=child_environment)
+    assert "did not end in 2 s" in str(failure.value)
+    assert "in launches" in str(failure.value)
+    assert "in waits_for_its_peer" in str(failure.value)

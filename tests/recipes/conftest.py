@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Program:
     """Runs recipes from the root of the checkout, in a quiet environment of its own."""
 
-    def __init__(self, python: str, environment: dict[str, str]):
+    def __init__(self, python: str, environment: dict[str, str], run_to_end):
         self.root = ROOT
+        self._run_to_end = run_to_end
         self.python = python
         self.environment = {
             **environment,
@@ -25,14 +26,7 @@ class Program:
     def run(self, *arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
         """`python ARGUMENTS`."""
         command = [self.python, *map(str, arguments)]
-        return subprocess.run(
-            command,
-            cwd=ROOT,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return self._run_to_end(command, timeout, cwd=ROOT, env=self.environment | environment)
 
     def launch(self, config: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
         """`accelerate launch --config_file accelerate_configs/CONFIG.yaml arguments`."""
@@ -41,8 +35,8 @@ class Program:
 
 
 @pytest.fixture(scope="session")
-def program(warm_python, child_environment) -> Program:
-    return Program(warm_python, child_environment)
+def program(warm_python, child_environment, run_to_end) -> Program:
+    return Program(warm_python, child_environment, run_to_end)
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def _working(folder, hit, log):
 
 
 @pytest.mark.parametrize("faults", [pytest.param((SUSPEND,), id="one"), ALL_FAULTS])
-def test_a_disturbed_fit_ends_with_the_tables_of_an_undisturbed_one(faults, program, tmp_path):
+def test_a_disturbed_fit_ends_with_the_tables_of_an_undisturbed_one(faults, program, succeeded, tmp_path):
     np.save(tmp_path / "tokens.npy", processes.random(12, 30, alpha=0.3, seed=1).sample(4_000, 64))
     words = [
         "recipes/fit_hmm.py",
@@ -92,14 +92,13 @@ def test_a_disturbed_fit_ends_with_the_tables_of_an_undisturbed_one(faults, prog
     assert [event["kind"] for event in events] == [*(ENDED_BY[fault] for fault in faults), "finished"]
     assert "is suspended (as by SIGSTOP), in phase working of step" in said[0]
     assert all("rank 0 on" in event["message"] for event in events if event["kind"] in ("killed", "hang"))
-    alone = [sys.executable, *map(str, words), "--output_dir", str(tmp_path / "alone")]
-    subprocess.run(alone, cwd=program.root, env=program.environment, check=True, capture_output=True, timeout=300)
+    succeeded(program.run(*words, "--output_dir", tmp_path / "alone"))
     one, two = (file_digest(tmp_path / name / "hmm" / "model.safetensors") for name in ("disturbed", "alone"))
     assert one == two
 
 
 @pytest.mark.parametrize("faults", [pytest.param((KILL, TERMINATE), id="two"), ALL_FAULTS])
-def test_a_disturbed_tokenization_ends_with_the_tokens_of_an_undisturbed_one(faults, program, tmp_path):
+def test_a_disturbed_tokenization_ends_with_the_tokens_of_an_undisturbed_one(faults, program, succeeded, tmp_path):
     letters = np.random.default_rng(0).integers(97, 123, (2_000, 7), dtype=np.uint8)
     letters[:, -1] = ord(" ")
     documents = [letters[rows].tobytes() for rows in np.random.default_rng(1).integers(0, 2_000, (12_000, 250))]
@@ -121,8 +120,7 @@ def test_a_disturbed_tokenization_ends_with_the_tokens_of_an_undisturbed_one(fau
     expected = ["hang" if fault == SUSPEND else "killed" for fault in faults]
     assert [event["kind"] for event in events] == [*expected, "finished"]
     assert all("is suspended (as by SIGSTOP), in phase working of step" in reason for reason in said)
-    alone = [sys.executable, *map(str, words), "--output_dir", str(tmp_path / "alone")]
-    subprocess.run(alone, cwd=program.root, env=program.environment, check=True, capture_output=True, timeout=300)
+    succeeded(program.run(*words, "--output_dir", tmp_path / "alone"))
     one, two = (
         {
             str(path.relative_to(tmp_path / name)): file_digest(path)

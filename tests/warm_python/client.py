@@ -5,8 +5,10 @@ files than the standard three, another environment for the imports) starts the i
 """
 
 import array
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -43,9 +45,17 @@ def main() -> int:
     files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
     server.sendmsg([json.dumps(request).encode()], files)
     process = int(server.recv(100))
+    # Each signal is a byte in a pipe: a handler would run only after the call that waits for the end.
+    signalled, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         if number not in ignored:
-            signal.signal(number, lambda number, _: os.kill(process, number))
+            signal.signal(number, lambda *_: None)
+    while server not in select.select([server, signalled], [], [])[0]:
+        for number in os.read(signalled, 100):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, number)
     status = int(server.recv(100) or "256")
     if status < 0:
         if -status not in (signal.SIGKILL, signal.SIGSTOP):

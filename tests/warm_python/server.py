@@ -2,14 +2,16 @@
 
 `python tests/warm_python/server.py FOLDER` writes an executable `FOLDER/python` and serves it until it is terminated
 or the process that started it is gone. Each process has its own arguments, environment, folder and standard files, and
-ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, and all have one
-hash seed.
+ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, all have one hash
+seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
 """
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -18,6 +20,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 # Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing.
@@ -50,8 +53,23 @@ def import_all() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if not any(word in name for word in LEFT_OUT):
             importlib.import_module(name)
+    import_deepspeed()
     gc.collect()
     gc.freeze()
+
+
+def import_deepspeed() -> None:
+    """Import DeepSpeed, if there is one and no GPU, and let it sum by gloo, as it does on systems other than Linux.
+
+    Its own sums through shared memory are compiled when they are first used, which takes most of a minute.
+    """
+    import torch
+
+    if torch.accelerator.is_available() or importlib.util.find_spec("deepspeed") is None:
+        return
+    with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu"):
+        import deepspeed
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def write_client(folder: Path, environment: dict[str, str]) -> Path:
@@ -86,7 +104,8 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
                     return json.loads(request), files
                 for file in files:
                     os.close(file)
-                client.send(str(process).encode())
+                with contextlib.suppress(OSError):  # the client was killed meanwhile, which is seen in the next round
+                    client.send(str(process).encode())
                 ended = os.pidfd_open(process)
                 running.register(client, selectors.EVENT_READ, process)
                 running.register(ended, selectors.EVENT_READ, (process, client))
@@ -114,6 +133,7 @@ def become(request: dict, files: list[int], client: Path) -> None:
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+    faulthandler.register(signal.SIGQUIT)
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     os.chdir(request["folder"])
@@ -151,6 +171,7 @@ if __name__ == "__main__":
     before = dict(os.environ)  # some libraries set variables
     import_all()
     executable = write_client(folder, before)
+    (folder / "server.pid").write_text(str(os.getpid()))
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
     listening.listen(16)
