@@ -80,7 +80,7 @@ def on_two_ranks(launch, folder, program: str):
     """What two CPU processes that accelerate has launched print and return for a program."""
     script = folder / "program.py"
     script.write_text(program)
-    config = Path(__file__).parents[1] / "accelerate_configs" / "cpu2.yaml"
+    config = Path(__file__).parents[2] / "accelerate_configs" / "cpu2.yaml"
     return launch("accelerate.commands.accelerate_cli", "launch", "--config_file", config, script)
 
 

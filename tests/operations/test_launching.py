@@ -35,7 +35,7 @@ from hmm_datasets.operations.recipe_settings import recipe_settings
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import EXPERIMENTS, copy_shipped, list_shipped, local_or_shipped, shipped
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def failing(capsys, *argv: str) -> str:

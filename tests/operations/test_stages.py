@@ -91,7 +91,7 @@ def test_an_interrupt_ends_both_lanes(tmp_path):
         from hmm_datasets.operations.stages import SideBySide, run_stages
         run_stages([SideBySide([[("A", {waits!r})], [("B", {waits!r})]])], Path({str(tmp_path)!r}))
     """)
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen([sys.executable, "-c", program], cwd=root, stderr=subprocess.PIPE)
     while len(list(tmp_path.glob("*.pid"))) < 2:
         time.sleep(0.01)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BATCH_FILES = sorted((ROOT / "recipes" / "pbs").glob("*.pbs"))
 HOST = socket.gethostname()
 MPIEXECS = {"Open MPI": "mpiexec.openmpi", "MPICH": "mpiexec.hydra"}

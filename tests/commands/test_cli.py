@@ -13,7 +13,7 @@ from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HMM_OF_TESTS = processes.mess3()
 
 

@@ -17,7 +17,7 @@ import yaml
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.heartbeats import read_heartbeats
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BATCH_FILES = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
 DAEMONS = ("slurmctld", "slurmd")
 
