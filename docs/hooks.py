@@ -50,11 +50,10 @@ def on_page_markdown(markdown, page, config, files):
 
 def commands_page() -> str:
     """Every subcommand of `hmm-datasets` with its help; recipes with their docstrings."""
-    from hmm_datasets.cli import build_parser
+    from hmm_datasets.cli import build_parsers
     from hmm_datasets.operations.experiments import gallery
     from hmm_datasets.operations.launching import RECIPE_COMMANDS, recipe_command, recipe_names
 
-    parser = build_parser()
     parts = [
         "# Commands\n",
         "After this page you can find the command for a task, and its arguments. The page is generated from `--help`. "
@@ -72,7 +71,7 @@ def commands_page() -> str:
         "\n## Tools\n",
         "| command | what it does |\n|---|---|",
     ]
-    tools = {name: sub for name, sub in subcommands(parser).items() if name not in RECIPE_COMMANDS}
+    tools = {name: sub for name, sub in build_parsers()[1].items() if name not in RECIPE_COMMANDS}
     parts += [f"| [`{name}`](#{name}) | {sentence(sub.description)} |" for name, sub in tools.items()]
     parts += ["\n## Each recipe and experiment\n"]
     for name in recipe_names():
@@ -89,7 +88,7 @@ def commands_page() -> str:
 
 
 def subcommands(parser) -> dict:
-    """Parsers of the subcommands, by name."""
+    """Parsers of the actions of a command, by name."""
     choices = [action.choices for action in parser._actions if action.nargs == "A..."]
     return dict(choices[0]) if choices else {}
 

@@ -20,12 +20,31 @@ from .commands import supervise as supervise_command
 from .commands import sweep as sweep_command
 from .commands import watch as watch_command
 from .commands.plan import configs, copy_config, corpora, plan
-from .commands.process import SPLITS, describe, emissions, entropy_rate, processes, sample, score
-from .errors import InputError
+from .commands.process import SPLITS, describe, processes, sample, score
+from .compat.accelerate import flags_of
+from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, gallery_text, name_of
-from .operations.launching import RECIPE_COMMANDS, start
+from .operations.launching import RECIPE_COMMANDS, recipe_of, start
 from .runtime.one_line_errors import one_line_errors
-from .runtime.settings import parse_known
+from .runtime.settings import hyphenated, parse_known
+
+HEADINGS = {
+    "data": ("processes", "describe", "sample", "corpora", "fit", "tokenize"),
+    "train": ("demo", "configs", "plan", "pretrain", "midtrain", "sft", "dpo", "grpo"),
+    "measure": ("evaluate", "score", "benchmark", "compare", "answers", "replay", "experiment"),
+    "share": ("push", "report", "chat"),
+    "operate": ("preflight", "sweep", "watch", "supervise", "checkpoint", "verify"),
+}
+"""The commands that `--help` lists."""
+
+OLD_NAMES = {
+    "entropy-rate": ("describe", "--only", "entropy-rate"),
+    "emissions": ("describe", "--emissions"),
+    "tokenize-with-datatrove": ("tokenize", "--executor", "local"),
+    "push-all": ("push",),
+    "requeue": ("supervise", "--requeue"),
+}
+"""Commands of version 0.1, which run in this release, and what they are now."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,22 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with one_line_errors():
-            if argv and (argv[0] in RECIPE_COMMANDS or argv[0].endswith(".py")):
-                return start(argv[0], argv[1:])
-            if argv and argv[0] in experiment_names():  # each was a command of its own
-                print(f"hmm-datasets {argv[0]} is now: hmm-datasets experiment {argv[0]}", file=sys.stderr, flush=True)
-                argv = ["experiment", *argv]
-            if argv[:1] == ["experiment"] and argv[1:] and not argv[1].startswith("-"):
-                return start(name_of(experiment_script(argv[1])), argv[2:])
-            if argv[:1] == ["hub"]:
-                raise InputError(
-                    "hub: is not a command any more; in a checkout of the project, run python tests/local_hub"
-                )
+            argv = _renamed(argv)
+            name, rest = argv[:1], argv[1:]
+            if name == ["experiment"] and rest and not rest[0].startswith("-"):
+                return start(name_of(experiment_script(rest[0])), rest[1:])
+            if name and (recipe_of(name[0], rest) in RECIPE_COMMANDS or name[0].endswith(".py")):
+                return start(recipe_of(name[0], rest), rest)
             argv, supervised = supervise_command.split(argv)
-            parser = build_parser()
+            parser, parsers = build_parsers()
+            if name and not name[0].startswith("-"):
+                _check_name(name[0])
             arguments, flags = parse_known(parser, argv)
             if flags and arguments.run not in (plan, preflight_command.preflight):
-                parser.error(f"unrecognized arguments: {' '.join(flags)}")
+                known = flags_of(parsers[name[0]])
+                unknown = next((word for word in flags if word.startswith("-")), flags[0])
+                near = suggestion(hyphenated(unknown).partition("=")[0], known) or ";"
+                raise InputError(f"{name[0]}: unknown argument {unknown}{near} `{name[0]} --help` lists all")
             arguments.flags, arguments.words, arguments.supervised = flags, argv[1:], supervised
             return arguments.run(arguments)
     except BrokenPipeError:
@@ -59,22 +78,62 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command and its subcommands. Arguments of recipes are parsed by the recipes."""
+def _renamed(argv: list[str]) -> list[str]:
+    """The arguments with the name that an old command has now."""
+    if argv and argv[0] in OLD_NAMES:
+        now = list(OLD_NAMES[argv[0]])
+        if argv[0] == "tokenize-with-datatrove" and any(word.startswith("--executor") for word in argv):
+            now = now[:1]
+    elif argv and argv[0] in experiment_names():
+        now = ["experiment", argv[0]]
+    else:
+        return argv
+    print(f"hmm-datasets {argv[0]} is now: hmm-datasets {' '.join(now)}", file=sys.stderr, flush=True)
+    return [*now, *argv[1:]]
+
+
+def _check_name(name: str) -> None:
+    """Raise an error that names the nearest command, if there is none of this name."""
+    known = [*(one for names in HEADINGS.values() for one in names), *OLD_NAMES]
+    if name == "hub":
+        raise InputError("hub: is not a command any more; in a checkout of the project, run python tests/local_hub")
+    if name not in known:
+        near = suggestion(name, [*known, *experiment_names()]) or ";"
+        raise InputError(f"{name}: no such command{near} `hmm-datasets --help` lists all")
+
+
+def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the command, and those of its subcommands. Arguments of recipes are parsed by the recipes."""
     parser = argparse.ArgumentParser(
-        prog="hmm-datasets", description="Hidden Markov models as data sets, and the runs trained on them."
+        prog="hmm-datasets",
+        usage="hmm-datasets COMMAND ...",
+        description="Hidden Markov models as data sets, and the runs trained on them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name, recipe in RECIPE_COMMANDS.items():
-        commands.add_parser(name, help=recipe.summary, add_help=False)
+        commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)
     command = _add(commands, "experiment", experiment, "list the experiments, or run one of them")
     command.add_argument("name", nargs="?", metavar="NAME", help="run this one; flags of its own follow")
     _add_hmm_commands(commands)
     _add_planning_commands(commands)
     _add_result_commands(commands)
     _add_run_commands(commands)
-    return parser
+    parsers = dict(commands.choices)
+    parser.epilog = commands_text(parsers)
+    return parser, parsers
+
+
+def commands_text(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    """The commands by their headings, each with its sentence."""
+    lines = []
+    for heading, names in HEADINGS.items():
+        lines += [f"{heading}:"]
+        for name in names:
+            text = (parsers[name].description or "").removesuffix(".")
+            lines += [f"  {name:12}{text[:1].lower() + text[1:]}"]
+    return "\n".join([*lines, "", "hmm-datasets COMMAND --help describes a command."])
 
 
 def _add_hmm_commands(commands) -> None:
@@ -102,17 +161,9 @@ def _add_hmm_commands(commands) -> None:
     command.add_argument("--length", type=int, default=64, metavar="L", help="words per window, default 64")
     command.add_argument("--split", choices=SPLITS, default="test", help="sentences of words/, default test")
 
-    command = _add(commands, "emissions", emissions, "draw how the emissions of states change over a fit")
-    command.add_argument("fit", type=Path, metavar="FOLDER", help="output folder of hmm-datasets fit")
-    command.add_argument("--states", type=int, nargs="+", metavar="S", help="by default the three most visited")
-    command.add_argument("--top", type=int, default=20, metavar="K", help="symbols per state, default 20")
-    command.add_argument("--output", type=Path, metavar="FILE.png", help="default plots/emissions.png in the folder")
-
     command = _add(commands, "processes", processes, "list the processes that can be named, with their entropy rates")
     command.add_argument("names", nargs="*", metavar="NAME", help="some of them, or calls such as 'mess3(x=0.05)'")
     command.add_argument("--json", action="store_true", help="JSON instead of a table")
-
-    _add_hmm_command(commands, "entropy-rate", entropy_rate, "the best possible loss, in nats per token")
 
     command = _add_hmm_command(commands, "describe", describe, "sizes, states, mixing, and losses of predictors")
     command.add_argument("--length", type=int, default=64, metavar="L", help="positions to measure at, default 64")
@@ -123,6 +174,15 @@ def _add_hmm_commands(commands) -> None:
     command.add_argument(
         "--plot", type=Path, metavar="FOLDER", help="write heat maps there, and for 3 states the beliefs"
     )
+    command.add_argument("--only", choices=("entropy-rate",), help="only the best possible loss, in nats per token")
+    command.add_argument(
+        "--emissions",
+        action="store_true",
+        help="instead, of the output folder of a fit: draw how the emissions of states change over it",
+    )
+    command.add_argument("--states", type=int, nargs="+", metavar="S", help="with --emissions; the most visited three")
+    command.add_argument("--top", type=int, default=20, metavar="K", help="with --emissions: symbols, default 20")
+    command.add_argument("--output", type=Path, metavar="FILE.png", help="with --emissions; default in the folder")
 
 
 def _add_planning_commands(commands) -> None:
@@ -221,6 +281,7 @@ def _add_result_commands(commands) -> None:
     command.add_argument("--licence", metavar="ID", help="licence for a card that is made, such as cc0-1.0")
     command.add_argument("--name", metavar="TITLE", help="title of a card that is made; default the repository's name")
     command.add_argument("--message", metavar="TEXT", help="message of the commit")
+    command.epilog = "With --config FILE.yaml instead of PATH it pushes several folders: `configs copy push.py`."
 
     chat_command.add_arguments(_add(commands, "chat", chat_command.chat, "talk to a model in the terminal"))
 
@@ -246,9 +307,6 @@ def _add_run_commands(commands) -> None:
 
     command = _add(commands, "supervise", supervise_command.supervise, "start a run again after faults")
     supervise_command.add_arguments(command)
-
-    command = _add(commands, "requeue", supervise_command.requeue, "put a job of Slurm back while its run must go on")
-    supervise_command.add_requeue_arguments(command)
 
     command = _add(commands, "replay", replay_command.replay, "compute the loss of a step of a run again, row by row")
     replay_command.add_arguments(command)

@@ -4,10 +4,12 @@ Every check of user input in this package raises `InputError`. Programs (recipes
 `runtime.one_line_errors`, which turns such an error into one line on stderr and exit code 2.
 """
 
+import difflib
 import errno
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from .display import format_bytes
@@ -96,3 +98,9 @@ def not_permitted(path: str | os.PathLike, error: OSError) -> InputError:
     return InputError(
         f"{path}: cannot be used ({error.strerror}); choose another file or folder, or make this one writable"
     )
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known one that is most like it, if any is."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

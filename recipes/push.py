@@ -1,6 +1,6 @@
 """Push folders of an experiment to the Hub at HF_ENDPOINT (by default huggingface.co), with one commit per folder.
 
-    hmm-datasets push-all --config demo/push.yaml [--namespace me ...]
+    hmm-datasets push --config demo/push.yaml [--namespace me ...]
 
 If the Hub does not answer or there is no token, it does not fail, and prints how to push later.
 """

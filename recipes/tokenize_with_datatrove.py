@@ -1,7 +1,7 @@
 """Tokenize a text corpus on a cluster: a datatrove pipeline that writes token streams, run by a chosen executor.
 
-    hmm-datasets tokenize-with-datatrove --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
-        --output_dir outputs/fineweb --executor slurm --tasks 200 --partition cpu --time 4:00:00
+    hmm-datasets tokenize --executor slurm --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
+        --output_dir outputs/fineweb --tasks 200 --partition cpu --time 4:00:00
 
 For each split, `output_dir` has a folder of datatrove's shards, one per task, with the index that makes it a token
 stream. When it is started again, datatrove runs only the tasks that are not done. The Slurm executor returns as soon

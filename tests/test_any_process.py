@@ -210,10 +210,12 @@ def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys
     assert ("5 numbers in a belief" in text) == (source is PAIR)
     assert "is not an HMM, but plots show one HMM" in refused(capsys, "describe", folder, "--plot", tmp_path / "plots")
     if source is DICE:
-        assert main(["entropy-rate", str(folder)]) == 0
+        assert main(["describe", "--only", "entropy-rate", str(folder)]) == 0
         assert "0.900256 nats per token" in capsys.readouterr().out
     else:
-        assert "is not stationary, so that its optimal loss depends" in refused(capsys, "entropy-rate", folder)
+        assert "is not stationary, so that its optimal loss depends" in refused(
+            capsys, "describe", "--only", "entropy-rate", folder
+        )
 
 
 def refused(capsys, *argv) -> str:
@@ -334,7 +336,7 @@ def test_commands_take_a_name(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["fingerprint"] == NAMED.fingerprint()
     assert main(["push", NAME, "me/mess3", "--dry-run"]) == 0
     assert "model.safetensors" in capsys.readouterr().out
-    assert "did you mean mess3?" in refused(capsys, "entropy-rate", "process:mes3")
+    assert "did you mean mess3?" in refused(capsys, "describe", "--only", "entropy-rate", "process:mes3")
 
 
 def test_targets_and_training_data_take_a_name():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hmm_datasets.cli import build_parser
+from hmm_datasets.cli import build_parsers
 from hmm_datasets.commands.supervise import split
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
@@ -115,7 +115,7 @@ def check_command(name: str, words: list[str]) -> None:
         launch_config(words[index + 1])
         words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
     hyphens = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
-    arguments, rest = build_parser().parse_known_args([name, *hyphens])
+    arguments, rest = build_parsers()[0].parse_known_args([name, *hyphens])
     if name == "plan":
         assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
         script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
@@ -233,7 +233,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_the_computed_pages_tell_every_command_and_setting():
     commands, settings = hooks().commands_page(), hooks().settings_page()
-    for name in hooks().subcommands(build_parser()):
+    for name in build_parsers()[1]:
         assert f"### {name} " in commands
     for kinds in hooks().settings_of_recipes().values():
         assert all(f"## {kind.__name__} " in settings for kind in kinds)

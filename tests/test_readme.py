@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.cli import build_parser
+from hmm_datasets.cli import build_parsers
 from hmm_datasets.operations.launching import split_command
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import local_or_shipped
@@ -44,7 +44,7 @@ def test_it_is_short_and_its_links_lead_somewhere():
 def test_its_commands_settings_and_launch_configurations_exist(words):
     recipe = split_command(words[1:])
     if recipe is None:
-        build_parser().parse_args(words[1:])
+        build_parsers()[0].parse_args(words[1:])
     else:
         read_command(*recipe)  # the batch divides by the processes, and the optimizer can be sharded
     for flag, folder in (("--config", "recipes"), ("--launch", "accelerate_configs")):

@@ -8,6 +8,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
@@ -161,7 +162,7 @@ def _tokens_to_score(hmm: "Process", arguments: argparse.Namespace) -> "np.ndarr
     return tokens[: len(tokens) // length * length].reshape(-1, length)
 
 
-def emissions(arguments: argparse.Namespace) -> int:
+def _draw_emissions(arguments: argparse.Namespace) -> int:
     """Draw how the emissions of states change over the epochs of a fit."""
     import numpy as np
 
@@ -169,7 +170,7 @@ def emissions(arguments: argparse.Namespace) -> int:
     from ..hmm.model import HMM
     from ..report.hmm_plots import plot_emission_history
 
-    folder = arguments.fit
+    folder = Path(arguments.hmm)
     found = checkpoints(folder) or checkpoints(folder / "fit")
     if not found:
         raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
@@ -193,7 +194,7 @@ def emissions(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def entropy_rate(arguments: argparse.Namespace) -> int:
+def _print_entropy_rate(arguments: argparse.Namespace) -> int:
     """Print the entropy rate and its standard error."""
     import math
 
@@ -217,6 +218,10 @@ def entropy_rate(arguments: argparse.Namespace) -> int:
 
 def describe(arguments: argparse.Namespace) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
+    if arguments.emissions:
+        return _draw_emissions(arguments)
+    if arguments.only == "entropy-rate":
+        return _print_entropy_rate(arguments)
     import json
 
     from ..hmm.model import HMM

@@ -9,7 +9,7 @@ from ..errors import InputError
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hmm-datasets supervise`."""
-    command.usage = "hmm-datasets supervise [flags] -- COMMAND"
+    command.usage = "hmm-datasets supervise [--requeue] [flags] -- COMMAND"
     _add_folder(command)
     command.add_argument(
         "--max-failures", type=int, default=5, metavar="N", help="in a row without a new checkpoint, default 5"
@@ -47,6 +47,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--host-failures", type=int, default=2, metavar="N", help="after which srun and sbatch leave a host out"
     )
+    command.add_argument(
+        "--requeue",
+        action="store_true",
+        help="instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
+    )
+    command.add_argument(
+        "--max-requeues", type=int, default=5, metavar="N", help="in a row without a new checkpoint, default 5"
+    )
     command.epilog = (
         "An error of the settings and a request to stop end it. Everything is logged in events.jsonl, which "
         "`hmm-datasets watch` shows."
@@ -59,38 +67,27 @@ def _add_folder(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_requeue_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets requeue`."""
-    command.usage = "hmm-datasets requeue [flags] [-- COMMAND]"
-    _add_folder(command)
-    command.add_argument(
-        "--max-requeues", type=int, default=5, metavar="N", help="in a row without a new checkpoint, default 5"
-    )
-    command.add_argument("--host-failures", type=int, default=2, metavar="N", help="after which a host is left out")
-    command.epilog = "To be called last in a batch script: it ends the job. The files in recipes/slurm/ do so."
-
-
 def requeue(arguments: argparse.Namespace) -> int:
     """Put the job of Slurm that this process runs in back into the queue, if its run should go on."""
-    from ..operations import slurm as requeueing
+    from ..operations import supervision
 
-    said = requeueing.requeue(
-        _folder(arguments), max_requeues=arguments.max_requeues, host_failures=arguments.host_failures
-    )
-    print(said, flush=True)
+    folder, most = _folder(arguments), arguments.max_requeues
+    print(supervision.requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
     return 0
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments before `--` and the command after it; of other subcommands, all arguments and no command."""
-    if argv[:1] not in (["supervise"], ["requeue"]) or "--" not in argv:
+    if argv[:1] != ["supervise"] or "--" not in argv:
         return list(argv), []
     at = argv.index("--")
     return list(argv[:at]), list(argv[at + 1 :])
 
 
 def supervise(arguments: argparse.Namespace) -> int:
-    """Start the command until its run is finished."""
+    """Start the command until its run is finished, or put the job back into its queue."""
+    if arguments.requeue:
+        return requeue(arguments)
     from ..operations.diagnosis import Limits
     from ..operations.supervision import SupervisionSettings, Supervisor
 

@@ -13,13 +13,11 @@ The picture is the first that it shows. All experiments are started alike: in on
 a setting of theirs, and with their first setting as the first argument, which then needs no flag.
 """
 
-import ast
-import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, suggestion
 from ..runtime.shipped import EXPERIMENTS, shipped
 
 _HEAD = re.compile(r"# (\S+)\n\n(\S.*)\n\n- Paper: (.+)\n- Time on two cores: (.+)\n")
@@ -65,16 +63,9 @@ def experiment_script(name: str) -> Path:
     """
     names, hyphenated = experiment_names(), name.replace("_", "-")
     if hyphenated not in names:
-        near = difflib.get_close_matches(hyphenated, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"experiment {name}: no such experiment; {hint}`hmm-datasets experiment` lists all")
+        hint = suggestion(hyphenated, names) or ";"
+        raise InputError(f"experiment {name}: no such experiment{hint} `hmm-datasets experiment` lists all")
     return shipped(EXPERIMENTS) / hyphenated.replace("-", "_") / "run.py"
-
-
-def declared_settings(script: Path) -> list[str]:
-    """The settings that the program of an experiment declares, read without running it."""
-    classes = (node for node in ast.parse(script.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
-    return [field.target.id for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
 
 
 def gallery() -> list[Experiment]:

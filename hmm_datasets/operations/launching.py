@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
+from ..runtime.settings import hyphenated
 from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
-from .experiments import declared_settings, experiment_names, experiment_script, name_of
+from .experiments import experiment_names, experiment_script, name_of, read_experiment
+from .recipe_help import own_settings, recipe_help
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +52,9 @@ class RecipeCommand:
 
 RECIPE_COMMANDS = {
     "fit": RecipeCommand("fit_hmm.py", "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
-    "tokenize": RecipeCommand("tokenize_corpus.py", "train a tokenizer, write token streams", launches=False),
+    "tokenize": RecipeCommand(
+        "tokenize_corpus.py", "train a tokenizer, write token streams; --executor slurm on a cluster", launches=False
+    ),
     "tokenize-with-datatrove": RecipeCommand(
         "tokenize_with_datatrove.py", "write token streams on a cluster", launches=False
     ),
@@ -68,16 +72,21 @@ RECIPE_COMMANDS = {
     "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
 }
 
-LAUNCHER_HELP = """\
-usage: hmm-datasets {name} [--launch CONFIG [launcher's flags]] [--config FILE.yaml] [recipe's flags]
+_USAGE = """\
+usage: hmm-datasets {name} {launched}[--config FILE.yaml] [flags]
 
+{summary}.
+
+{launching}  --config FILE     YAML file of settings, your own or one listed by `hmm-datasets configs`
+  --help-all        all settings, also those of TrainingArguments; importing them takes seconds
+
+Settings, with their defaults:
+"""
+_LAUNCHING = """\
   --launch CONFIG   start several processes with accelerate: {configs},
                     or a YAML file of `accelerate config`
   launcher's flags  --num_processes, --num_machines, --machine_rank, --main_process_ip, --main_process_port,
                     --mixed_precision and the others of `accelerate launch`
-  --config FILE     YAML file of settings, your own or one listed by `hmm-datasets configs`
-
-The recipe's flags:
 """
 
 # Settings of recipes whose names are also flags of accelerate. They are passed to the recipe.
@@ -104,10 +113,10 @@ def recipe_command(name: str) -> RecipeCommand:
     if name in RECIPE_COMMANDS:
         return RECIPE_COMMANDS[name]
     script = experiment_script(name)
-    settings = declared_settings(script)
+    settings = [one.name for one in own_settings(script)]
     return RecipeCommand(
         str(script.relative_to(shipped("recipes"))),
-        f"experiment {name_of(script)}",
+        read_experiment(script.with_name("README.md")).summary,
         first=f"--{settings[0]}",
         launches=False,
         launches_stages="launch" in settings,
@@ -122,7 +131,16 @@ def command_of(name: str) -> list[str]:
 def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """The recipe or experiment that words after `hmm-datasets` start, and its arguments; None for other commands."""
     names, words = (experiment_names(), words[1:]) if "experiment" in words[:1] else (recipe_names(), words)
-    return (words[0], list(words[1:])) if words and words[0] in names else None
+    name = recipe_of(words[0], words[1:]) if words else None
+    return (name, list(words[1:])) if name in names else None
+
+
+def recipe_of(name: str, arguments: Sequence[str]) -> str:
+    """The recipe that a command starts: `tokenize` on a cluster and `push` of several folders start their own."""
+    flags = {_underscored(word) for word in arguments}
+    if name == "tokenize" and "--executor" in flags:
+        return "tokenize-with-datatrove"
+    return "push-all" if name == "push" and "--config" in flags else name
 
 
 def start(name: str, arguments: Sequence[str]) -> int:
@@ -138,13 +156,27 @@ def start(name: str, arguments: Sequence[str]) -> int:
     command = _recipe(name)
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
-    if command.launches and not {"-h", "--help"}.isdisjoint(arguments):
-        print(LAUNCHER_HELP.format(name=name, configs=", ".join(launch_configs())), flush=True)
-        launch = None
+    if not {"-h", "--help"}.isdisjoint(arguments) and script.is_file():
+        print(help_of(name))
+        return 0
+    if "--help-all" in map(hyphenated, arguments):
+        launch, arguments = None, ["--help"]
     if launch is None:
         _refuse_launcher_flags(arguments)
         return _run_here(script, arguments)
     return _launch([str(script)], launch, arguments)
+
+
+def help_of(name: str) -> str:
+    """The help of a recipe or an experiment, in at most 60 lines, without importing its settings."""
+    command = _recipe(name)
+    text = _USAGE.format(
+        name=" ".join(command_of(name)) if name in recipe_names() else name,
+        launched="[--launch CONFIG [launcher's flags]] " if command.launches else "",
+        summary=command.summary[:1].upper() + command.summary[1:],
+        launching=_LAUNCHING.format(configs=", ".join(launch_configs())) if command.launches else "",
+    )
+    return text + recipe_help(shipped("recipes") / command.script)
 
 
 def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | None] | None, list[str]]:

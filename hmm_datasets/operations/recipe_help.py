@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..runtime.shipped import shipped
-
 _PACKAGE = Path(__file__).parents[1]
 _LINES = 44
 """Lines of settings that are described; of further ones only the names are given."""
@@ -25,15 +23,11 @@ class Setting:
     help: str
 
 
-def recipe_help(script: str) -> str:
-    """The settings of a recipe, our own and not those of TrainingArguments, in at most 60 lines.
-
-    Args:
-        script (`str`): the recipe, as a path below `recipes/`.
-    """
+def recipe_help(script: Path) -> str:
+    """The settings of a recipe, our own and not those of TrainingArguments, in at most 50 lines."""
     width = min(shutil.get_terminal_size((119, 24)).columns, 119)
     lines, left = [], []
-    for one in own_settings(shipped("recipes") / script):
+    for one in own_settings(script):
         described = _described(one, width)
         if not left and len(lines) + len(described) <= _LINES:
             lines += described
@@ -99,9 +93,10 @@ def _setting(path: Path, name: str, value: ast.expr | None) -> Setting:
     if not isinstance(value, ast.Call):
         return Setting(name, None if value is None else ast.unparse(value), "")
     given = {keyword.arg: keyword.value for keyword in value.keywords}
-    default = given.get("default")
-    text = ""
-    if isinstance(metadata := given.get("metadata"), ast.Dict):
+    default, text = given.get("default"), ""
+    if len(value.args) == 2:  # a function of the module that makes a field of a default and a help
+        default, text = value.args[0], _text(path, value.args[1])
+    elif isinstance(metadata := given.get("metadata"), ast.Dict):
         keys = {key.value: one for key, one in zip(metadata.keys, metadata.values, strict=True) if _is_text(key)}
         text = _text(path, keys.get("help"))
     return Setting(name, None if default is None else ast.unparse(default), text)

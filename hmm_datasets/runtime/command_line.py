@@ -1,7 +1,6 @@
 """Settings from a YAML file and flags that override it, read by TRL's parser into dataclasses."""
 
 import argparse
-import difflib
 import functools
 import math
 import sys
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from trl import TrlParser
 
 from ..compat.accelerate import shard_on_cpu
-from ..errors import InputError
+from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment as launch_environment
 from .shipped import local_or_shipped
@@ -173,9 +172,3 @@ def _fits(value: Any, kind: Any, convert: Callable[[str], Any] | None) -> bool:
     if scalars != members and type(value) not in (bool, int, float, type(None)):
         return True  # lists, mappings, enumerations: their dataclass checks them
     return type(value) in scalars or (type(value) is int and float in scalars)
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the known one that is most like it, if any is."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

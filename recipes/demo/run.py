@@ -29,7 +29,7 @@ STAGES = (
     SideBySide((HMM, TEXT)),
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
     ("Report", "hmm-datasets report --experiment outputs/demo"),
-    ("Push", RECIPE.format("push-all", "push")),
+    ("Push", RECIPE.format("push", "push")),
     ("What the chat model answers to questions it never saw", "hmm-datasets answers --model outputs/demo/sft"),
 )
 

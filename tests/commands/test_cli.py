@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets import RandomChains, __version__
-from hmm_datasets.cli import main
+from hmm_datasets.cli import HEADINGS, build_parsers, main
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
@@ -34,7 +35,7 @@ def failing(capsys, *argv: str) -> str:
 
 def test_building_the_parser_imports_nothing_slow():
     script = (
-        "import sys; from hmm_datasets.cli import build_parser; build_parser();"
+        "import sys; from hmm_datasets.cli import build_parsers; build_parsers()[0];"
         "slow = {'torch', 'transformers', 'datasets', 'numpy', 'numba', 'huggingface_hub', 'accelerate'};"
         "print(sorted(slow & set(sys.modules)))"
     )
@@ -42,8 +43,76 @@ def test_building_the_parser_imports_nothing_slow():
     assert result.stdout.strip() == "[]"
 
 
+def test_help_imports_nothing_slow():
+    """Which makes it a matter of a tenth of a second."""
+    for words in (
+        ["--help"],
+        ["pretrain", "--help"],
+        ["experiment", "icll", "--help"],
+        ["experiment"],
+        ["watch", "-h"],
+    ):
+        script = (
+            "import contextlib, os, sys; from hmm_datasets.cli import HEADINGS, build_parsers, main\n"
+            f"with contextlib.suppress(SystemExit), contextlib.redirect_stdout(open(os.devnull, 'w')): main({words})\n"
+            "slow = {'torch', 'transformers', 'datasets', 'numpy', 'numba', 'huggingface_hub', 'accelerate'}\n"
+            "print(sorted(slow & set(sys.modules)))"
+        )
+        result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == "[]", words
+
+
+def test_every_command_stands_under_a_heading_on_one_screen(capsys):
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert len(listed) == len({*listed}) <= 30
+    assert {*listed} == build_parsers()[1].keys() - {"tokenize-with-datatrove", "push-all"}
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert [line.split()[0] for line in lines if re.match(r"  [a-z]+ ", line)] == listed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["pretran"], "pretran: no such command; did you mean pretrain? `hmm-datasets --help` lists all"),
+        (["four-phase"], "four-phase: no such command; did you mean four-phases? `hmm-datasets --help` lists all"),
+        (["xyzzy"], "xyzzy: no such command; `hmm-datasets --help` lists all"),
+        (
+            ["describe", "process:mess3", "--lenght", "3"],
+            "describe: unknown argument --lenght; did you mean --length? `describe --help` lists all",
+        ),
+        (["verify", "a", "b"], "verify: unknown argument b; `verify --help` lists all"),
+        (["pretrain", "--hm", "x"], "unknown flag --hm; did you mean --hmm?"),
+    ],
+)
+def test_a_misspelt_command_or_flag_is_answered_with_the_nearest(given, said, capsys):
+    assert failing(capsys, *given) == f"error: {said}"
+
+
+def test_old_commands_run_and_name_the_new_ones(tmp_path, capsys):
+    assert main(["entropy-rate", "process:golden_mean"]) == 0
+    old = capsys.readouterr()
+    assert old.err == "hmm-datasets entropy-rate is now: hmm-datasets describe --only entropy-rate\n"
+    assert main(["describe", "--only", "entropy-rate", "process:golden_mean"]) == 0
+    assert capsys.readouterr() == (old.out, "")
+    for words, now, said in [
+        (["emissions", str(tmp_path)], "describe --emissions", "has no checkpoints epoch-N of a fit"),
+        (["requeue", "--output-dir", str(tmp_path)], "supervise --requeue", "SLURM_JOB_ID is not set"),
+        (["push-all", "--config", "none.yaml"], "push", "none.yaml"),
+        (["tokenize-with-datatrove", "--executer", "ray"], "tokenize --executor local", "did you mean --executor?"),
+        (["tokenize-with-datatrove", "--executor", "x", "--cpus", "2"], "tokenize", "unknown flag --cpus"),
+    ]:
+        with pytest.raises(SystemExit):
+            main(words)
+        first, *_, last = capsys.readouterr().err.splitlines()
+        assert first == f"hmm-datasets {words[0]} is now: hmm-datasets {now}"
+        assert said in last
+
+
 def test_help_and_version(capsys):
-    for argv, expected in ((["--help"], "entropy-rate"), (["--version"], __version__), (["sample", "-h"], "--first")):
+    for argv, expected in ((["--help"], "checkpoint"), (["--version"], __version__), (["sample", "-h"], "--first")):
         with pytest.raises(SystemExit) as caught:
             main(argv)
         assert caught.value.code == 0
@@ -122,7 +191,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     assert main(["describe", folder, "--length", "8", "--num-sequences", "300"]) == 0
     assert "a new HMM for every sequence, 3 symbols" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        main(["entropy-rate", folder])
+        main(["describe", "--only", "entropy-rate", folder])
     assert "is a family of HMMs, whose optimal loss" in capsys.readouterr().err
 
 
@@ -170,9 +239,9 @@ def test_score_tells_bad_files(folder, tmp_path, capsys):
 
 def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "exact")
-    assert main(["entropy-rate", str(tmp_path / "exact")]) == 0
+    assert main(["describe", "--only", "entropy-rate", str(tmp_path / "exact")]) == 0
     assert capsys.readouterr().out == "0.462098 nats per token (0.666667 bits), exact\n"
-    assert main(["entropy-rate", folder]) == 0
+    assert main(["describe", "--only", "entropy-rate", folder]) == 0
     expected = HMM_OF_TESTS.entropy_rate()
     out = capsys.readouterr().out
     assert out.startswith(f"{expected.value:.6f} nats per token")
@@ -254,10 +323,7 @@ def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(fo
 
 
 def test_only_plan_takes_flags_it_does_not_know(folder, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["entropy-rate", folder, "--max_steps", "7"])
-    assert caught.value.code == 2
-    assert "unrecognized arguments: --max_steps 7" in capsys.readouterr().err
+    assert "describe: unknown argument --max_steps" in failing(capsys, "describe", folder, "--max_steps", "7")
 
 
 def test_flags_are_spelt_with_hyphens_or_underscores(folder, capsys):

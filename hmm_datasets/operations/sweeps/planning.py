@@ -103,7 +103,8 @@ def _num_gpus() -> int:
 
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
     """Refuse settings that the recipe does not have, and flags that commands of `then` do not have."""
-    from ...runtime.command_line import check_flags, setting_names, suggestion
+    from ...errors import suggestion
+    from ...runtime.command_line import check_flags, setting_names
     from ..recipe_settings import recipe_settings
 
     content = read_yaml(sweep.path)

@@ -170,7 +170,7 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
     return [
         (
             "How the emissions of its most visited states changed over epochs",
-            f"hmm-datasets emissions {_quoted(best)} --output {_quoted(root / 'emissions.png')}",
+            f"hmm-datasets describe --emissions {_quoted(best)} --output {_quoted(root / 'emissions.png')}",
         ),
         ("What the best HMM says", f"hmm-datasets sample {hmm} {draw} {_quoted(root / 'said_by_hmm.txt')}"),
         (
