@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..operations.experiments import gallery
-from ..operations.launching import RECIPE_COMMANDS, launch_config
+from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
 from ..runtime.shipped import local_or_shipped
 
 
@@ -18,10 +18,10 @@ def configs(arguments: argparse.Namespace) -> int:
 
     print("Recipes, started by `hmm-datasets NAME`:")
     for name, recipe in RECIPE_COMMANDS.items():
-        print(f"  {name:<24} {recipe.summary}")
+        print(f"  {' '.join(command_of(name)):<28} {recipe.summary}")
     print("\nExperiments, started by `hmm-datasets experiment NAME`:")
     for one in gallery():
-        print(f"  {one.name:<24} {one.summary}")
+        print(f"  {one.name:<28} {one.summary}")
     titles = {
         "recipes": "Settings for --config, and the recipes themselves:",
         "accelerate_configs": "Launch configurations, for --launch NAME:",

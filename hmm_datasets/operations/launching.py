@@ -125,7 +125,8 @@ def recipe_command(name: str) -> RecipeCommand:
 
 def command_of(name: str) -> list[str]:
     """The words after `hmm-datasets` that start a recipe or an experiment."""
-    return [name] if name in RECIPE_COMMANDS else ["experiment", name]
+    further = {"tokenize-with-datatrove": ["tokenize", "--executor", "local"], "push-all": ["push"]}
+    return further.get(name) or ([name] if name in RECIPE_COMMANDS else ["experiment", name])
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
