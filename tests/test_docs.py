@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hmm_datasets.cli import build_parsers
-from hmm_datasets.commands.supervise import split
+from hmm_datasets.cli import build_parsers, split
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import local_or_shipped

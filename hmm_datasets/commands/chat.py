@@ -1,45 +1,42 @@
 """The subcommand that talks to a model. Slow imports are in the functions that need them, as in `cli`."""
 
-import argparse
 import secrets
 import sys
+from dataclasses import dataclass
 
 from ..errors import InputError
+from ..runtime.settings import argument, option
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets chat`."""
-    command.add_argument("model", metavar="MODEL", help="folder, or Hub name with an optional @REVISION")
-    command.add_argument(
-        "--prompt",
-        metavar="TEXT",
-        help="answer this on stdout and end; so does a pipe, whose whole text is the prompt",
+@dataclass(frozen=True, kw_only=True)
+class ChatCommand:
+    """Talk to a model in the terminal.
+
+    In the chat, /help lists the commands. A message of several lines is typed between two lines of '''. Ctrl-C
+    stops an answer, Ctrl-D ends the chat.
+    """
+
+    model: str = argument("MODEL", "folder, or Hub name with an optional @REVISION")
+    prompt: str | None = option(
+        None,
+        "TEXT",
+        "answer this on stdout and end; so does a pipe, whose whole text is the prompt",
     )
-    command.add_argument("--system", metavar="TEXT", help="system prompt")
-    command.add_argument(
-        "--temperature", type=float, metavar="T", help="0 is greedy; default the model's own if it samples, else 0.7"
-    )
-    command.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the most likely tokens with this total probability"
-    )
-    command.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens; 0 for all")
-    command.add_argument("--seed", type=int, metavar="N", help="same seed, same answers; default one at random")
-    command.add_argument(
-        "--max-new-tokens", type=int, default=512, metavar="N", help="maximum number of tokens per answer, default 512"
-    )
-    command.add_argument(
-        "--mode",
+    system: str | None = option(None, "TEXT", "system prompt")
+    temperature: float | None = option(None, "T", "0 is greedy; default the model's own if it samples, else 0.7")
+    top_p: float | None = option(None, "P", "draw from the most likely tokens with this total probability")
+    top_k: int | None = option(None, "K", "draw from the K most likely tokens; 0 for all")
+    seed: int | None = option(None, "N", "same seed, same answers; default one at random")
+    max_new_tokens: int = option(512, "N", "maximum number of tokens per answer, default 512")
+    mode: str = option(
+        "auto",
+        None,
+        "answer messages or continue texts; default by the model: a base model continues",
         choices=("auto", "chat", "continue"),
-        default="auto",
-        help="answer messages or continue texts; default by the model: a base model continues",
-    )
-    command.epilog = (
-        "In the chat, /help lists the commands. A message of several lines is typed between two lines of "
-        '""". Ctrl-C stops an answer, Ctrl-D ends the chat.'
     )
 
 
-def chat(arguments: argparse.Namespace) -> int:
+def chat_command(arguments: ChatCommand) -> int:
     """Talk in the terminal, or answer one prompt."""
     prompt = arguments.prompt
     if prompt is None and not sys.stdin.isatty():

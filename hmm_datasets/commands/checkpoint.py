@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..display import format_bytes
 from ..errors import InputError
+from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
     from ..training.checkpoints.archive import SetAside
@@ -16,73 +18,15 @@ if TYPE_CHECKING:
 FORMATS = ("hf", "plain", "zero", "fsdp")
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the subcommands of `hmm-datasets checkpoint`."""
-    actions = command.add_subparsers(title="actions", metavar="ACTION", required=True)
+@dataclass(frozen=True, kw_only=True)
+class CheckpointListCommand:
+    """List the checkpoints of a run: sizes, who wrote them, loss, whether they are whole."""
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        sub = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
-        sub.set_defaults(run=run)
-        return sub
-
-    sub = add("list", list_run, "list the checkpoints of a run: sizes, who wrote them, loss, whether they are whole")
-    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of a run")
-    sub.add_argument("--json", action="store_true", help="JSON instead of a table")
-
-    sub = add("verify", verify, "check that checkpoints are whole and have not changed; read every file")
-    sub.add_argument("path", type=Path, metavar="RUN|CHECKPOINT", help="output folder of a run, or one checkpoint-N")
-    sub.add_argument("--quick", action="store_true", help="check sizes and headers only, not the digests of the files")
-
-    sub = add("convert", convert, "write a checkpoint for another framework, or as a model, on the CPU")
-    sub.add_argument("path", type=Path, metavar="CHECKPOINT", help="checkpoint-N of a run")
-    sub.add_argument(
-        "destination", type=Path, metavar="DEST", help="folder of a new run; with hf, folder of the model"
-    )
-    sub.add_argument(
-        "--to",
-        choices=FORMATS,
-        required=True,
-        help="hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
-    )
-
-    sub = add("slim", slim, "remove what only resuming needs, and storage that no tensor uses")
-    sub.add_argument("path", type=Path, metavar="RUN|CHECKPOINT", help="output folder of a run, or one checkpoint-N")
-    sub.add_argument(
-        "--keep-newest", type=int, metavar="N", help="of a run: leave the newest N resumable, default 1; 0 for none"
-    )
-    _add_deletion(sub)
-
-    sub = add("average", average, "write the mean of the weights of several checkpoints as a model")
-    sub.add_argument("paths", nargs="+", type=Path, metavar="CHECKPOINT", help="checkpoints; with --last, one run")
-    sub.add_argument("--last", type=int, metavar="N", help="the newest N whole checkpoints of the run")
-    sub.add_argument(
-        "--weights", nargs="+", type=float, metavar="W", help="how much each counts; default all the same"
-    )
-    sub.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the model to write")
-
-    sub = add("prune", prune, "move old checkpoints, or a whole run, aside; with --delete, delete them")
-    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of a run")
-    sub.add_argument("--keep", type=int, metavar="N", help="keep the newest N whole checkpoints")
-    sub.add_argument("--every", type=int, metavar="STEPS", help="keep those whose step is a multiple of this, too")
-    sub.add_argument("--keep-best", metavar="METRIC", help="keep the one with the smallest METRIC in the history, too")
-    sub.add_argument("--greater-is-better", action="store_true", help="with --keep-best, the largest METRIC")
-    sub.add_argument("--all", action="store_true", help="the whole run")
-    _add_deletion(sub)
-    sub.epilog = "With --delete alone, what has been moved aside before is deleted."
-
-    sub = add("restore", restore, "bring back what has been moved aside from a run")
-    sub.add_argument("path", type=Path, metavar="RUN", help="output folder of the run")
-    sub.add_argument(
-        "names", nargs="*", metavar="NAME", help="DATE of a folder in set_aside/, or checkpoint-N; default the newest"
-    )
+    path: Path = argument("RUN", "output folder of a run")
+    json: bool = option(False, None, "JSON instead of a table")
 
 
-def _add_deletion(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--delete", action="store_true", help="delete instead of moving to set_aside/; frees space")
-    command.add_argument("--yes", action="store_true", help="with --delete, do not ask")
-
-
-def list_run(arguments: argparse.Namespace) -> int:
+def list_command(arguments: CheckpointListCommand) -> int:
     """Print the checkpoints of a run."""
     from ..operations.checkpoints.prune import HEADER, list_run
     from ..report.tables import text_table
@@ -114,7 +58,15 @@ def list_run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def verify(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointVerifyCommand:
+    """Check that checkpoints are whole and have not changed; read every file."""
+
+    path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
+    quick: bool = option(False, None, "check sizes and headers only, not the digests of the files")
+
+
+def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
     """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
     from ..operations.verification import verify as verify_folder
     from ..training.checkpoints.verifying import list_steps, verify_checkpoint
@@ -143,7 +95,21 @@ def verify(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def convert(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConvertCommand:
+    """Write a checkpoint for another framework, or as a model, on the CPU."""
+
+    path: Path = argument("CHECKPOINT", "checkpoint-N of a run")
+    destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
+    to: str = option(
+        MISSING,
+        None,
+        "hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
+        choices=("hf", "plain", "zero", "fsdp"),
+    )
+
+
+def convert_command(arguments: CheckpointConvertCommand) -> int:
     """Write a checkpoint for another framework."""
     from ..operations.checkpoints.convert import convert
 
@@ -156,7 +122,17 @@ def convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def slim(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSlimCommand:
+    """Remove what only resuming needs, and storage that no tensor uses."""
+
+    path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
+    keep_newest: int | None = option(None, "N", "of a run: leave the newest N resumable, default 1; 0 for none")
+    delete: bool = option(False, None, "delete instead of moving to set_aside/; frees space")
+    yes: bool = option(False, None, "with --delete, do not ask")
+
+
+def slim_command(arguments: CheckpointSlimCommand) -> int:
     """Make the checkpoints of a run, or one checkpoint, smaller."""
     from ..operations.checkpoints.slim import slim as slim_checkpoint
     from ..runtime.lock import exclusive_lock
@@ -202,7 +178,17 @@ def slim(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def average(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointAverageCommand:
+    """Write the mean of the weights of several checkpoints as a model."""
+
+    paths: list[Path] = argument("CHECKPOINT", "checkpoints; with --last, one run", many="+")
+    last: int | None = option(None, "N", "the newest N whole checkpoints of the run")
+    weights: list[float] | None = option(None, "W", "how much each counts; default all the same")
+    output: Path = option(MISSING, "FOLDER", "folder of the model to write")
+
+
+def average_command(arguments: CheckpointAverageCommand) -> int:
     """Write the mean of several checkpoints."""
     from ..operations.checkpoints.average import average, newest_checkpoints
 
@@ -216,7 +202,24 @@ def average(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def prune(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPruneCommand:
+    """Move old checkpoints, or a whole run, aside; with --delete, delete them.
+
+    With --delete alone, what has been moved aside before is deleted.
+    """
+
+    path: Path = argument("RUN", "output folder of a run")
+    keep: int | None = option(None, "N", "keep the newest N whole checkpoints")
+    every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too")
+    keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
+    greater_is_better: bool = option(False, None, "with --keep-best, the largest METRIC")
+    all: bool = option(False, None, "the whole run")
+    delete: bool = option(False, None, "delete instead of moving to set_aside/; frees space")
+    yes: bool = option(False, None, "with --delete, do not ask")
+
+
+def prune_command(arguments: CheckpointPruneCommand) -> int:
     """Move checkpoints or a run aside, or delete them."""
     from ..runtime.lock import exclusive_lock
 
@@ -295,7 +298,20 @@ def _delete_set_aside(run: Path, yes: bool) -> int:
     return 0
 
 
-def restore(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRestoreCommand:
+    """Bring back what has been moved aside from a run."""
+
+    path: Path = argument("RUN", "output folder of the run")
+    names: list[str] = argument(
+        "NAME",
+        "DATE of a folder in set_aside/, or checkpoint-N; default the newest",
+        many="*",
+        default=[],
+    )
+
+
+def restore_command(arguments: CheckpointRestoreCommand) -> int:
     """Bring back what has been moved aside."""
     from ..runtime.lock import exclusive_lock
     from ..training.checkpoints.archive import list_set_aside, restore

@@ -4,15 +4,22 @@ Slow imports are in the functions that need them, as in `cli`.
 """
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
+from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import local_or_shipped
 
 
-def configs(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ConfigsCommand:
+    """List the shipped settings and recipes, or copy them for editing."""
+
+
+def configs_command(arguments: ConfigsCommand) -> int:
     """List the shipped recipes and settings."""
     from ..runtime.shipped import list_shipped
 
@@ -35,7 +42,15 @@ def configs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def copy_config(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ConfigsCopyCommand:
+    """Copy a shipped file, or a folder of them, for editing."""
+
+    name: str = argument("NAME", "demo, demo/pretrain_hmm.yaml, zero3, pretrain.py, ...")
+    destination: Path | None = argument("DEST", "default NAME in the current folder", default=None)
+
+
+def copy_config_command(arguments: ConfigsCopyCommand) -> int:
     """Copy a shipped file or folder."""
     from ..runtime.shipped import copy_shipped
 
@@ -43,7 +58,14 @@ def copy_config(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def corpora(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CorporaCommand:
+    """List the named corpora: size, licence, columns."""
+
+    json: bool = option(False, None, "JSON instead of a table")
+
+
+def corpora_command(arguments: CorporaCommand) -> int:
     """Print the named corpora as a table or JSON."""
     import json
 
@@ -65,7 +87,35 @@ def corpora(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def plan(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand:
+    """Tokens, memory and time of a recipe, before it runs.
+
+    All other flags are those of the recipe and override the file; --assumed_device H200, for example, gives the
+    time on an H200.
+    """
+
+    settings: str = argument("FILE.yaml", "settings of fit, pretrain, midtrain, sft or dpo")
+    num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1")
+    launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
+    devices: list[str] | None = option(
+        None,
+        "NAME",
+        "instead, how to run it fastest on these devices: H200, A100, T4, ...",
+    )
+    ranks: list[int] = option([1, 8], "N", "devices, default 1 8")
+    models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")
+    network: float = option(25, "GB/S", "per device, between machines of eight; default 25")
+    assumed_vocab_size: int | None = option(
+        None,
+        "V",
+        "plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
+    )
+    json: bool = option(False, None, "JSON instead of tables")
+    flags: list[str] = rest("flags")
+
+
+def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
     import json
 

@@ -4,59 +4,53 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from ..runtime import environment as launch_environment
 from ..runtime.one_line_errors import one_line_errors, report_to_launcher
-from ..runtime.settings import parse_known
+from ..runtime.settings import add_settings, argument, option, parse_known, rest, settings_from
 
 MODULE = "hmm_datasets.commands.preflight"
 """What a launcher starts on all ranks."""
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets preflight`."""
-    command.add_argument(
-        "output_dir",
-        nargs="?",
-        type=Path,
+@dataclass(frozen=True, kw_only=True)
+class PreflightCommand:
+    """Check machines and ranks before a run.
+
+    All other flags are those of the launcher, with --launch, and those of the recipe, with --config. Every rank
+    ends with exit code 1 if a check failed on any.
+    """
+
+    output_dir: Path = argument(
+        "OUTPUT_DIR",
+        "folder that the run will write into, default the current one",
         default=Path("."),
-        metavar="OUTPUT_DIR",
-        help="folder that the run will write into, default the current one",
     )
-    command.add_argument(
-        "--launch",
-        metavar="CONFIG",
-        help="check all ranks of a launch configuration: name of a shipped one, or a file",
+    launch: str | None = option(
+        None,
+        "CONFIG",
+        "check all ranks of a launch configuration: name of a shipped one, or a file",
     )
-    command.add_argument(
-        "--push", action="store_true", help="the run pushes to the Hub, so fail if the Hub does not answer"
+    push: bool = option(False, None, "the run pushes to the Hub, so fail if the Hub does not answer")
+    config: str | None = option(
+        None,
+        "FILE.yaml",
+        "settings of pretrain or midtrain, whose first rows are then read on every rank and compared",
     )
-    command.add_argument(
-        "--config",
-        metavar="FILE.yaml",
-        help="settings of pretrain or midtrain, whose first rows are then read on every rank and compared",
-    )
-    command.add_argument(
-        "--min-disk-gib", type=float, metavar="GIB", help="free space needed in OUTPUT_DIR, default 10"
-    )
-    command.add_argument("--min-memory-gib", type=float, metavar="GIB", help="free memory needed, default 2")
-    command.add_argument("--min-shm-gib", type=float, metavar="GIB", help="free /dev/shm needed, default 0.5")
-    command.add_argument(
-        "--min-bus-bandwidth", type=float, metavar="GB/S", help="bus bandwidth of all-reduces needed, default 0"
-    )
-    command.add_argument(
-        "--seconds", type=float, metavar="S", help="seconds for which each device multiplies matrices, default 2"
-    )
-    command.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for other ranks, default 60")
-    command.epilog = (
-        "All other flags are those of the launcher, with --launch, and those of the recipe, with --config. Every rank "
-        "ends with exit code 1 if a check failed on any."
-    )
+    min_disk_gib: float | None = option(None, "GIB", "free space needed in OUTPUT_DIR, default 10")
+    min_memory_gib: float | None = option(None, "GIB", "free memory needed, default 2")
+    min_shm_gib: float | None = option(None, "GIB", "free /dev/shm needed, default 0.5")
+    min_bus_bandwidth: float | None = option(None, "GB/S", "bus bandwidth of all-reduces needed, default 0")
+    seconds: float | None = option(None, "S", "seconds for which each device multiplies matrices, default 2")
+    timeout: float | None = option(None, "S", "seconds to wait for other ranks, default 60")
+    flags: list[str] = rest("flags")
+    words: list[str] = rest("words")
 
 
-def preflight(arguments: argparse.Namespace) -> int:
+def preflight_command(arguments: PreflightCommand) -> int:
     """Check this machine or, under a launcher, all of them; fail if a check failed."""
     if arguments.launch is not None:
         from ..operations.launching import launch_module
@@ -96,10 +90,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with one_line_errors():
         words = list(sys.argv[1:] if argv is None else argv)
         parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", allow_abbrev=False)
-        add_arguments(parser)
+        add_settings(parser, PreflightCommand)
         arguments, flags = parse_known(parser, words)
-        arguments.flags, arguments.words = flags, words
-        sys.exit(preflight(arguments))
+        sys.exit(preflight_command(settings_from(PreflightCommand, arguments, flags=flags, words=words)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
 from ..runtime.progress import progress_bar
+from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,27 @@ SPLITS = ("train", "test", "unique", "unique_test")
 _CHUNK_TOKENS = 1 << 22
 
 
-def sample(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SampleCommand:
+    """Draw sequences from an HMM."""
+
+    hmm: str = argument(
+        "HMM",
+        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
+    )
+    num_sequences: int = option(1, "N", "default 1")
+    length: int = option(64, "L", "tokens per sequence, default 64")
+    seed: int = option(0, None, "seed of the stream, default 0")
+    first: int = option(0, "I", "index of the first sequence, default 0")
+    output: Path | None = option(
+        None,
+        "FILE",
+        ".npy, .bin (raw little-endian) or .txt (one line per sequence); by default text to stdout",
+    )
+    text: bool = option(False, None, "write the names of symbols, as words, not their numbers")
+
+
+def sample_command(arguments: SampleCommand) -> int:
     """Draw sequences to a file or to stdout, one chunk at a time."""
     import numpy as np
 
@@ -101,7 +122,28 @@ def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str]
     file.writelines(as_text(vocabulary[symbol] for symbol in row) + "\n" for row in tokens.tolist())
 
 
-def score(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ScoreCommand:
+    """Log-likelihood of sequences, in nats per token."""
+
+    hmm: str = argument(
+        "HMM",
+        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
+    )
+    tokens: Path = argument(
+        "FILE",
+        ".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
+    )
+    length: int = option(64, "L", "words per window, default 64")
+    split: str = option(
+        "test",
+        None,
+        "sentences of words/, default test",
+        choices=("train", "test", "unique", "unique_test"),
+    )
+
+
+def score_command(arguments: ScoreCommand) -> int:
     """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
     import numpy as np
 
@@ -216,7 +258,30 @@ def _print_entropy_rate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def describe(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DescribeCommand:
+    """Sizes, states, mixing, and losses of predictors."""
+
+    hmm: str = argument(
+        "HMM",
+        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
+    )
+    length: int = option(64, "L", "positions to measure at, default 64")
+    num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
+    json: bool = option(False, None, "JSON instead of tables")
+    plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 states the beliefs")
+    only: str | None = option(None, None, "only the best possible loss, in nats per token", choices=("entropy-rate",))
+    emissions: bool = option(
+        False,
+        None,
+        "instead, of the output folder of a fit: draw how the emissions of states change over it",
+    )
+    states: list[int] | None = option(None, "S", "with --emissions; the most visited three")
+    top: int = option(20, "K", "with --emissions: symbols, default 20")
+    output: Path | None = option(None, "FILE.png", "with --emissions; default in the folder")
+
+
+def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
     if arguments.emissions:
         return _draw_emissions(arguments)
@@ -238,7 +303,15 @@ def describe(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def processes(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ProcessesCommand:
+    """List the processes that can be named, with their entropy rates."""
+
+    names: list[str] = argument("NAME", "some of them, or calls such as 'mess3(x=0.05)'", many="*", default=[])
+    json: bool = option(False, None, "JSON instead of a table")
+
+
+def processes_command(arguments: ProcessesCommand) -> int:
     """Print a table of the processes that can be named, or of some of them."""
     import json
 

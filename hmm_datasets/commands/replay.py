@@ -1,30 +1,33 @@
 """The subcommand that computes a step of a run again. Slow imports are in its functions, as in `cli`."""
 
-import argparse
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..runtime import environment as launch_environment
+from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
     from ..operations.replay import Replay
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets replay`."""
-    command.add_argument("path", type=Path, metavar="RUN", help="folder of a run of pretrain or midtrain")
-    command.add_argument("--step", type=int, required=True, metavar="N", help="the step, counted from 1")
-    command.add_argument(
-        "--before-rollback",
-        action="store_true",
-        help="the step as it was when the run went back at it, with the rows that are now passed over",
-    )
-    command.epilog = (
-        "It trains from the newest checkpoint before the step, in one process, and writes nothing into the run."
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommand:
+    """Compute the loss of a step of a run again, row by row.
+
+    It trains from the newest checkpoint before the step, in one process, and writes nothing into the run.
+    """
+
+    path: Path = argument("RUN", "folder of a run of pretrain or midtrain")
+    step: int = option(MISSING, "N", "the step, counted from 1")
+    before_rollback: bool = option(
+        False,
+        None,
+        "the step as it was when the run went back at it, with the rows that are now passed over",
     )
 
 
-def replay(arguments: argparse.Namespace) -> int:
+def replay_command(arguments: ReplayCommand) -> int:
     """Print the rows of a step and their losses, largest first."""
     launch_environment.expect_no_gpu_if_there_is_none()
     from transformers.utils.logging import set_verbosity_error

@@ -1,64 +1,11 @@
 """The subcommand that starts a run again after faults. Slow imports are in the functions that need them."""
 
 import argparse
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-
-
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets supervise`."""
-    command.usage = "hmm-datasets supervise [--requeue] [flags] -- COMMAND"
-    _add_folder(command)
-    command.add_argument(
-        "--max-failures", type=int, default=5, metavar="N", help="in a row without a new checkpoint, default 5"
-    )
-    command.add_argument(
-        "--first-delay", type=float, default=5.0, metavar="SECONDS", help="before a start; doubles; default 5"
-    )
-    command.add_argument(
-        "--max-delay", type=float, default=600.0, metavar="SECONDS", help="before a start, default 600"
-    )
-    command.add_argument(
-        "--hang-after",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
-    )
-    command.add_argument(
-        "--pause-after",
-        type=float,
-        default=1800.0,
-        metavar="SECONDS",
-        help="a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
-    )
-    command.add_argument(
-        "--start-after",
-        type=float,
-        default=1800.0,
-        metavar="SECONDS",
-        help="a phase before the first step that takes longer hangs, or the compiling of a step, default 1800",
-    )
-    command.add_argument(
-        "--patience", type=float, default=60.0, metavar="SECONDS", help="that a hang must last to be ended, default 60"
-    )
-    command.add_argument(
-        "--host-failures", type=int, default=2, metavar="N", help="after which srun and sbatch leave a host out"
-    )
-    command.add_argument(
-        "--requeue",
-        action="store_true",
-        help="instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
-    )
-    command.add_argument(
-        "--max-requeues", type=int, default=5, metavar="N", help="in a row without a new checkpoint, default 5"
-    )
-    command.epilog = (
-        "An error of the settings and a request to stop end it. Everything is logged in events.jsonl, which "
-        "`hmm-datasets watch` shows."
-    )
+from ..runtime.settings import option, rest
 
 
 def _add_folder(command: argparse.ArgumentParser) -> None:
@@ -76,15 +23,45 @@ def requeue(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments before `--` and the command after it; of other subcommands, all arguments and no command."""
-    if argv[:1] != ["supervise"] or "--" not in argv:
-        return list(argv), []
-    at = argv.index("--")
-    return list(argv[:at]), list(argv[at + 1 :])
+@dataclass(frozen=True, kw_only=True)
+class SuperviseCommand:
+    """Start a run again after faults.
+
+    An error of the settings and a request to stop end it. Everything is logged in events.jsonl, which
+    `hmm-datasets watch` shows.
+    """
+
+    output_dir: Path | None = option(None, "RUN", "folder of the run; default the output_dir of the command")
+    max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5")
+    first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
+    max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
+    hang_after: float = option(
+        300.0,
+        "SECONDS",
+        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
+    )
+    pause_after: float = option(
+        1800.0,
+        "SECONDS",
+        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
+    )
+    start_after: float = option(
+        1800.0,
+        "SECONDS",
+        "a phase before the first step that takes longer hangs, or the compiling of a step, default 1800",
+    )
+    patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
+    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
+    requeue: bool = option(
+        False,
+        None,
+        "instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
+    )
+    max_requeues: int = option(5, "N", "in a row without a new checkpoint, default 5")
+    supervised: list[str] = rest("after")
 
 
-def supervise(arguments: argparse.Namespace) -> int:
+def supervise_command(arguments: SuperviseCommand) -> int:
     """Start the command until its run is finished, or put the job back into its queue."""
     if arguments.requeue:
         return requeue(arguments)

@@ -5,10 +5,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..display import format_duration
 from ..errors import InputError
+from ..runtime.settings import argument, option, rest
 
 if TYPE_CHECKING:
     from ..operations.sweeps.cells import CellState
@@ -18,40 +20,35 @@ if TYPE_CHECKING:
 _DRAW_EVERY = 30.0  # seconds between two drawings of the page while cells run
 
 
-def add_arguments(command: argparse.ArgumentParser, commands: Mapping[str, Any]) -> None:
-    """Add the arguments of `hmm-datasets sweep`.
+@dataclass(frozen=True, kw_only=True)
+class SweepCommand:
+    """Run a recipe with many settings, each in its own folder.
 
-    Args:
-        command ([`~argparse.ArgumentParser`]): the parser of the subcommand.
-        commands (`dict`): all subcommands by name, which `then` in the file of a sweep may use.
+    When started again, the command skips finished cells, continues stopped ones and tries failed ones again. The
+    guide on sweeps describes the file.
     """
-    command.add_argument("file", metavar="FILE.yaml", help="the sweep: recipe, settings, grid, output_dir")
-    command.add_argument("--plan", action="store_true", help="say what would run and what it would consume, and end")
-    command.add_argument("--table", action="store_true", help="write the tables of what is finished, and end")
-    command.add_argument(
-        "--jobs", type=int, metavar="N", help="cells at a time; default one for each GPU, or for each core"
+
+    file: str = argument("FILE.yaml", "the sweep: recipe, settings, grid, output_dir")
+    plan: bool = option(False, None, "say what would run and what it would consume, and end")
+    table: bool = option(False, None, "write the tables of what is finished, and end")
+    jobs: int | None = option(None, "N", "cells at a time; default one for each GPU, or for each core")
+    retries: int = option(1, "N", "times that a failed cell is started again, default 1")
+    launch: str | None = option(
+        None,
+        "CONFIG",
+        "start each cell on several processes: name of a configuration, or a file",
     )
-    command.add_argument(
-        "--retries", type=int, default=1, metavar="N", help="times that a failed cell is started again, default 1"
-    )
-    command.add_argument(
-        "--launch", metavar="CONFIG", help="start each cell on several processes: name of a configuration, or a file"
-    )
-    command.add_argument("--num-processes", type=int, metavar="N", help="processes of each cell, with --launch")
-    command.add_argument(
-        "--slurm",
-        metavar="PARAMETERS",
-        help='submit the cells as an array: parameters of sbatch, such as "partition=main,gres=gpu:1,time=02:00:00", '
+    num_processes: int | None = option(None, "N", "processes of each cell, with --launch")
+    slurm: str | None = option(
+        None,
+        "PARAMETERS",
+        'submit the cells as an array: parameters of sbatch, such as "partition=main,gres=gpu:1,time=02:00:00", '
         "and array_parallelism=N for at most N cells at a time",
     )
-    command.set_defaults(commands=commands)
-    command.epilog = (
-        "When started again, the command skips finished cells, continues stopped ones and tries failed ones again. "
-        "The guide on sweeps describes the file."
-    )
+    commands: list[str] = rest("commands")
 
 
-def sweep(arguments: argparse.Namespace) -> int:
+def sweep_command(arguments: SweepCommand) -> int:
     """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
     from ..operations.launching import launch_config, recipe_command
     from ..operations.sweeps.file import read_sweep

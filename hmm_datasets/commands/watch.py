@@ -3,53 +3,49 @@
 import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
     from ..operations.run_state import RunState
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hmm-datasets watch`."""
-    command.add_argument("path", type=Path, metavar="RUN", help="folder of the run, or its history.jsonl")
-    command.add_argument(
-        "--follow", action="store_true", help="repeat until the run is finished; in a terminal as a live view"
+@dataclass(frozen=True, kw_only=True)
+class WatchCommand:
+    """Say whether a run is well, live if asked.
+
+    Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
+    """
+
+    path: Path = argument("RUN", "folder of the run, or its history.jsonl")
+    follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
+    every: float = option(10.0, "SECONDS", "interval with --follow, default 10")
+    json: bool = option(False, None, "JSON instead of a table")
+    stacks: bool = option(False, None, "print the Python stacks of the ranks to blame")
+    all_stacks: bool = option(False, None, "print the Python stacks of all ranks")
+    hang_after: float = option(
+        300.0,
+        "SECONDS",
+        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
     )
-    command.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="interval with --follow, default 10"
+    pause_after: float = option(
+        1800.0,
+        "SECONDS",
+        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
     )
-    command.add_argument("--json", action="store_true", help="JSON instead of a table")
-    command.add_argument("--stacks", action="store_true", help="print the Python stacks of the ranks to blame")
-    command.add_argument("--all-stacks", action="store_true", help="print the Python stacks of all ranks")
-    command.add_argument(
-        "--hang-after",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
-    )
-    command.add_argument(
-        "--pause-after",
-        type=float,
-        default=1800.0,
-        metavar="SECONDS",
-        help="a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
-    )
-    command.add_argument("--job", metavar="ID", help="job of Slurm to look for in the queue; default that of the run")
-    command.add_argument("--email", metavar="ADDRESS", help="write there if the run needs somebody, and when it ends")
-    command.add_argument("--smtp", default="localhost", metavar="HOST[:PORT]", help="mail server, default localhost")
-    command.add_argument("--webhook", metavar="URL", help="post there, as JSON with a text")
-    command.add_argument("--command", metavar="COMMAND", help="run this, with the message on stdin")
-    command.add_argument(
-        "--quiet", type=float, default=3600.0, metavar="SECONDS", help="until the same is told again, default 3600"
-    )
-    command.epilog = "Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite."
+    job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
+    email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
+    smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
+    webhook: str | None = option(None, "URL", "post there, as JSON with a text")
+    command: str | None = option(None, "COMMAND", "run this, with the message on stdin")
+    quiet: float = option(3600.0, "SECONDS", "until the same is told again, default 3600")
 
 
-def watch(arguments: argparse.Namespace) -> int:
+def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
     from ..operations.alerts import AlertSettings, alert, is_pending
     from ..operations.diagnosis import Limits

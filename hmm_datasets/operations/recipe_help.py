@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
-_LINES = 44
-"""Lines of settings that are described; of further ones only the names are given."""
+_LINES = 48
+"""Lines of the settings, of which the last are only named if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,15 @@ class Setting:
 
 
 def recipe_help(script: Path) -> str:
-    """The settings of a recipe, our own and not those of TrainingArguments, in at most 50 lines."""
-    width = min(shutil.get_terminal_size((119, 24)).columns, 119)
-    lines, left = [], []
-    for one in own_settings(script):
-        described = _described(one, width)
-        if not left and len(lines) + len(described) <= _LINES:
-            lines += described
-        else:
-            left.append(f"--{one.name}")
-    if left:
-        lines += textwrap.wrap(f"Further settings: {', '.join(left)}.", width, break_on_hyphens=False)
+    """The settings of a recipe, our own and not those of TrainingArguments, in at most 48 lines."""
+    width, settings = min(shutil.get_terminal_size((119, 24)).columns, 119), own_settings(script)
+    for described in range(len(settings), -1, -1):
+        lines = [line for one in settings[:described] for line in _described(one, width)]
+        if settings[described:]:
+            names = ", ".join(f"--{one.name}" for one in settings[described:])
+            lines += textwrap.wrap(f"Further settings: {names}.", width, break_on_hyphens=False)
+        if len(lines) <= _LINES:
+            break
     return "\n".join(lines)
 
 

@@ -1,7 +1,111 @@
-"""Flags spelt with hyphens or underscores: parsers of this package have hyphens, those of recipes underscores."""
+"""Settings of commands: a dataclass for each, whose fields are arguments and flags. It imports nothing slow.
+
+Flags may be spelt with hyphens or underscores: parsers of this package have hyphens, those of recipes underscores.
+"""
 
 import argparse
+import dataclasses
+import types
+import typing
 from collections.abc import Sequence
+from typing import Any
+
+_KINDS = {"argument", "option", "rest"}
+
+
+def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, many: str | None = None) -> Any:
+    """A field that is given by its position.
+
+    Args:
+        metavar (`str`): its name in the help.
+        text (`str`): the help.
+        default (*optional*): its value if it may be left out.
+        many (`str`, *optional*): `"*"` or `"+"`, if it may be given more than once.
+    """
+    return _field("argument", default, {"metavar": metavar, "help": text, "nargs": many})
+
+
+def option(
+    default: Any,
+    metavar: str | None,
+    text: str,
+    *,
+    choices: Sequence[str] | None = None,
+    many: int | str | None = None,
+    repeated: bool = False,
+) -> Any:
+    """A field that is given by a flag.
+
+    Args:
+        default: its value without the flag; `dataclasses.MISSING` if the flag must be given.
+        metavar (`str`, *optional*): name of the value in the help.
+        text (`str`): the help.
+        choices (sequence of `str`, *optional*): the values that it may have.
+        many (`int` or `str`, *optional*): number of values; a list's is `"+"` by default.
+        repeated (`bool`, *optional*, defaults to `False`): whether each flag adds a value to a list.
+    """
+    given = {"metavar": metavar, "help": text, "choices": choices, "nargs": many}
+    return _field("option", default, given | ({"action": "append"} if repeated else {}))
+
+
+def rest(what: str) -> Any:
+    """A field for what else was given: `"flags"` that the command does not know, all `"words"`, the words `"after"` a
+    `--`, or the `"commands"`, by name."""
+    return dataclasses.field(default_factory=list, metadata={"kind": "rest", "what": what})
+
+
+def _field(kind: str, default: Any, given: dict[str, Any]) -> Any:
+    given = {name: value for name, value in given.items() if value is not None}
+    metadata = {"kind": kind, "given": given}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def takes_rest(kind: type, what: str) -> bool:
+    """Whether a class of settings has a field for it."""
+    return any(one.metadata.get("what") == what for one in dataclasses.fields(kind))
+
+
+def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
+    """Add the fields of a class of settings to a parser, as arguments and flags."""
+    hints = typing.get_type_hints(kind)
+    for one in dataclasses.fields(kind):
+        if one.metadata["kind"] == "rest":
+            continue
+        given = dict(one.metadata["given"])
+        members = [one for one in _members(hints[one.name]) if one is not type(None)]
+        is_optional = len(members) < len(_members(hints[one.name]))
+        value = members[0]
+        if typing.get_origin(value) is list:
+            given = {"nargs": "+"} | given if "action" not in given else given
+            value = typing.get_args(value)[0]
+        default = one.default if one.default is not dataclasses.MISSING else None
+        default = one.default_factory() if one.default_factory is not dataclasses.MISSING else default
+        is_required = one.default is one.default_factory  # both are missing
+        if one.metadata["kind"] == "argument":
+            parser.add_argument(
+                one.name, **{"nargs": "?"} | given if not is_required else given, default=default, type=value
+            )
+            continue
+        if value is bool:
+            given["action"] = argparse.BooleanOptionalAction if is_optional else "store_true"
+        else:
+            given |= {"type": value, "required": is_required}
+        parser.add_argument(f"--{one.name.replace('_', '-')}", **given, default=default)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def settings_from(kind: type, arguments: argparse.Namespace, **further: Any) -> Any:
+    """The settings that a parser has read, with what else was given."""
+    values = {
+        one.name: further[one.metadata["what"]] if one.metadata["kind"] == "rest" else getattr(arguments, one.name)
+        for one in dataclasses.fields(kind)
+    }
+    return kind(**values)
 
 
 def parse_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
