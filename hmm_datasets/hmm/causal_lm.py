@@ -116,7 +116,28 @@ class HMMConfig(PreTrainedConfig):
         return self.num_states
 
 
-class BeliefCache(Cache):
+class StateCache(Cache):
+    """A cache whose size does not depend on the number of tokens read.
+
+    Args:
+        length (`int`): positions read so far, including padding.
+    """
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, length: int):
+        super().__init__(layers=[])
+        self.length = length
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+
+class BeliefCache(StateCache):
     """The belief after the tokens read so far, which is the whole memory of an HMM.
 
     Args:
@@ -125,19 +146,9 @@ class BeliefCache(Cache):
         length (`int`): positions read so far, including padding.
     """
 
-    is_compileable = False
-    is_croppable = False
-
     def __init__(self, belief: Float[Tensor, "B H"], length: int):
-        super().__init__(layers=[])
+        super().__init__(length)
         self.belief = belief
-        self.length = length
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.length
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1
 
     def reorder_cache(self, beam_idx: Int[Tensor, "B"]) -> None:
         self.belief = self.belief.index_select(0, beam_idx.to(self.belief.device))

@@ -29,6 +29,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from ..errors import InputError
+from ..hmm.causal_lm import StateCache
 
 CELLS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 """The recurrent layers, by the name that a configuration gives."""
@@ -73,7 +74,7 @@ class RecurrentConfig(PreTrainedConfig):
             raise InputError(f"cell is {self.cell!r}; expected one of {', '.join(CELLS)}")
 
 
-class RecurrentCache(Cache):
+class RecurrentCache(StateCache):
     """The states of all layers after the tokens read so far.
 
     Args:
@@ -81,19 +82,9 @@ class RecurrentCache(Cache):
         length (`int`): positions read so far.
     """
 
-    is_compileable = False
-    is_croppable = False
-
     def __init__(self, states: list[Any], length: int):
-        super().__init__(layers=[])
+        super().__init__(length)
         self.states = states
-        self.length = length
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.length
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1
 
     def reorder_cache(self, beam_idx: Int[Tensor, "B"]) -> None:
         self._change(lambda state: state.index_select(1, beam_idx.to(state.device)))

@@ -124,14 +124,7 @@ def questions_of(rows: Iterable[Mapping[str, Any]], count: int | None = None) ->
 
 
 def answer(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    questions: Sequence[Question],
-    *,
-    stop: int | list[int] | None = None,
-    max_new_tokens: int = 64,
-    batch_size: int = 32,
-    temperature: float = 0.0,
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", questions: Sequence[Question], **generation: Any
 ) -> list[str]:
     """The answers of a model to questions.
 
@@ -139,11 +132,7 @@ def answer(
         model ([`~transformers.PreTrainedModel`]): a causal language model.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, with a chat template.
         questions (sequence of [`Question`]): the questions.
-        stop (`int` or `list` of `int`, *optional*): tokens that end an answer; by default those of the model's
-            generation configuration.
-        max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
-        batch_size (`int`, *optional*, defaults to 32): questions per batch.
-        temperature (`float`, *optional*, defaults to 0.0): temperature of sampling; 0 for greedy decoding.
+        **generation: how answers are generated; see [`continue_rows`].
 
     Returns:
         `list` of `str`: the answers, without special tokens; an empty string for a question so long that the model's
@@ -152,38 +141,19 @@ def answer(
     Raises:
         `InputError`: a token that the model does not know.
     """
-    generated = generate_answers(
-        *(model, tokenizer, questions),
-        stop=stop,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        temperature=temperature,
-    )
+    generated = generate_answers(model, tokenizer, questions, **generation)
     return [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in generated]
 
 
 def generate_answers(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    questions: Sequence[Question],
-    *,
-    stop: int | list[int] | None = None,
-    max_new_tokens: int = 64,
-    batch_size: int = 32,
-    temperature: float = 0.0,
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", questions: Sequence[Question], **generation: Any
 ) -> list[list[int]]:
     """The tokens of the answers; see [`answer`]. They include the token that ends an answer, and padding after it."""
     rows = [
         tokenizer.apply_chat_template(question.messages, add_generation_prompt=True, return_dict=False)
         for question in questions
     ]
-    return continue_rows(
-        *(model, tokenizer, rows),
-        stop=stop,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        temperature=temperature,
-    )
+    return continue_rows(model, tokenizer, rows, **generation)
 
 
 def continue_rows(
@@ -196,7 +166,20 @@ def continue_rows(
     batch_size: int = 32,
     temperature: float = 0.0,
 ) -> list[list[int]]:
-    """The tokens that a model writes after each row of tokens; arguments and result are those of [`answer`]."""
+    """The tokens that a model writes after each row of tokens; none after a row that leaves no room for them.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]), tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the model.
+        rows (sequence of `list` of `int`): the rows.
+        stop (`int` or `list` of `int`, *optional*): tokens that end an answer; by default those of the model's
+            generation configuration.
+        max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
+        batch_size (`int`, *optional*, defaults to 32): rows per batch.
+        temperature (`float`, *optional*, defaults to 0.0): temperature of sampling; 0 for greedy decoding.
+
+    Raises:
+        `InputError`: a token that the model does not know.
+    """
     check_vocabulary(model, 1 + max((max(row) for row in rows), default=0), "tokens")
     longest = (context_limit(model) or float("inf")) - max_new_tokens
     order = sorted(
