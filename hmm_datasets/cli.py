@@ -154,7 +154,7 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
     actions = {}
     for name, where in COMMANDS.items():
         group, _, action = name.partition(" ")
-        run, kind = command_of(where)
+        run, kind = function_of(where)
         if action and group not in actions:
             if group not in commands.choices:
                 commands.add_parser(group, description=GROUPS[group], allow_abbrev=False)
@@ -173,7 +173,7 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
     return parser, parsers
 
 
-def command_of(where: str) -> tuple[Callable[..., int], type]:
+def function_of(where: str) -> tuple[Callable[..., int], type]:
     """The function of a command, and the class of its settings."""
     module, _, name = where.partition(":")
     function = getattr(importlib.import_module(f".commands.{module}", __package__), name)

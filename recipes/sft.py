@@ -27,12 +27,16 @@ def main(chat: ConversationSettings, settings) -> None:
     from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, stop_tokens
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.output_layer import add_embeddings
-    from hmm_datasets.training.post_training.conversations import chat_tokenizer, conversation_splits, never_evaluate
+    from hmm_datasets.training.post_training.conversations import (
+        conversation_splits,
+        never_evaluate,
+        tokenizer_for_chat,
+    )
     from hmm_datasets.training.post_training.trainers import FineTuner
     from hmm_datasets.training.run import train_and_save
 
     set_seed(settings.seed)
-    tokenizer, new = chat_tokenizer(chat, settings)
+    tokenizer, new = tokenizer_for_chat(chat, settings)
     model = load_pretrained(AutoModelForCausalLM, chat.model)
     add_embeddings(model, tokenizer, new)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)

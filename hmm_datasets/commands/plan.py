@@ -124,7 +124,7 @@ def plan_command(arguments: PlanCommand) -> int:
 
     file = local_or_shipped(arguments.settings, "recipes")
     if is_fit(file):
-        return plan_fit(file, arguments)
+        return _plan_fit(file, arguments)
     launch = None if arguments.launch is None else launch_config(arguments.launch)
     if arguments.devices is not None:
         advice = advise(
@@ -152,7 +152,7 @@ def plan_command(arguments: PlanCommand) -> int:
     return 0
 
 
-def plan_fit(file: Path, arguments: argparse.Namespace) -> int:
+def _plan_fit(file: Path, arguments: argparse.Namespace) -> int:
     """Print the plan of a fit as a table or JSON."""
     import json
 

@@ -14,7 +14,7 @@ def _add_folder(command: argparse.ArgumentParser) -> None:
     )
 
 
-def requeue(arguments: argparse.Namespace) -> int:
+def _requeue(arguments: argparse.Namespace) -> int:
     """Put the job of Slurm that this process runs in back into the queue, if its run should go on."""
     from ..operations import supervision
 
@@ -52,7 +52,7 @@ class SuperviseCommand:
     )
     patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
     host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
-    requeue: bool = option(
+    _requeue: bool = option(
         False,
         None,
         "instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
@@ -64,7 +64,7 @@ class SuperviseCommand:
 def supervise_command(arguments: SuperviseCommand) -> int:
     """Start the command until its run is finished, or put the job back into its queue."""
     if arguments.requeue:
-        return requeue(arguments)
+        return _requeue(arguments)
     from ..operations.diagnosis import Limits
     from ..operations.supervision import SupervisionSettings, Supervisor
 

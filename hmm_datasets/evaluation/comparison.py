@@ -445,14 +445,14 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
         folder (path): folder to write, created if needed.
     """
     from ..report.comparison_plots import FIGURES, draw_comparison
-    from ..report.page import Section, embed, flattened, render
+    from ..report.page import Section, embed, flattened, render_page
 
     made_of = {run["name"]: run for run in comparison["runs"]}
     made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}
     with written_together(folder) as temporary:
         (temporary / "plots").mkdir()
         figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary / "plots")]
-        render(
+        render_page(
             temporary / "comparison.html",
             title=f"{len(comparison['runs'])} evaluations",
             subtitle=f"each compared with {comparison['runs'][0]['name']}",

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import InputError
 from ..text.tokenizers.chat_templates import stop_tokens
-from .scoring import beginning_token, check_vocabulary, encode, padded
+from .scoring import beginning_token, check_vocabulary, encode, padded_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -140,7 +140,7 @@ def _prompts(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", tex
     beginning, _ = beginning_token(tokenizer)
     rows = [([] if beginning is None else [beginning]) + ids for ids in encode(tokenizer, texts)]
     check_vocabulary(model, 1 + max(map(max, rows)), "tokens")
-    return padded(rows, model.device, left=True)
+    return padded_rows(rows, model.device, left=True)
 
 
 def _continued(

@@ -428,7 +428,7 @@ def hidden_states(
     return [np.concatenate(parts) for parts in zip(*layers, strict=True)], np.concatenate(distributions)
 
 
-def excess(words: WordSet, distributions: Float[np.ndarray, "P E"]) -> float:
+def mean_excess(words: WordSet, distributions: Float[np.ndarray, "P E"]) -> float:
     """The exact divergence of a model's predictions from the process after words of 1 to `L` symbols, in nats."""
     exact = np.where(words.next_token_probs > _NEVER, words.next_token_probs, 0.0)
     log_model = torch.from_numpy(distributions.astype(np.float64)).log()

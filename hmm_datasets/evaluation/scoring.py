@@ -136,8 +136,8 @@ def share_rows(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
     # between the gathered rows. Here padding is only at the end.
     share = -(-len(rows) // accelerator.num_processes)
     short = share * accelerator.num_processes - len(rows)
-    padded = torch.cat([rows, rows[-1:].expand(short, -1)])
-    return padded[share * accelerator.process_index :][:share].to(accelerator.device)
+    filled = torch.cat([rows, rows[-1:].expand(short, -1)])
+    return filled[share * accelerator.process_index :][:share].to(accelerator.device)
 
 
 def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
@@ -312,7 +312,7 @@ def _run_batch(
 
 def _run(model: "PreTrainedModel", rows: Sequence[Row]) -> Float64[Tensor, "2 B"]:
     """Score whole rows."""
-    tokens, mask = padded([row.tokens[:-1] for row in rows], model.device)
+    tokens, mask = padded_rows([row.tokens[:-1] for row in rows], model.device)
     return _forward_and_score(model, rows, input_ids=tokens, attention_mask=mask, use_cache=False)
 
 
@@ -322,7 +322,7 @@ def _run_shared(
     """Score groups: run each common beginning once, then the rest of every row with its keys and values."""
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     beginnings = [group[0].tokens[:length] for group, length in zip(groups, shared, strict=True)]
-    tokens, mask = padded(beginnings, model.device, left=True)
+    tokens, mask = padded_rows(beginnings, model.device, left=True)
     positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if takes_positions else {}
     keep = logits_to_keep(model, 1)
     cache = model(input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **keep).past_key_values
@@ -331,7 +331,7 @@ def _run_shared(
     cache.batch_select_indices(index)
     rows = [row for group in groups for row in group]
     ends = [Row(row.tokens[shared[k] :], row.first - shared[k]) for row, k in zip(rows, owners, strict=True)]
-    tokens, own = padded([end.tokens[:-1] for end in ends], model.device)
+    tokens, own = padded_rows([end.tokens[:-1] for end in ends], model.device)
     if takes_positions:
         # Padding gets position 0, since counting on could exceed the model's maximum position.
         begun = mask[index].sum(dim=1, keepdim=True)
@@ -352,7 +352,7 @@ def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: 
     return torch.stack([found.nats.sum(1), found.likeliest.all(1).double()])
 
 
-def padded(rows: Sequence[list[int]], device: torch.device, left: bool = False) -> tuple[Tensor, Tensor]:
+def padded_rows(rows: Sequence[list[int]], device: torch.device, left: bool = False) -> tuple[Tensor, Tensor]:
     """Rows as one padded tensor, and a mask that is 0 on the padding."""
     width = max(map(len, rows))
     tokens = torch.full((len(rows), width), PADDING)

@@ -31,7 +31,7 @@ from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
 from ..text.tokenizers.words import WordCorpus
-from ..training.record import git_commit, versions
+from ..training.record import git_commit, package_versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,7 +89,7 @@ def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict
         },
         "settings": asdict(settings),
         "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
-        "versions": versions(),
+        "versions": package_versions(),
         "python": platform.python_version(),
         "commit": git_commit(),
         "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),

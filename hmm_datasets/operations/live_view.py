@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..display import format_duration
 from ..files import read_log
-from ..report.curves import panels
+from ..report.curves import panels_of
 from ..report.terminal import text_plot
 from .diagnosis import DEAD, HANGING, Diagnosis, Rank
 from .progress import HISTORY_NAME, status_rows
@@ -127,7 +127,7 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     if not path.exists():
         return []
     rows = [row for row in read_log(path) if "tokens" in row]  # rows of other programs may not have them
-    found = [panel for panel in panels(rows) if panel.name in _PANELS]
+    found = [panel for panel in panels_of(rows) if panel.name in _PANELS]
     found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]
     each = max(min((height - 24) // max(len(found), 1), 14), 8)
     return [part for panel in found for part in (Text(), Text(text_plot(panel, width - 1, each)))]

@@ -47,7 +47,7 @@ class Panel:
         return self.falls and max(tokens) > 10 * min(tokens) > 0
 
 
-def panels(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
+def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """Panels of loss, rewards, tasks, learning rate, gradient norm, throughput and memory, as far as a run has values.
 
     The panel of the loss also has the held-out loss and, if the distribution of the data is known, the cross-entropy

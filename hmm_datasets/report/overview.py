@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import read_log
-from .curves import Curve, Panel, panels
+from .curves import Curve, Panel, panels_of
 
 PLOTS_NAME = "plots"
 
@@ -35,7 +35,7 @@ def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Pat
         history = read_log(folder / "history.jsonl")
         if sum("loss" in row for row in history) < _MIN_ROWS:
             return []
-        found = panels(history)
+        found = panels_of(history)
         if in_terminal:
             print_plots(found)
         return write_plots(found, folder)

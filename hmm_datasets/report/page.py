@@ -84,7 +84,7 @@ def write_page(report: Mapping[str, Any], plots: Sequence[Path], path: str | os.
     ]
     model = report["model"]
     provenance = {name: value for name, value in report.items() if name not in _TITLES}
-    render(
+    render_page(
         path,
         title=model["name"],
         subtitle=f"{model['type']}, {model['parameters']:,} parameters, measured {report['time']}",
@@ -117,7 +117,7 @@ def flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, "-" if value is None else str(value)
 
 
-def render(
+def render_page(
     path: str | os.PathLike,
     *,
     title: str,

@@ -127,7 +127,7 @@ def write_record(
     record = {
         "data": data,
         "settings": masked(settings),
-        "versions": versions(),
+        "versions": package_versions(),
         "python": platform.python_version(),
         "command": command_line(),
         "host": socket.gethostname(),
@@ -161,7 +161,7 @@ def device_name() -> str:
     return f"CPU ({cores} cores)"
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Installed versions of the packages a result depends on."""
     found = {}
     for name in _PACKAGES:

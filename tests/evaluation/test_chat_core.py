@@ -19,7 +19,7 @@ from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.evaluation.chat_core import score as tasks
 from hmm_datasets.evaluation.chat_core.harness_tasks import functions
 from hmm_datasets.evaluation.chat_core.sandbox import check_sandbox
-from hmm_datasets.evaluation.chat_core.score import summary
+from hmm_datasets.evaluation.chat_core.score import chat_core_summary
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.hub.kinds.evaluation import metrics_of
 from hmm_datasets.training.post_training.rewards import gsm8k
@@ -107,7 +107,7 @@ def test_the_figure_is_the_mean_of_what_is_above_chance():
         "arc_easy": [sample("arc", i, float(i < 3), chance, in_format=1.0) for i, chance in enumerate(chances)],
         "ifeval": [sample("if", i, float(i < 1), 0.0) for i in range(5)],
     }
-    found = summary(samples, {"if 4"}, max_per_task=5)
+    found = chat_core_summary(samples, {"if 4"}, max_per_task=5)
     chance = np.mean(chances)
     assert found["tasks"]["arc_easy"]["baseline"] == pytest.approx(chance)
     assert found["tasks"]["arc_easy"]["centered"] == pytest.approx((0.75 - chance) / (1 - chance))

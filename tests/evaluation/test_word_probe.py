@@ -11,10 +11,10 @@ from hmm_datasets.evaluation.probes import (
     CUTOFFS,
     all_words,
     best_of_order,
-    excess,
     fit_words,
     hidden_states,
     markov_states,
+    mean_excess,
 )
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
@@ -134,15 +134,15 @@ def test_a_very_confident_model_is_not_infinitely_far():
     torch.nn.init.zeros_(model.lm_head.weight)
     model.lm_head.bias.data = torch.tensor([0.0, -200.0, 0.0])
     _, predicted = hidden_states(model, words, 2)
-    assert excess(words, predicted) == pytest.approx(100 - np.log(2), rel=1e-6)
+    assert mean_excess(words, predicted) == pytest.approx(100 - np.log(2), rel=1e-6)
 
 
 def test_excess_is_the_divergence_from_the_process(words):
-    assert excess(words, words.next_token_probs) == pytest.approx(0, abs=1e-12)
+    assert mean_excess(words, words.next_token_probs) == pytest.approx(0, abs=1e-12)
     uniform = np.full_like(words.next_token_probs, 1 / words.process.num_symbols)
     exact = words.next_token_probs
     terms = np.where(exact > 1e-12, exact * np.log(np.maximum(exact, 1e-300) / uniform), 0).sum(1)
-    assert excess(words, uniform) == pytest.approx(words.weights @ terms, abs=1e-12)
+    assert mean_excess(words, uniform) == pytest.approx(words.weights @ terms, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hmm_datasets.report.curves import Curve, Panel, panels
+from hmm_datasets.report.curves import Curve, Panel, panels_of
 from hmm_datasets.report.overview import draw_run
 from hmm_datasets.report.plots import plot_panel
 from hmm_datasets.report.terminal import text_plot, text_plots
@@ -29,21 +29,23 @@ def write(folder, rows) -> None:
 
 def test_a_run_has_panels_for_its_values():
     rows = history(40)
-    assert [panel.name for panel in panels(rows)] == ["loss", "learning_rate", "grad_norm", "tokens_per_second"]
-    loss = panels(rows)[0]
+    assert [panel.name for panel in panels_of(rows)] == ["loss", "learning_rate", "grad_norm", "tokens_per_second"]
+    loss = panels_of(rows)[0]
     assert loss.level == ("Bayes floor", 0.9)
     assert [curve.label for curve in loss.curves] == ["training", "held out"]
     assert loss.curves[1].tokens == [1000, 2000, 4000, 8000, 16000, 32000]
-    assert [panel.name for panel in panels([{"tokens": 1, "eval_loss": 2.0}])] == ["loss"]
-    assert panels([]) == []
+    assert [panel.name for panel in panels_of([{"tokens": 1, "eval_loss": 2.0}])] == ["loss"]
+    assert panels_of([]) == []
 
 
 def test_runs_on_preferences_and_rewards_have_panels_of_their_own():
-    pairs = panels([{"tokens": 1, "loss": 0.7, "rewards/margins": 0.1, "rewards/accuracies": 0.5, "eval_loss": 0.6}])
+    pairs = panels_of(
+        [{"tokens": 1, "loss": 0.7, "rewards/margins": 0.1, "rewards/accuracies": 0.5, "eval_loss": 0.6}]
+    )
     assert [panel.name for panel in pairs] == ["loss", "margin", "accuracy"]
     assert pairs[0].title == "loss (nats per pair)"
     row = {"tokens": 1, "loss": 0.1, "reward": 0.2, "kl": 0.01, "completions/mean_length": 7.0}
-    rewarded = panels([row, {"tokens": 1, "eval_reward": 0.3}])
+    rewarded = panels_of([row, {"tokens": 1, "eval_reward": 0.3}])
     assert [panel.name for panel in rewarded] == ["loss", "reward", "kl", "length"]
     assert rewarded[0].title == "loss"
     assert rewarded[1].curves == [Curve("training", [1], [0.2]), Curve("held out", [1], [0.3])]
@@ -51,7 +53,7 @@ def test_runs_on_preferences_and_rewards_have_panels_of_their_own():
 
 def test_values_that_are_not_finite_are_left_out_and_the_last_of_equal_tokens_is_taken():
     rows = [{"tokens": 1, "grad_norm": math.inf}, {"tokens": 2, "grad_norm": 3.0}, {"tokens": 2, "grad_norm": 4.0}]
-    (panel,) = panels(rows)
+    (panel,) = panels_of(rows)
     assert panel.curves == [Curve("", [2], [4.0])]
 
 
@@ -71,7 +73,7 @@ def test_a_text_plot_puts_every_point_where_it_belongs():
 
 @pytest.mark.parametrize("width", [1, 80, 133, 1000])
 def test_text_plots_keep_to_the_width_and_have_no_color(width):
-    text = text_plots(panels(history(300)), width)
+    text = text_plots(panels_of(history(300)), width)
     assert "\x1b" not in text
     longest = max(map(len, text.splitlines()))
     assert longest == min(max(width, 40), 160)
@@ -82,7 +84,7 @@ def test_text_plots_keep_to_the_width_and_have_no_color(width):
 
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_few_rows_are_drawn_too(count, tmp_path):
-    for panel in panels(history(count)):
+    for panel in panels_of(history(count)):
         assert panel.title in text_plot(panel)
         plot_panel(panel, tmp_path / "few.png", title="few")
 

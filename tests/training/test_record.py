@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.record import History, git_commit, versions, write_record
+from hmm_datasets.training.record import History, git_commit, package_versions, write_record
 
 DATA = {"hmm": "abc", "length": 64, "splits": (1, 2), "seed": None}
 
@@ -74,7 +74,7 @@ def test_the_command_of_a_notebook_is_not_that_of_its_kernel(tmp_path, monkeypat
 
 
 def test_versions_are_those_installed():
-    found = versions()
+    found = package_versions()
     assert found["torch"].startswith("2.")
     assert {"transformers", "accelerate", "datasets", "tokenizers", "trl"} <= found.keys()
 

@@ -218,7 +218,7 @@ def _described(
     settings: BenchmarkSettings, benchmark: Benchmark, models: "dict[str, PreTrainedModel]"
 ) -> dict[str, Any]:
     from ...files import weights_sha256
-    from ...training.record import command_line, git_commit, versions
+    from ...training.record import command_line, git_commit, package_versions
 
     distinct = list({id(model): model for model in models.values()}.values())
     return {
@@ -234,7 +234,7 @@ def _described(
             "fingerprints": {one.name: one.hmm.fingerprint() for one in benchmark.processes},
         },
         "num_sequences": benchmark.processes[0].num_sequences,
-        "versions": versions(),
+        "versions": package_versions(),
         "commit": git_commit(),
         "command": command_line(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

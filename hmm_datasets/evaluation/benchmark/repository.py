@@ -34,7 +34,7 @@ from .held_out import (
     parquet_path,
 )
 from .processes import KINDS, LETTERS, mixture
-from .scoring import BASELINES, TRACKS, baseline_losses, mean_of, optimal_nats, summarize
+from .scoring import BASELINES, TRACKS, baseline_losses, mean_of, optimal_nats, summarize_scores
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 
@@ -133,7 +133,7 @@ def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:
     losses, found = baseline_losses(held_out), {}
     for track in TRACKS:
         optimum = optimal_nats(held_out, track)
-        row = summarize(optimum, held_out, track, losses)
+        row = summarize_scores(optimum, held_out, track, losses)
         found[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
     return found
 

@@ -196,7 +196,7 @@ def score_model(
         batch_size (`int`, *optional*, defaults to 32): sequences per rank in one forward pass.
 
     Returns:
-        `dict`: `track`; `processes`, for each the result of [`summarize`]; and `mean`, of all processes.
+        `dict`: `track`; `processes`, for each the result of [`summarize_scores`]; and `mean`, of all processes.
     """
     track = "ids" if tokenizer is None else "text"
     found = {}
@@ -205,11 +205,11 @@ def score_model(
             nats = model_nats(
                 one, models[one.name], tokenizer, accelerator, batch_size=batch_size, progress=bar.update
             )
-            found[one.name] = summarize(nats, one, track, baseline_losses(one))
+            found[one.name] = summarize_scores(nats, one, track, baseline_losses(one))
     return {"track": track, "processes": found, "mean": mean_of(found)}
 
 
-def summarize(
+def summarize_scores(
     nats: Float[np.ndarray, "N"], held_out: HeldOut, track: str, baselines: Mapping[str, Float[np.ndarray, "N L"]]
 ) -> dict[str, Any]:
     """The score of one process from the model's loss on each sequence and the losses of the baselines.
@@ -233,7 +233,7 @@ def summarize(
 
 
 def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over processes of the results of [`summarize`]."""
+    """The mean over processes of the results of [`summarize_scores`]."""
     rows = list(found.values())
     means = {name: sum(row[name] for row in rows) / len(rows) for name in ("optimum", "model", "excess")}
     error = math.sqrt(sum(row["standard_error"] ** 2 for row in rows)) / len(rows)

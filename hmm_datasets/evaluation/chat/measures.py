@@ -43,7 +43,7 @@ from ...statistics import ratio_interval
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens
 from ...training.output_layer import next_labels
 from ...training.step.held_out_loss import row_losses
-from ..scoring import check_vocabulary, context_limit, padded, score_labels
+from ..scoring import check_vocabulary, context_limit, padded_rows, score_labels
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -197,7 +197,7 @@ def continue_rows(
     with progress_bar(len(order), " questions", desc="answer") as bar, torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            tokens, mask = padded([rows[index] for index in batch], model.device, left=True)
+            tokens, mask = padded_rows([rows[index] for index in batch], model.device, left=True)
             output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
             for index, generated in zip(batch, output[:, tokens.shape[1] :], strict=True):
                 answers[index] = generated.tolist()
@@ -360,8 +360,8 @@ def conversation_losses(
     found = np.zeros((len(rows), 2))
     for first in range(0, len(rows), batch_size):
         batch = order[first : first + batch_size]
-        tokens, mask = padded([rows[index][0] for index in batch], model.device)
-        said, _ = padded([rows[index][1] for index in batch], model.device)
+        tokens, mask = padded_rows([rows[index][0] for index in batch], model.device)
+        said, _ = padded_rows([rows[index][1] for index in batch], model.device)
         labels = tokens.masked_fill((said == 0) | (mask == 0), IGNORED)
         losses = score_labels(model, next_labels(labels), input_ids=tokens, attention_mask=mask).nats
         found[batch] = row_losses(losses, labels).cpu().numpy()

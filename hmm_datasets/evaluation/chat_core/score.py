@@ -82,7 +82,7 @@ def measure_chat_core(
         name: sorted(found["samples"][task.config.task], key=lambda sample: sample["doc_id"])
         for name, task in tasks.items()
     }
-    measured = summary(samples, asked.too_long, max_per_task, seed)
+    measured = chat_core_summary(samples, asked.too_long, max_per_task, seed)
     for name, task in tasks.items():
         measured["tasks"][name]["data"] = _data(task)
     items = [_item(name, sample, asked.too_long) for name, rows in samples.items() for sample in rows]
@@ -94,7 +94,7 @@ def _data(task: "Task") -> str:
     return " ".join(filter(None, [task.config.dataset_path, task.config.dataset_name]))
 
 
-def summary(
+def chat_core_summary(
     samples: Mapping[str, Sequence[Mapping[str, Any]]],
     too_long: set[str] = frozenset(),
     max_per_task: int | None = None,

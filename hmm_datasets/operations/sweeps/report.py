@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from ...display import format_duration
 from ...files import atomic_file, write_json
 from ...report.comparison_plots import plot_heat_map
-from ...report.page import Section, embed, flattened, render
+from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
 from ...report.tables import Table
 
@@ -59,7 +59,7 @@ def write_page(results: Mapping[str, Any]) -> None:
     folder = Path(results["folder"])
     made_of = {name: results[name] for name in ("file", "recipe", "folder", "settings", "shared")}
     figures = [embed(path, caption) for path, caption in _draw(results, folder / "plots")]
-    render(
+    render_page(
         folder / "sweep.html",
         title=f"Sweep of {results['recipe']}: {', '.join(results['settings'])}",
         subtitle=f"{results['file']}, {len(results['cells'])} cells in {results['folder']}, {results['time']}",

@@ -115,7 +115,7 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
     return [_message(message, f"{where}: message {number}") for number, message in enumerate(messages)]
 
 
-def recognize(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
+def format_of_row(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
     """The first format of `FORMATS` that fits the first row of a data set and has the given kind, if any."""
     return next((one for one in FORMATS if kind in (None, one.kind) and one.fits(row)), None)
 
@@ -126,7 +126,7 @@ def column_format(column: str, kind: Kind) -> Format:
     return Format(name, kind, (column,), partial(read, column), optional=() if kind == "text" else ("tools",))
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def conversation_text(document: Mapping[str, Any]) -> str:
     """The whole text of a row as one string. Two rows are the same document if these strings have the same words."""
     if "text" in document:
         return document["text"]
@@ -138,7 +138,7 @@ def as_prompt(document: Mapping[str, Any]) -> str:
 
     So no prompt of preferences occurs in both splits.
     """
-    return as_text({"messages": document["prompt"]} if "prompt" in document else document)
+    return conversation_text({"messages": document["prompt"]} if "prompt" in document else document)
 
 
 def num_characters(document: Mapping[str, Any]) -> int:

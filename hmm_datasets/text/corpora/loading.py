@@ -24,7 +24,7 @@ from datasets import DatasetInfo, Features, IterableDataset
 from ...compat.datasets import TypedExamples
 from ...errors import InputError
 from ...runtime import environment as launch_environment
-from .conversations import FORMATS, Format, Kind, as_text, column_format, num_characters, recognize
+from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .local_files import SUFFIXES, read_rows
 from .presets import CORPORA, Corpus
@@ -230,7 +230,7 @@ class _Selection:
 
     def is_long_enough(self, document: dict[str, Any]) -> bool:
         """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
-        return bool(as_text(document)) and self.filters.keeps_length(num_characters(document))
+        return bool(conversation_text(document)) and self.filters.keeps_length(num_characters(document))
 
     def __call__(self, documents: Iterable[dict[str, Any]], *, by_position: bool = False) -> Iterator[dict[str, Any]]:
         """The normalized rows that are selected, apart from the removal of duplicates; see `divided`."""
@@ -243,7 +243,7 @@ class _Selection:
 
 def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     new = FirstSeen()
-    return (document for document, digest in with_digests(documents, as_text) if new.has_not(digest))
+    return (document for document, digest in with_digests(documents, conversation_text) if new.has_not(digest))
 
 
 def _format(source: _Source, row: dict[str, Any]) -> Format:
@@ -256,9 +256,9 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
         if kind not in (None, corpus.kind):
             raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
         return corpus.format or column_format(corpus.column, corpus.kind)
-    chosen = recognize(row, kind)
+    chosen = format_of_row(row, kind)
     if chosen is None:
-        other = recognize(row)
+        other = format_of_row(row)
         if other is not None:
             raise _other_kind(corpus, other.kind, other.columns, kind)
         known = "; ".join(", ".join(one.columns) for one in FORMATS if kind in (None, one.kind))
@@ -425,7 +425,7 @@ def _load_hub(
         settings = {"documents": data}
         return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
     new = FirstSeen()
-    return data.select([number for number, document in enumerate(data) if new(as_text(document))])
+    return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
 
 
 def _load_verified(

@@ -129,7 +129,9 @@ def never_evaluate(settings: TrainingArguments) -> None:
     settings.evaluations_per_doubling = 0
 
 
-def chat_tokenizer(chat: ConversationSettings, settings: "SFTSettings") -> tuple["PreTrainedTokenizerBase", list[str]]:
+def tokenizer_for_chat(
+    chat: ConversationSettings, settings: "SFTSettings"
+) -> tuple["PreTrainedTokenizerBase", list[str]]:
     """The tokenizer to fine-tune with, and the tokens that its chat template adds to those of the model.
 
     Raises:
@@ -147,7 +149,7 @@ def chat_tokenizer(chat: ConversationSettings, settings: "SFTSettings") -> tuple
 
 def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> ConversationData:
     """The conversations of a run, tokenized, cut and packed as TRL does it for training."""
-    tokenizer, _ = chat_tokenizer(chat, settings)
+    tokenizer, _ = tokenizer_for_chat(chat, settings)
     check_marks(tokenizer, chat.model)
     train, test = conversation_splits(
         chat.conversations,

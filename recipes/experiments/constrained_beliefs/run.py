@@ -110,7 +110,7 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.probes import excess, fit_words
+    from hmm_datasets.evaluation.probes import fit_words, mean_excess
     from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
@@ -123,7 +123,7 @@ def measured(
     fresh = new_model(config).eval()
     targets = {"constrained": constrained_beliefs(words), "full": words.beliefs}
     after, output, attention, predicted = read(model, words, bos)
-    row = {"x": x, "heads": heads, "excess": excess(words, predicted), "eigenvalue": 1 - 3 * x}
+    row = {"x": x, "heads": heads, "excess": mean_excess(words, predicted), "eigenvalue": 1 - 3 * x}
     places = {"attention": after, "output": output, "untrained_attention": read(fresh, words, bos)[0]}
     places["additive"] = additive_features(words)
     fits = {}

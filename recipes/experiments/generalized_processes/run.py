@@ -82,7 +82,7 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.probes import best_of_order, excess, fit_words, hidden_states, markov_states
+    from hmm_datasets.evaluation.probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
     from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
@@ -98,7 +98,7 @@ def measured(
     set_seed(settings.seed)
     fresh, _ = hidden_states(new_model(config).eval(), words, bos)
     untrained = fit_words(words, np.concatenate(fresh, axis=1), words.beliefs)
-    row = {"process": name, "architecture": kind, "excess": excess(words, predicted)}
+    row = {"process": name, "architecture": kind, "excess": mean_excess(words, predicted)}
     row |= {"rmse": fit.rmse, "r2": fit.r2, "held_out_rmse": fit.held_out_rmse}
     row |= {"markov_rmse": markov.rmse, "markov_r2": markov.r2, "markov_held_out_rmse": markov.held_out_rmse}
     row |= {"untrained_rmse": untrained.rmse, "untrained_r2": untrained.r2}
