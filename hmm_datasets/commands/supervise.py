@@ -52,7 +52,7 @@ class SuperviseCommand:
     )
     patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
     host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
-    _requeue: bool = option(
+    requeue: bool = option(
         False,
         None,
         "instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
