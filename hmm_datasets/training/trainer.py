@@ -49,7 +49,7 @@ from .output_layer import (
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32
 from .run_card import write_run_card
-from .step.component import Component, LogitScores, Scores
+from .step.component import Component, LogitScores, Scores, in_order
 from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
 from .step.held_out_loss import HeldOutLoss
 from .step.loss import StepLoss, ZLoss
@@ -93,19 +93,21 @@ class StepTrainer(ShardedTrainer):
         self.passed_over = PassedOver()
         self.all_rows: Any = self.train_dataset
         self.step_loss = StepLoss(self)
-        self.components: list[Component] = [
-            Phases(self),
-            CheckedStreams(self),
-            RestoredRandomState(self),
-            SkippedSteps(self),
-            LossSpikes(self),
-            FiniteLoss(self),
-            self.step_loss,
-            LoggedRows(self),
-            HeldOutLoss(self),
-            ZLoss(self),
-            self.throughput,
-        ]
+        self.components: list[Component] = in_order(
+            [
+                Phases(self),
+                CheckedStreams(self),
+                RestoredRandomState(self),
+                SkippedSteps(self),
+                LossSpikes(self),
+                FiniteLoss(self),
+                self.step_loss,
+                LoggedRows(self),
+                HeldOutLoss(self),
+                ZLoss(self),
+                self.throughput,
+            ]
+        )
         self.add_callback(self.totals)
         self.add_callback(_Steps(self))
 

@@ -3,9 +3,9 @@
 What a training step knows about the labels of a micro-batch in addition to its loss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -26,7 +26,13 @@ class Component:
 
     Args:
         trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer that calls it.
+
+    Attributes:
+        needs (`tuple` of `str`): names of the components whose `after_...` methods have to be called before its own,
+            which thus stand after it in the list.
     """
+
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, trainer: "StepTrainer"):
         self.trainer = trainer
@@ -87,6 +93,16 @@ class Component:
 
     def after_evaluation(self, dataset: Any, metrics: dict[str, float], prefix: str) -> None:
         """Called after an evaluation of `dataset`; may change `metrics`."""
+
+
+def in_order(components: Sequence[Component]) -> list[Component]:
+    """Components in the order given, but each after those that need it, whose `after_...` methods follow its own."""
+    ordered, left = [], list(components)
+    while left:
+        needed = {name for one in left for name in one.needs}
+        ordered.append(next(one for one in left if type(one).__name__ not in needed))
+        left.remove(ordered[-1])
+    return ordered
 
 
 class Scores(Protocol):

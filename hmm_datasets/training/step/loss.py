@@ -95,6 +95,8 @@ class StepLoss(Component):
         batches (`list[dict]`): inputs of this rank's micro-batches, until the optimizer has stepped.
     """
 
+    needs = ("ZLoss",)
+
     def __init__(self, trainer):
         super().__init__(trainer)
         self.loss = self.norm = 0.0

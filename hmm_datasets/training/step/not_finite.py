@@ -51,6 +51,8 @@ _MAX_IN_A_ROW = 20
 class SkippedSteps(Component):
     """Skips steps whose gradient is not finite."""
 
+    needs = ("LossSpikes",)
+
     def __init__(self, trainer):
         super().__init__(trainer)
         if trainer.args.fp16 and trainer.args.device.type == "cpu":
@@ -217,6 +219,8 @@ def _share_not_finite(nested: Any) -> float:
 
 class FiniteLoss(Component):
     """Ends training, or with `on_spike: rollback` goes back, at the first loss that is NaN or infinite on any rank."""
+
+    needs = ("StepLoss",)
 
     def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
         """Check the loss of the step.

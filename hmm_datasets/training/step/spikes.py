@@ -62,6 +62,8 @@ _LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
 class LossSpikes(Component):
     """Finds spikes of the loss and of the gradient, and does what `on_spike` in the settings says."""
 
+    needs = ("FiniteLoss", "StepLoss")
+
     def __init__(self, trainer):
         super().__init__(trainer)
         self._is_skipped = False

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from preferences import preference_pairs
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import DPOConfig, GRPOConfig, GRPOTrainer
 
 from hmm_datasets.compat.trl import REFERENCE_COLUMNS, OpenDPOTrainer, set_reference
-from hmm_datasets.data.preferences import preference_pairs
 from hmm_datasets.evaluation.policy import symbol_log_probs
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
+from experiments import load
 
-from hmm_datasets.data.preferences import preference_pairs
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tilted import TiltedHMM
 
+preference_pairs = load("known_optimum", "preferences").preference_pairs
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 16)
 
 

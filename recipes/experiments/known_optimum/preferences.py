@@ -9,10 +9,10 @@ the optimum.
 import numpy as np
 from datasets import Dataset
 
-from ..hmm.families.family import first_words
-from ..hmm.integers import integer
-from ..hmm.kernels.draws import PREFERENCES
-from ..hmm.tilted import TiltedHMM
+from hmm_datasets.hmm.families.family import first_words
+from hmm_datasets.hmm.integers import integer
+from hmm_datasets.hmm.kernels.draws import PREFERENCES
+from hmm_datasets.hmm.tilted import TiltedHMM
 
 
 def preference_pairs(optimum: TiltedHMM, num_pairs: int, seed: int = 0, first: int = 0) -> Dataset:
