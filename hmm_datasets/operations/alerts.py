@@ -16,7 +16,6 @@ import re
 import smtplib
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -30,6 +29,7 @@ from ..errors import InputError
 from ..files import read_json, write_json
 from ..runtime.credentials import masked
 from ..runtime.events import append_event
+from ..runtime.time_limit import within
 from .run_state import FINISHED, RunState, format_state
 
 ALERTS_NAME = ".alerts.json"
@@ -147,18 +147,10 @@ def _keep(folder: Path, last: dict[str, Any]) -> None:
 
 def _within_patience(deliver: Callable[[], str | None]) -> str | None:
     """What went wrong with a delivery, which is given up after some time, whatever it waits for."""
-    found: list[str | None] = []
-
-    def run() -> None:
-        try:
-            found.append(deliver())
-        except Exception as error:  # whatever a server answers must not end the watching
-            found.append(f"not delivered ({type(error).__name__}: {error})")
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(1.5 * _PATIENCE)
-    return found[0] if found else f"took longer than {1.5 * _PATIENCE:.0f} s"
+    done = within(1.5 * _PATIENCE, deliver)
+    if done.error is not None:  # whatever a server answers must not end the watching
+        return f"not delivered ({type(done.error).__name__}: {done.error})"
+    return done.value if done.hangs_in is None else f"took longer than {1.5 * _PATIENCE:.0f} s"
 
 
 def _printable(text: str) -> str:

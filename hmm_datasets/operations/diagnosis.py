@@ -8,9 +8,8 @@ A process on this machine is looked up. Of one on another machine only its file 
 its file was not rewritten for several beats. Whether it was is decided by the number in the file and the watcher's own
 monotonic clock, so clocks that differ between machines, or that change, do not matter.
 
-The Python stacks of the processes of a run, to see where they wait.
-
-A process that beats is asked: its thread of heartbeats finds a file named `stacks` in the folder of heartbeats and
+The Python stacks of the processes show where they wait. A process that beats is asked: its thread of heartbeats finds
+a file named `stacks-wanted` in the folder of heartbeats and
 writes the stacks of all threads beside its heartbeat, which works on every host. A process on this machine that does
 not beat is read from outside by py-spy, if it is installed and the system lets this user trace it.
 """

@@ -7,14 +7,12 @@ yours or a shipped one such as `recipes/pretrain.py`, is started in the same way
 found in their folders (see `experiments`) and run in this process.
 """
 
-import contextlib
 import importlib.util
-import os
 import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
+from ..runtime.children import SignalHandler, send_to_children
 from ..runtime.settings import hyphenated
 from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
@@ -315,7 +314,7 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
 
     given, _ = _read_launch(name, arguments, program)
     try:
-        with _signals_passed_on():
+        with SignalHandler((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), send_to_children):
             launch_command(given)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
@@ -389,27 +388,3 @@ def _refuse(name: str, message: str) -> None:
 def _exit_code(code: int) -> int:
     """The exit code as in a shell: 128 plus the number of the signal that ended a process."""
     return 128 - code if code < 0 else code
-
-
-@contextlib.contextmanager
-def _signals_passed_on() -> Iterator[None]:
-    """A context that forwards signals which ask a run to save and stop, if the launcher has no handler for them.
-
-    A signal that is ignored, as under nohup or `trap "" USR1`, stays ignored.
-    """
-    import psutil
-
-    def pass_on(number: int, frame: object) -> None:
-        for child in psutil.Process(os.getpid()).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.send_signal(number)
-
-    asked = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, pass_on)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,10 +1,7 @@
-"""`hmm-datasets plan`: what a recipe will consume, computed from its settings file and flags.
+"""`hmm-datasets plan`: what a recipe or a fit will consume, computed from its settings file and flags.
 
-Training data that do not exist yet, for the plan of a run: their vocabulary is assumed, their rows are full.
-
-`hmm-datasets plan` of a settings file for `hmm-datasets fit`.
-
-`hmm-datasets plan --devices ...`: how to run a recipe, for several models, devices and numbers of ranks.
+Training data that do not exist yet are planned too: their vocabulary is assumed, their rows are full. With `--devices`
+the plan says how to run a recipe, for several models, devices and numbers of ranks.
 """
 
 import datetime
@@ -161,28 +158,18 @@ class Recipe:
 
 
 def plan_recipe(
-    path: str | os.PathLike,
-    flags: Sequence[str] = (),
-    *,
-    num_processes: int | None = None,
-    launch_config: str | os.PathLike | None = None,
-    assumed_vocab_size: int | None = None,
+    path: str | os.PathLike, flags: Sequence[str] = (), *, assumed_vocab_size: int | None = None, **launch: Any
 ) -> dict[str, Any]:
     """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py`, `sft.py` or `dpo.py` describes.
 
     Args:
-        path, flags, num_processes, launch_config, assumed_vocab_size: see [`read_recipe`].
+        path, flags, assumed_vocab_size: see [`read_recipe`].
+        launch: `num_processes` and `launch_config`; see [`read_recipe`].
 
     Returns:
         `dict`: see [`forecast`]; and `assumed_vocab_size`.
     """
-    recipe, world_size = read_recipe(
-        path,
-        flags,
-        num_processes=num_processes,
-        launch_config=launch_config,
-        assumed_vocab_size=assumed_vocab_size,
-    )
+    recipe, world_size = read_recipe(path, flags, assumed_vocab_size=assumed_vocab_size, **launch)
     found = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
     return found | {"assumed_vocab_size": assumed_vocab_size}
 

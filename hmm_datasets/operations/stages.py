@@ -11,15 +11,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ..runtime.children import Children, SignalHandler
 from ..runtime.one_line_errors import one_line_errors
 from .stage_inputs import check_stages
 
@@ -92,9 +92,10 @@ class _Run:
         self.code = 0
         self._folder = folder
         self._total = sum(len(lane) for lanes in groups for lane in lanes)
-        self._running: set[subprocess.Popen] = set()
+        self._children = Children()
         numbers = iter(range(1, self._total + 1))
-        with self._passing_on_sigterm():
+        # Programs of a run save on SIGTERM even if it was ignored, so they get it here too.
+        with SignalHandler((signal.SIGTERM,), self._on_signal, stay_ignored=()):
             for lanes in groups:
                 numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
                 try:
@@ -106,20 +107,9 @@ class _Run:
                     self._stop()
                     raise
 
-    @contextmanager
-    def _passing_on_sigterm(self) -> Iterator[None]:
-        def stop(number: int, frame: object) -> None:
-            self.code = self.code or 128 + number
-            self._stop()
-
-        if threading.current_thread() is not threading.main_thread():  # others cannot handle signals
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None stands for a handler not of Python
+    def _on_signal(self, number: signal.Signals) -> None:
+        self.code = self.code or 128 + number
+        self._stop()
 
     def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
         spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
@@ -158,12 +148,7 @@ class _Run:
             started = time.time()
             errors = None if output is None else subprocess.STDOUT
             words = with_this_interpreter(shlex.split(command))
-            with subprocess.Popen(words, cwd=self._folder, env=environment, stdout=output, stderr=errors) as process:
-                self._running.add(process)
-                if self.code != 0:  # set since the stage began to start
-                    process.terminate()
-                code = process.wait()
-                self._running.discard(process)
+            code = self._children.run(words, cwd=self._folder, env=environment, stdout=output, stderr=errors)
             if code != 0:
                 if self.code == 0:
                     self.code = code
@@ -174,8 +159,7 @@ class _Run:
 
     def _stop(self) -> None:
         self.code = self.code or 1
-        for process in list(self._running):
-            process.terminate()
+        self._children.send()
 
 
 def _follow(path: Path, lane: Future) -> Iterator[str]:

@@ -17,18 +17,16 @@ and not after
 
 The delay before a start doubles with each failure without a new checkpoint in between (exponential back-off).
 
-The supervisors of one run on several hosts, which start its commands together.
+The supervisors of one run on several hosts start its commands together ([`Presence`]). If a launcher started again
+while that of another host still ran, it would find the ranks of the start before, and wait for them without end. So
+starts are numbered, and each supervisor writes every second, beside the heartbeats of the ranks, whether its command
+runs and in which start. It begins a start only when no command of an earlier one runs on another host. A supervisor
+that no longer writes does not count, and the file of one that was killed is removed.
 
-If a launcher started again while that of another host still ran, it would find the ranks of the start before, and wait
-for them without end. So starts are numbered, and each supervisor writes every second, beside the heartbeats of the
-ranks, whether its command runs and in which start. It begins a start only when no command of an earlier one runs on
-another host. A supervisor that no longer writes does not count, and the file of one that was killed is removed.
-
-Whether the job of a run goes back into the queue when its batch script is about to end, and without which hosts.
-
-A run goes on in another job if its job's time was over, or after a fault: it was ended by a fault that the supervisor
-in the job could not mend, or by the loss of a host. It does not if it is finished, was stopped by its user, has wrong
-settings, or fails again and again without a new checkpoint.
+When the batch script of a run is about to end, [`requeue`] decides whether its job goes back into the queue, and
+without which hosts. A run goes on in another job if its job's time was over, or after a fault: it was ended by a fault
+that the supervisor in the job could not mend, or by the loss of a host. It does not if it is finished, was stopped by
+its user, has wrong settings, or fails again and again without a new checkpoint.
 """
 
 import contextlib
@@ -37,7 +35,6 @@ import os
 import shlex
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,8 +45,9 @@ from typing import Any
 from ..display import format_duration
 from ..errors import DiskFull, InputError
 from ..files import overwrite_json
-from ..process_state import machine_id, start_time
 from ..runtime import environment as launch_environment
+from ..runtime.beat import Beat
+from ..runtime.children import Children, SignalHandler, wait_for
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.heartbeats import (
@@ -62,6 +60,7 @@ from ..runtime.heartbeats import (
     heartbeat_path,
     read_heartbeats,
 )
+from ..runtime.process_identity import ProcessIdentity, this_process
 from ..runtime.stop_requests import parse_time
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
@@ -83,23 +82,20 @@ class Presence:
 
     def __init__(self, folder: str | os.PathLike, silent: float):
         self._folder = Path(folder) / FOLDER_NAME
-        self._path = self._folder / f"supervisor-{launch_environment.host()}-{os.getpid()}"
+        self._identity = this_process()
+        self._path = self._folder / f"supervisor-{self._identity.host}-{self._identity.process}"
         self._silent = silent
         self._number, self._runs = 0, False
-        self._beats = 0
         self._seen: dict[Path, tuple[int, float]] = {}
-        self._writing = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="supervisor")
+        self._beat = Beat(self._write, _BEAT_EVERY, "supervisor")
 
     def __enter__(self) -> "Presence":
-        self._beat()
-        self._thread.start()
+        self._beat.now()
+        self._beat.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._beat.end()
         self._others()  # the last one takes away what killed ones have left
         with contextlib.suppress(OSError):
             self._path.unlink()
@@ -133,7 +129,7 @@ class Presence:
 
     def _say(self, runs: bool) -> None:
         self._runs = runs
-        self._beat()
+        self._beat.now()
 
     def _others(self) -> list[int]:
         """The numbers of the starts in which commands run on other hosts."""
@@ -144,8 +140,9 @@ class Presence:
             try:
                 content = json.loads(path.read_bytes())
                 beat, runs, number = content["beat"], content["runs"], content["start"]
-                here = content.get("machine") == machine_id()  # files of earlier versions have no machine
-                if here and start_time(content["process"]) != content["started"]:
+                # Files of earlier versions have no machine.
+                other = ProcessIdentity(*map(content.get, ("host", "process", "machine", "started")))
+                if other.is_here and not other.is_alive_here:
                     path.unlink()
                     continue
             except (OSError, ValueError, KeyError, TypeError):
@@ -160,16 +157,11 @@ class Presence:
                 found.append(number)
         return found
 
-    def _keep(self) -> None:
-        while not self._ended.wait(_BEAT_EVERY):
-            self._beat()
-
-    def _beat(self) -> None:
-        with self._writing, contextlib.suppress(OSError):  # the disk may be unavailable for a moment
-            self._beats += 1
-            content = {"host": launch_environment.host(), "start": self._number, "runs": self._runs}
-            content |= {"machine": machine_id(), "process": os.getpid(), "started": start_time(os.getpid())}
-            overwrite_json(self._path, content | {"beat": self._beats}, _WIDTH)
+    def _write(self, number: int) -> None:
+        own = self._identity
+        content = {"host": own.host, "start": self._number, "runs": self._runs}
+        content |= {"machine": own.machine, "process": own.process, "started": own.process_started}
+        overwrite_json(self._path, content | {"beat": number}, _WIDTH)
 
 
 _LOOK_EVERY = 1.0  # seconds
@@ -286,7 +278,7 @@ class Supervisor:
     def __init__(self, command: Sequence[str], folder: str | Path, settings: SupervisionSettings | None = None):
         self.command, self.folder = list(command), Path(folder)
         self.settings = settings or SupervisionSettings()
-        self._child: subprocess.Popen | None = None
+        self._children = Children()
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, self.settings.limits)
         self._presence = Presence(folder, self.settings.limits.silent)
@@ -300,15 +292,8 @@ class Supervisor:
             `int`: exit code of the last start; 128 plus its number for a signal.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        # A signal that is ignored, as under nohup or `trap "" USR1`, stays ignored, here and in the command.
-        heard = [number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
-        handlers = {number: signal.signal(number, self._on_signal) for number in heard}
-        try:
-            with self._presence:
-                return self._run()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with SignalHandler(_PASSED_ON, self._on_signal), self._presence:
+            return self._run()
 
     def _run(self) -> int:
         failures, reached, last = 0, kept_work(self.folder), None
@@ -353,11 +338,11 @@ class Supervisor:
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
-            self._child = subprocess.Popen(command, env=os.environ | {launch_environment.SUPERVISED: str(start)})
+            child = self._children.start(command, env=os.environ | {launch_environment.SUPERVISED: str(start)})
         except OSError as error:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
         hang_since, hang, told = None, None, set()
-        while (code := self._poll(_LOOK_EVERY)) is None:
+        while (code := wait_for(child, _LOOK_EVERY)) is None:
             found = self._observer.look()
             if found is None:
                 continue
@@ -365,7 +350,7 @@ class Supervisor:
             own = [rank.beat for rank in found.ranks if rank.beat.is_here]
             if own and not any(beat.is_alive_here for beat in own):
                 # A launcher waits up to five minutes for those of other hosts.
-                code = self._end_child()
+                code = self._end_child(child)
                 break
             if not self._hangs(found):
                 hang_since = None
@@ -373,9 +358,8 @@ class Supervisor:
             hang_since = hang_since or time.monotonic()
             if time.monotonic() - hang_since > self.settings.patience:
                 hang = self._end_hang(found)
-                code = self._end_child()
+                code = self._end_child(child)
                 break
-        self._child = None
         settled = self._settled()
         for rank in settled.ranks if settled is not None else ():
             _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
@@ -434,21 +418,15 @@ class Supervisor:
                 told.add(host)
                 self._event("clock", words, host=host)
 
-    def _poll(self, seconds: float) -> int | None:
-        try:
-            return self._child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def _end_child(self) -> int:
+    def _end_child(self, child: subprocess.Popen) -> int:
         """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""
-        code = self._poll(_LAUNCHER_WITHIN)
+        code = wait_for(child, _LAUNCHER_WITHIN)
         if code is None:
-            self._child.terminate()
-            code = self._poll(_END_WITHIN / 2)
+            child.terminate()
+            code = wait_for(child, _END_WITHIN / 2)
         if code is None:
-            self._child.kill()
-            code = self._child.wait()
+            child.kill()
+            code = child.wait()
         return code
 
     def _wait(self, seconds: float) -> bool:
@@ -458,18 +436,15 @@ class Supervisor:
             time.sleep(min(_LOOK_EVERY, max(deadline - time.monotonic(), 0.0)))
         return self._asked is None
 
-    def _on_signal(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         """Pass a request to stop on, to the launcher or, if launchers do not understand it, to the ranks."""
-        self._asked = signal.Signals(number)
-        child = self._child
-        if child is None or child.poll() is not None:
+        self._asked = number
+        if number != signal.SIGUSR1:
+            self._children.send(number)
             return
-        if number == signal.SIGUSR1:
-            for beat in read_heartbeats(self.folder):
-                if beat.is_alive_here:
-                    os.kill(beat.process, number)
-        else:
-            child.send_signal(number)
+        for beat in read_heartbeats(self.folder):
+            if beat.is_alive_here:
+                os.kill(beat.process, number)
 
     def _in_the_time_left(self) -> list[str]:
         """The command, with a `--time_limit` counted from the start of the supervisor and not of the command."""

@@ -28,8 +28,9 @@ from typing import IO, Any, get_args, get_origin
 
 from ..errors import InputError, LostPeer
 from ..files import overwrite_json
-from ..process_state import machine_id, start_time
 from . import environment as launch_environment
+from .beat import Beat
+from .process_identity import ProcessIdentity, this_process
 
 FOLDER_NAME = ".heartbeats"
 """Name of the folder with the heartbeats, in that of the run."""
@@ -76,13 +77,10 @@ _MAX_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(ProcessIdentity):
     """What a process is doing.
 
     Attributes:
-        host (`str`), process (`int`): host name, and id of the process.
-        machine (`str`), process_started (`float`): identifier of the machine, and start time of the process on it, by
-            which it is told from a later process with the same id.
         rank (`int`), local_rank (`int`), world_size (`int`): its place.
         device (`str`): name of its device, such as `cuda:1 NVIDIA H200 (GPU-1a2b)`; empty until it is known.
         started (`float`): time at which it started, in seconds since 1970, by the clock of its host.
@@ -106,10 +104,6 @@ class Heartbeat:
         clock_ahead (`float`): seconds by which the clock of the host is ahead of that of the file; 0 when written.
     """
 
-    host: str
-    process: int
-    machine: str
-    process_started: float
     rank: int
     local_rank: int
     world_size: int
@@ -138,16 +132,6 @@ class Heartbeat:
         return self.phase in (STOPPED, FAILED)
 
     @property
-    def is_here(self) -> bool:
-        """Whether the process is, or was, on this machine."""
-        return self.machine == machine_id()
-
-    @property
-    def is_alive_here(self) -> bool:
-        """Whether the process is on this machine and has not ended."""
-        return self.is_here and start_time(self.process) == self.process_started
-
-    @property
     def follows(self) -> bool:
         """Whether it ended because another process had ended, or perhaps did, if it was aborted."""
         return self.error in (LostPeer.__name__, LOST_LAUNCHER, ABORTED)
@@ -168,13 +152,11 @@ class Heart:
     """
 
     def __init__(self, folder: str | os.PathLike, every: float = BEAT_EVERY):
-        self._run = Path(folder)
-        self._path = heartbeat_path(folder, launch_environment.host(), os.getpid())
-        self._stacks = stacks_path(folder, launch_environment.host(), os.getpid())
+        self._run, self._identity = Path(folder), this_process()
+        name = (folder, self._identity.host, self._identity.process)
+        self._path, self._stacks = heartbeat_path(*name), stacks_path(*name)
         self._answered = 0.0
-        self._every = every
         self._began, self._started = time.monotonic(), time.time()
-        self._beats = 0
         self._device, self._message, self._error = "", None, None
         self._phase, self._step, self._visits = PHASES[0], None, 0
         self._since = self._began
@@ -185,14 +167,12 @@ class Heart:
         self._step_began = self._began
         self._is_warm = False
         self._compiled, self._compiles_since = 0.0, None
-        self._fatal = _fatal_error_file(fatal_error_path(self._run, launch_environment.host(), os.getpid()))
+        self._fatal = _fatal_error_file(fatal_error_path(*name))
         self._changing = threading.Lock()
-        self._writing = threading.Lock()
-        self._ended = threading.Event()
         self._start = _number_of_start(self._path)
-        self._beat()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="heartbeats")
-        self._thread.start()
+        self._beat = Beat(self._write, every, "heartbeats")
+        self._beat.now()
+        self._beat.start()
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """Enter a phase, of a step if it is one; a new step begins with `data`."""
@@ -250,9 +230,9 @@ class Heart:
             message (`str`, *optional*): why the process ends.
             error (`str`, *optional*): name of the class of the error.
         """
-        if self._ended.is_set():
+        if self._beat.has_ended:
             return
-        self._ended.set()
+        self._beat.end()
         self._message, self._error = message, error
         if self._fatal is not None:
             with contextlib.suppress(OSError, io.UnsupportedOperation):
@@ -261,7 +241,7 @@ class Heart:
                 os.unlink(self._fatal.name)
         if phase is not None:
             self.enter(phase)
-            self._beat()
+            self._beat.now()
         # A start that was refused leaves nothing behind, in a new folder or in that of another run.
         is_refused = error == InputError.__name__ and self._step is None
         is_removed = phase is None or (is_refused and launch_environment.SUPERVISED not in os.environ)
@@ -276,11 +256,11 @@ class Heart:
                 self._path.parent.rmdir()
                 self._run.rmdir()
 
-    def _keep(self) -> None:
-        while not self._ended.wait(self._every):
-            self._beat()
-            with contextlib.suppress(OSError):
-                self._answer()
+    def _write(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            overwrite_json(self._path, asdict(self._now(number)), _WIDTH)
+        if number > 1 and not self._beat.has_ended:  # in the thread of heartbeats
+            self._answer()
 
     def _answer(self) -> None:
         """Write the stacks of all threads, once for each time that they are asked for."""
@@ -291,12 +271,7 @@ class Heart:
             unfinished.write_text(_stacks_of_threads(), encoding="utf-8")
             unfinished.rename(self._stacks)
 
-    def _beat(self) -> None:
-        with self._writing, contextlib.suppress(OSError):  # the disk may be unavailable for a moment
-            self._beats += 1
-            overwrite_json(self._path, asdict(self._now()), _WIDTH)
-
-    def _now(self) -> Heartbeat:
+    def _now(self, number: int) -> Heartbeat:
         with self._changing:
             steps, phase, since, step = list(self._steps), self._phase, self._since, self._step
             visits, compiled, compiles_since = self._visits, self._compiled, self._compiles_since
@@ -306,17 +281,14 @@ class Heart:
         tokens = sum(count for _, _, count in steps)
         message = None if self._message is None else self._message.encode()[:500].decode(errors="ignore")
         return Heartbeat(
-            host=launch_environment.host(),
-            process=os.getpid(),
-            machine=machine_id(),
-            process_started=start_time(os.getpid()) or 0.0,
+            **asdict(self._identity),
             rank=launch_environment.rank(),
             local_rank=launch_environment.local_rank(),
             world_size=launch_environment.world_size(),
             device=self._device[:100],
             started=self._started,
             time=time.time(),
-            beat=self._beats,
+            beat=number,
             phase=phase,
             phase_seconds=round(now - since, 3),
             step=step,

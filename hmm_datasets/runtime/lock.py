@@ -16,19 +16,18 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..display import format_duration
 from ..errors import InputError, disk_full, is_disk_full, not_permitted
 from ..files import discard_unfinished
-from ..process_state import machine_id, start_time
 from . import environment as launch_environment
+from .beat import Beat
+from .process_identity import ProcessIdentity, this_process
 
 LOCK_NAME = ".lock"
 """Name of the lock in the folder that it protects."""
@@ -49,23 +48,16 @@ _WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on
 _held: set[Path] = set()  # locks held by this process, or by rank 0 on its behalf
 
 
-@dataclass
-class Holder:
+@dataclass(frozen=True)
+class Holder(ProcessIdentity):
     """The process that holds a lock.
 
     Attributes:
-        host (`str`), process (`int`): host name, and id of the process.
-        machine (`str`): boot id and process namespace; process ids can be compared only where these are equal.
-        started (`float`): start time of the process on its machine, because process ids are reused.
         since (`float`): time at which it took the lock, in seconds since 1970.
         token (`str`): random identifier of this lock.
         beat (`int`): number of heartbeats so far.
     """
 
-    host: str
-    process: int
-    machine: str
-    started: float
     since: float
     token: str
     beat: int = 0
@@ -73,31 +65,21 @@ class Holder:
     @classmethod
     def this_process(cls) -> "Holder":
         """This process as the holder of a new lock."""
-        return cls(
-            socket.gethostname(), os.getpid(), machine_id(), start_time(os.getpid()), time.time(), secrets.token_hex(8)
-        )
+        return cls(**asdict(this_process()), since=time.time(), token=secrets.token_hex(8))
 
     def to_bytes(self) -> bytes:
-        """The content of the lock."""
-        return json.dumps(asdict(self)).ljust(_WIDTH - 1).encode() + b"\n"
+        """The content of the lock, in which `process_started` is `started`."""
+        content = {name.removeprefix("process_"): value for name, value in asdict(self).items()}
+        return json.dumps(content).ljust(_WIDTH - 1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Holder | None":
         """The holder in the content of a lock; `None` if it is truncated or has another format."""
         try:
-            return cls(**json.loads(content))
-        except (ValueError, TypeError):
+            fields = json.loads(content)
+            return cls(process_started=fields.pop("started"), **fields)
+        except (ValueError, TypeError, AttributeError, KeyError):
             return None
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the holder is a process on this machine."""
-        return self.machine == machine_id()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process is running, if it is on this machine."""
-        return start_time(self.process) == self.started
 
 
 @contextlib.contextmanager
@@ -141,35 +123,31 @@ def exclusive_lock(
 
 
 class _HeldLock:
-    """A lock of this process, and the thread that writes its heartbeats."""
+    """A lock of this process, which writes its heartbeats."""
 
     def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
         self.path, self.holder, self.handle, self.made = path, holder, handle, made
-        self._released = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="exclusive-lock")
-        self._thread.start()
+        self._beat = Beat(self._write, BEAT_EVERY, "exclusive-lock")
+        self._beat.start()
 
-    def _keep(self) -> None:
-        while not self._released.wait(BEAT_EVERY):
-            content = _read(self.path)
-            found = None if content is None else Holder.from_bytes(content)
-            if found is not None and found.token != self.holder.token:
-                discard_unfinished()
-                print(
-                    f"error: {self.path}: process {found.process} on {found.host} has taken this over, because "
-                    f"process {self.holder.process} had no heartbeat for {SILENCE:.0f} s; this process ends",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                os._exit(1)
-            self.holder.beat += 1
-            with contextlib.suppress(OSError):  # the disk may be unavailable for a moment
-                os.pwrite(self.handle, self.holder.to_bytes(), 0)
+    def _write(self, number: int) -> None:
+        """Write a heartbeat through the open handle: at the path may be the lock of another process."""
+        content = _read(self.path)
+        found = None if content is None else Holder.from_bytes(content)
+        if found is not None and found.token != self.holder.token:
+            discard_unfinished()
+            print(
+                f"error: {self.path}: process {found.process} on {found.host} has taken this over, because "
+                f"process {self.holder.process} had no heartbeat for {SILENCE:.0f} s; this process ends",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
+        os.pwrite(self.handle, replace(self.holder, beat=number).to_bytes(), 0)
 
     def release(self) -> None:
         """Delete the lock, and the folder too if it was made for the lock and is empty."""
-        self._released.set()
-        self._thread.join()
+        self._beat.end()
         os.close(self.handle)
         content = _read(self.path)
         if content is not None and Holder.from_bytes(content).token == self.holder.token:
@@ -197,7 +175,7 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
             continue  # it has just been released
         other = Holder.from_bytes(content)
         if other is not None and other.is_here:
-            if not other.is_alive:
+            if not other.is_alive_here:
                 _remove(path, other.token)
                 continue
             if other.process == os.getpid() or now - began > PATIENCE:

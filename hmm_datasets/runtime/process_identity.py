@@ -1,4 +1,4 @@
-"""Where a process of a run is: rank, host, device, process id.
+"""Which process this is, and where: host, process id and start time, and with them rank and device.
 
 With `HMM_DATASETS_PRINT_PLACES=1` every process of a recipe prints its place at the start, so that the log of a job
 says which GPU of which host every rank had.
@@ -6,8 +6,9 @@ says which GPU of which host every rank had.
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from ..process_state import machine_id, start_time
 from . import environment as launch_environment
 
 PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
@@ -15,12 +16,43 @@ PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessIdentity:
+    """A process that can be told from all others, on other machines and of other times.
+
+    Attributes:
+        host (`str`), process (`int`): host name, and id of the process.
+        machine (`str`): boot id and process namespace; process ids can be compared only where these are equal.
+        process_started (`float`): start time of the process on its machine, because process ids are reused.
+    """
+
+    host: str
+    process: int
+    machine: str
+    process_started: float
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, on this machine."""
+        return self.machine == machine_id()
+
+    @property
+    def is_alive_here(self) -> bool:
+        """Whether the process is on this machine and has not ended."""
+        return self.is_here and start_time(self.process) == self.process_started
+
+
+def this_process() -> ProcessIdentity:
+    """The identity of this process."""
+    process = os.getpid()
+    return ProcessIdentity(launch_environment.host(), process, machine_id(), start_time(process) or 0.0)
+
+
+@dataclass(frozen=True)
+class Place(ProcessIdentity):
     """Where a process is.
 
     Attributes:
         rank (`int`), world_size (`int`), local_rank (`int`): rank, number of ranks, and rank among those of its host.
-        host (`str`), process (`int`): host name, and id of the process.
         device (`str`): `CPU`, or index and name of its GPU.
         uuid (`str`, *optional*): UUID of its GPU, as `nvidia-smi -L` lists it.
     """
@@ -28,8 +60,6 @@ class Place:
     rank: int
     world_size: int
     local_rank: int
-    host: str
-    process: int
     device: str
     uuid: str | None = None
 
@@ -59,11 +89,10 @@ def this_place(local_rank: int | None = None) -> Place:
     local_rank = launch_environment.local_rank() if local_rank is None else local_rank
     device, uuid = _device(local_rank)
     return Place(
+        **asdict(this_process()),
         rank=launch_environment.rank(),
         world_size=launch_environment.world_size(),
         local_rank=local_rank,
-        host=launch_environment.host(),
-        process=os.getpid(),
         device=device,
         uuid=uuid,
     )

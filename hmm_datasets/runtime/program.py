@@ -1,13 +1,10 @@
 """Start and end of a recipe: settings from `--config FILE.yaml` and flags, errors in one line, a clean exit.
 
-Starting the command of this process again, in its place, together with all other ranks.
-
-A run that went back to an earlier checkpoint continues by an ordinary resume, so each rank replaces itself by a new
-process with the same command, environment and process id (`execve`). Its launcher does not notice. Memory, devices,
-sockets and threads are those of a new process, so nothing has to be undone, whatever shards the model.
-
-Ranks find each other at a new port of the machine of rank 0. The store of the launcher, or of the process group
-before, still has the keys of the connections that are gone.
+A run that went back to an earlier checkpoint continues by an ordinary resume, so all ranks start again together: each
+replaces itself by a new process with the same command, environment and process id (`execve`). Its launcher does not
+notice. Memory, devices, sockets and threads are those of a new process, so nothing has to be undone, whatever shards
+the model. Ranks find each other at a new port of the machine of rank 0: the store of the launcher, or of the process
+group before, still has the keys of the connections that are gone.
 """
 
 import atexit

@@ -6,12 +6,12 @@ nohup has set to be ignored stays ignored. A file named `save` asks to save and 
 """
 
 import signal
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
 
 from ..errors import InputError
+from .children import SignalHandler
 
 NOTHING, SAVE, STOP = 0, 1, 2
 
@@ -40,20 +40,16 @@ class StopRequests:
         self._deadline = None if time_limit is None else time.monotonic() + time_limit.total_seconds()
         self._wanted = NOTHING
         self._looked = 0.0
-        self._handlers: dict[int, object] = {}
+        # Batch scripts let launchers ignore SIGUSR1, which their processes inherit; nohup means it of SIGHUP.
+        asked = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+        self._listening = SignalHandler(asked, self._on_signal, stay_ignored=(signal.SIGHUP,))
 
     def __enter__(self) -> "StopRequests":
-        if threading.current_thread() is threading.main_thread():  # no other can have handlers
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-                # Batch scripts let launchers ignore SIGUSR1, which their processes inherit; nohup means it of SIGHUP.
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    self._handlers[number] = signal.signal(number, self._on_signal)
+        self._listening.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers = {}
+        self._listening.__exit__(None, None, None)
 
     def look(self, *, needed: float = 0.0, main: bool = True) -> int:
         """What is asked for: `NOTHING`, `SAVE` or `STOP`.
@@ -79,8 +75,8 @@ class StopRequests:
         if self._wanted <= done:
             self._wanted, self.reason = NOTHING, None
 
-    def _on_signal(self, number: int, frame) -> None:
-        self._wanted, self.reason = STOP, signal.Signals(number).name
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._wanted, self.reason = STOP, number.name
 
 
 def parse_time(text: str) -> timedelta:

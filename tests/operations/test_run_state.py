@@ -45,7 +45,7 @@ def test_a_run_is_starting_then_running_then_finished(run):
     heart = Heart(run, every=60)
     assert state_of(run).state == "starting"
     heart.enter("data", 1)
-    heart._beat()
+    heart._beat.now()
     assert state_of(run).state == "running"
     heart.end()
     finish(run)
@@ -56,7 +56,7 @@ def test_a_run_is_starting_then_running_then_finished(run):
 def test_a_run_that_saves_its_model_after_the_last_step_is_still_running(run):
     heart = Heart(run, every=60)
     heart.enter("saving", 40)
-    heart._beat()
+    heart._beat.now()
     finish(run)
     assert state_of(run).state == "running"
     heart.end()
@@ -132,7 +132,7 @@ def test_the_picture_has_hosts_curves_and_events(run, monkeypatch):
         heart.enter("data", step)
         heart.count(100)
         heart.enter("forward")
-    heart._beat()
+    heart._beat.now()
     append_event(run, "restart", "started again")
     text = as_text(state_of(run), 100, 60)
     assert "tokens/s" in text

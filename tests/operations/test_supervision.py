@@ -54,7 +54,7 @@ with one_line_errors(), heartbeats.beating(run, every=0.1):
     if action == "settings":
         raise InputError("learning_rate is -1; expected a positive number")
     heartbeats.enter("data", 10 * number if "same" not in action else 7)
-    heartbeats._heart._beat()
+    heartbeats._heart._beat.now()
     if action == "checkpoint then die":
         (run / f"checkpoint-{number}").mkdir()
         os.kill(os.getpid(), 9)
@@ -361,3 +361,17 @@ def test_the_log_of_starts_has_no_secret_of_the_command(tmp_path):
     (start, _) = read_events(tmp_path)
     assert "--hub_token <HUB_TOKEN>" in start["message"].replace("'", "")
     assert "mine" not in (tmp_path / "events.jsonl").read_text()
+
+
+def test_a_request_that_comes_while_the_command_is_being_started_reaches_it(tmp_path, monkeypatch):
+    begin = Presence.begin
+
+    def asked_meanwhile(presence, *arguments):
+        begins = begin(presence, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begins
+
+    monkeypatch.setattr(Presence, "begin", asked_meanwhile)
+    began = time.monotonic()
+    assert Supervisor([sys.executable, "-c", "import time; time.sleep(30)"], tmp_path).run() == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 25

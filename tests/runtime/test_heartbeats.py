@@ -56,7 +56,7 @@ def test_rank_0_of_a_finished_run_leaves_nothing_of_earlier_starts(tmp_path, ran
     heart.end()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
     ranks(1, 2)
-    other._beat()
+    other._beat.now()
     other.end()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
@@ -72,7 +72,7 @@ def test_seconds_of_phases_are_means_per_step_without_the_first(tmp_path):
         time.sleep(backward)
     heart.enter("data", 4)
     heart.enter("backward")
-    beat = heart._now()
+    beat = heart._now(1)
     assert beat.seconds["forward"] == pytest.approx(0.06, abs=0.02)
     assert beat.seconds["backward"] == pytest.approx(0.03, abs=0.02)
     assert beat.longest == pytest.approx(0.04, abs=0.02)
@@ -173,7 +173,7 @@ def test_the_latest_start_is_known_after_a_clock_was_an_hour_ahead(tmp_path, ran
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     values = json.loads(path.read_text())
     assert values["start"] == 1
-    first._ended.set()
+    first._beat.end()
     later = time.time() + 3600
     for rank in range(4):  # four ranks of a start that was killed while the clock was ahead
         killed = path.with_name(f"old-{rank}.json")
@@ -181,7 +181,7 @@ def test_the_latest_start_is_known_after_a_clock_was_an_hour_ahead(tmp_path, ran
         killed.write_text(json.dumps(values | changes))
         os.utime(killed, (later, later))
     heart = Heart(tmp_path, every=60)
-    assert heart._now().start == 5
+    assert heart._now(1).start == 5
     found = read_heartbeats(tmp_path)
     assert [(beat.rank, beat.world_size) for beat in found] == [(0, 2), (1, 4)]
     assert found[0].process == os.getpid()
@@ -197,9 +197,9 @@ def test_a_start_has_the_same_number_on_all_ranks(tmp_path, ranks):
     values = json.loads(path.read_text())
     other = path.with_name("other-7.json")
     other.write_text(json.dumps(values | {"rank": 0, "machine": "another", "process": 7, "start": 3}))
-    assert Heart(tmp_path, every=60)._now().start == 3, "it was written just now, so its process runs"
+    assert Heart(tmp_path, every=60)._now(1).start == 3, "it was written just now, so its process runs"
     os.utime(other, (time.time() - 100, time.time() - 100))
-    assert Heart(tmp_path, every=60)._now().start == 4
+    assert Heart(tmp_path, every=60)._now(1).start == 4
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_killed_process_leaves_its_last_heartbeat(tmp_path, child_environment)
     program = (
         "import sys, time; from hmm_datasets.runtime import heartbeats\n"
         "with heartbeats.beating(sys.argv[1]):\n"
-        "    heartbeats.enter('data', 12); print('in', flush=True); heartbeats._heart._beat(); time.sleep(60)\n"
+        "    heartbeats.enter('data', 12); print('in', flush=True); heartbeats._heart._beat.now(); time.sleep(60)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, env=child_environment)
     child.stdout.readline()

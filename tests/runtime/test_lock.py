@@ -1,5 +1,6 @@
 """One writer per folder: a running process keeps others out, a dead one does not."""
 
+import itertools
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,11 +48,10 @@ def hold(tmp_path, child_environment):
 def elsewhere(tmp_path):
     """A lock of a process on another machine, and a way to let it give a sign of life."""
     holder = Holder("node7", 4711, "another boot", 1.0, time.time() - 300, "abc")
-    path = tmp_path / LOCK_NAME
+    path, numbers = tmp_path / LOCK_NAME, itertools.count(1)
 
     def beat():
-        holder.beat += 1
-        path.write_bytes(holder.to_bytes())
+        path.write_bytes(replace(holder, beat=next(numbers)).to_bytes())
 
     beat()
     return beat
@@ -89,8 +90,7 @@ def test_a_process_that_is_about_to_end_is_waited_for(tmp_path, hold):
 
 def test_the_number_of_a_dead_process_that_another_has_now_says_nothing(tmp_path):
     ours = Holder.this_process()
-    ours.started -= 1.0
-    (tmp_path / LOCK_NAME).write_bytes(ours.to_bytes())
+    (tmp_path / LOCK_NAME).write_bytes(replace(ours, process_started=ours.process_started - 1.0).to_bytes())
     with exclusive_lock(tmp_path):
         pass
 
@@ -156,3 +156,18 @@ def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_pa
     assert [process.wait(60) for process in processes] == [0] * 8
     assert count.read_text() == "8"
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["count"]
+
+
+def test_a_lock_has_the_fields_that_earlier_versions_read_and_its_beat_is_written_through_the_open_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "BEAT_EVERY", 0.05)
+    path = tmp_path / LOCK_NAME
+    with exclusive_lock(tmp_path):
+        first = path.read_bytes()
+        assert list(json.loads(first)) == ["host", "process", "machine", "started", "since", "token", "beat"]
+        assert len(first) == 512
+        aside = path.rename(tmp_path / "aside")
+        time.sleep(0.3)
+        assert not path.exists(), "it does not come back at a path from which another process has removed it"
+        assert json.loads(aside.read_bytes())["beat"] > json.loads(first)["beat"]

@@ -9,7 +9,7 @@ from hmm_datasets.runtime.process_identity import Place, print_place, this_place
 
 
 def test_a_place_says_rank_host_device_and_process():
-    place = Place(3, 8, 1, "node1", 4321, "cuda:1 NVIDIA H200", "GPU-1234")
+    place = Place("node1", 4321, "boot", 1.0, 3, 8, 1, "cuda:1 NVIDIA H200", "GPU-1234")
     assert str(place) == ("rank 3 of 8: local rank 1, host node1, device cuda:1 NVIDIA H200 (GPU-1234), process 4321")
     assert place.short == "rank 3 on node1, cuda:1 NVIDIA H200 (GPU-1234)"
 

@@ -12,12 +12,11 @@ Numbers become names through the model of the configuration, made without weight
 which its parameter groups follow. Shards of ZeRO are first converted to DeepSpeed's universal format; those of FSDP2
 are read by `torch.distributed.checkpoint`, tensor by tensor, without a process group.
 
-A checkpoint rewritten for another framework, or as a model for `from_pretrained`, on the CPU.
-
-Weights, optimizer, schedule, random numbers, the Trainer's state and the identity of the run are kept, so the run
-continues under the other framework with the losses that it would have had. No process group is made. Memory holds some
-64 MB of tensors at a time; the shards of ZeRO are read whole, one after the other, and need as much disk again while
-they are converted.
+So a checkpoint is rewritten for another framework, or as a model for `from_pretrained`, on the CPU. Weights,
+optimizer, schedule, random numbers, the Trainer's state and the identity of the run are kept, so the run continues
+under the other framework with the losses that it would have had. No process group is made. Memory holds some 64 MB of
+tensors at a time; the shards of ZeRO are read whole, one after the other, and need as much disk again while they are
+converted.
 
 A checkpoint for ZeRO is written in DeepSpeed's universal format (Lian et al., "Universal Checkpointing", 2024, arXiv
 2406.18820), which every stage and any number of processes can load.

@@ -1,9 +1,8 @@
 """The checkpoints of a run as a list: what each has, who wrote it, how good it was, and whether it is whole.
 
-Which checkpoints of a run to keep, and which to move aside or delete.
-
-Kept are the newest whole ones, those of every so many steps, the best by a metric, the one that the run itself calls
-its best, and always the newest one that the run can resume from.
+From the list follows which of them to keep, and which to move aside or delete. Kept are the newest whole ones, those
+of every so many steps, the best by a metric, the one that the run itself calls its best, and always the newest one
+that the run can resume from.
 """
 
 import math

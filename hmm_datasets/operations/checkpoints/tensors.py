@@ -1,10 +1,9 @@
-"""Weights in safetensors files, read and written one tensor at a time, so that memory holds one tensor of a model.
+"""Files of tensors, read and written a few tensors at a time, so that memory never holds the whole file.
 
-Files of `torch.save` read and written a few tensors at a time, so that memory does not hold the whole file.
-
-Reading maps the file into memory, and maps it anew after every 64 MB, which gives the pages back. Writing follows
-torch's documentation of `skip_data`: first the structure with empty space for the tensors, which are then copied into
-the mapped file. The checksums in the archive are those of the empty space; `torch.load` does not look at them.
+Of weights in safetensors files memory holds one tensor; of files of `torch.save`, a few. Reading the latter maps the
+file into memory, and maps it anew after every 64 MB, which gives the pages back. Writing follows torch's documentation
+of `skip_data`: first the structure with empty space for the tensors, which are then copied into the mapped file. The
+checksums in the archive are those of the empty space; `torch.load` does not look at them.
 """
 
 import json

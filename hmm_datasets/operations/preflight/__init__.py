@@ -6,9 +6,9 @@ between ranks is compared, and rank 0 prints one table of all:
     accelerate launch --config_file CONFIG -m hmm_datasets.commands.preflight OUTPUT_DIR
     hmm-datasets preflight OUTPUT_DIR --launch CONFIG
 
-`own_checks.py` lists what a rank checks by itself, `agreement.py` what is compared, and `ranks.py` runs all of it.
-The ranks exchange what they found through a key-value store (`exchange.py`) and not by collectives, so a rank that
-hangs is named. The checks take a few seconds.
+`host.py`, `device.py`, `network.py` and `rows.py` have the checks, `report.py` compares what ranks found and prints
+it, and `ranks.py` runs all of it. The ranks exchange what they found through a key-value store and not by
+collectives, so a rank that hangs is named. The checks take a few seconds.
 """
 
 from .check import Check, PreflightSettings, format_checks

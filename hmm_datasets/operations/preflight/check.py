@@ -1,15 +1,6 @@
-"""What a check reports, what a run needs, and checks as a table.
+"""What a check reports, what a run needs, and checks as a table."""
 
-Running what may hang, for a limited time.
-"""
-
-import faulthandler
-import re
-import tempfile
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from ...errors import InputError
 
@@ -76,42 +67,3 @@ def format_checks(checks: list[Check]) -> str:
     """Checks as a table, one line each."""
     width = max(len(check.name) for check in checks)
     return "\n".join(f"{check.mark:<4}  {check.name:<{width}}  {check.detail}" for check in checks)
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[T]):
-    """The value of a function or its error; if it did not end in time, neither, but the function that it hangs in."""
-
-    value: T | None = None
-    error: Exception | None = None
-    hangs_in: str | None = None
-
-
-def within(seconds: float, function: Callable[[], T]) -> Outcome[T]:
-    """Call a function in a thread, which is left to itself if it has not ended after some seconds."""
-    outcomes: list[Outcome[T]] = []
-
-    def attempt() -> None:
-        try:
-            outcomes.append(Outcome(value=function()))
-        except Exception as error:  # whatever it is, it is reported as the result of a check
-            outcomes.append(Outcome(error=error))
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return outcomes[0] if outcomes else Outcome(hangs_in=_innermost(thread.ident))
-
-
-def _innermost(thread: int | None) -> str:
-    """The function that a thread executes, with file and line."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        found = re.search(
-            rf'^Thread 0x0*{thread or 0:x}\b.*\n  File "(.*)", line (\d+) in (.*)$', file.read(), re.MULTILINE
-        )
-    return f"{found[3]} ({found[1]}:{found[2]})" if found else "an unknown function"

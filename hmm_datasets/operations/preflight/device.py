@@ -1,18 +1,15 @@
-"""What `nvidia-smi` says about the GPUs of this host: driver, clocks and why they are low, errors, processes.
+"""The checks of the device of a rank: whether it computes, keeps what is written into its memory, and at what clock.
 
-A test of memory: patterns are written to all of a block before any is read back.
-
-The patterns are those of memory testers: all bits zero, all one, alternating, and the address itself, which finds
-cells that are addressed twice. On a GPU most of the free memory is tested, in some seconds; on the CPU a small block.
-
-The device of a rank.
-
-Matrix products that find a device that computes wrongly.
-
-A product of small integers is exact in every order of summation, so its result is known. A product of normal random
-numbers, drawn on the CPU from a fixed seed, is rounded, and the same device with the same libraries rounds it in the
-same way: it is repeated for some seconds, each result must equal the first bit for bit, and the hashes of the ranks
-are compared with each other (`agreement.py`). A product of 4,096 x 4,096 matrices takes milliseconds on a GPU.
+- State: what `nvidia-smi` says about a GPU, that is its driver, clocks and why they are low, memory errors, and the
+  processes that hold its memory.
+- Memory: patterns are written to all of a block before any is read back. They are those of memory testers: all bits
+  zero, all one, alternating, and the address itself, which finds cells that are addressed twice. On a GPU most of the
+  free memory is tested, in some seconds; on the CPU a small block.
+- Matrix products, which find a device that computes wrongly. A product of small integers is exact in every order of
+  summation, so its result is known. A product of normal random numbers, drawn on the CPU from a fixed seed, is
+  rounded, and the same device with the same libraries rounds it in the same way: it is repeated for some seconds, each
+  result must equal the first bit for bit, and the hashes of the ranks are compared with each other (`report.py`). A
+  product of 4,096 x 4,096 matrices takes milliseconds on a GPU.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Memory, shared memory, limits of the process, locks of compilations, the Hub.
+"""The checks that one process of a host does for all of its ranks.
 
-The disk that the run writes to: space, and the speed of writing and of syncing.
-
-Versions of packages, driver and libraries, and a digest of this package's own sources.
+They are about the host's name and cores; installed packages, and versions and a digest of this package's sources that
+must be the same on every host; the disk that the run writes to, its space and the speed of writing and of syncing;
+memory and shared memory; limits of the process; locks of compilations; and the Hub.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .check import GIB, Check
 from .device import gpu_states
-from .network import active_infiniband
+from .network import infiniband
 
 _WRITTEN = 64 << 20  # bytes
 _SLOW = 50e6  # bytes per second
@@ -112,7 +112,7 @@ def check_limits() -> Check:
     problems = []
     if files not in (unlimited, -1) and files < _FEW_FILES:
         problems.append(f"workers of DataLoaders may run out of open files: ulimit -n {_MANY_FILES}")
-    if locked != unlimited and active_infiniband():
+    if locked != unlimited and infiniband() == "active":
         problems.append("NCCL over InfiniBand fails without locked memory: ulimit -l unlimited, before the launcher")
     return Check("limits", True, "; ".join([f"{found} locked memory", *problems]), warning=bool(problems))
 
@@ -185,9 +185,8 @@ def check_versions() -> Check:
     """Compare installed packages with this package's requirements; in a bare checkout only check that they exist."""
     found, wrong = [f"python {platform.python_version()}"], []
     for name, allowed in _requirements().items():
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        version = _version(name)
+        if version is None:
             wrong.append(f"{name} is missing")
             continue
         if name in _PACKAGES:
@@ -197,6 +196,13 @@ def check_versions() -> Check:
     if wrong:
         return Check("versions", False, f"{'; '.join(wrong)}; install with: pip install -U hmm-datasets")
     return Check("versions", True, ", ".join(found))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _requirements() -> dict:
@@ -211,16 +217,11 @@ def _requirements() -> dict:
 
 
 @cache
-def versions() -> dict[str, str]:
+def versions_to_compare() -> dict[str, str]:
     """What must be the same on all ranks: Python, packages, sources, and for GPUs the driver, CUDA and NCCL."""
     import torch
 
-    found = {"Python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "missing"
+    found = {"Python": platform.python_version(), **{name: _version(name) or "missing" for name in _PACKAGES}}
     found |= {"torch": torch.__version__, "sources of hmm-datasets": _sources_digest()}
     if torch.cuda.is_available():
         found["CUDA"] = str(torch.version.cuda)

@@ -1,12 +1,12 @@
-"""All-reduces over all ranks: the right sum, latency, bandwidth, and the links between neighbours.
+"""The network between ranks: what connects the hosts, and all-reduces over all ranks.
+
+Of a host the interfaces, InfiniBand, and what the environment says about them are checked. An all-reduce must give the
+right sum; its latency and bandwidth are measured, and the links between neighbours in the ring of ranks. Links much
+slower than the others are named, and settings for machines without fast ones.
 
 The bandwidth is the bus bandwidth of nccl-tests: 2 (n - 1) / n times the bytes of the array, per second, which does
 not depend on the number of ranks `n` (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). An all-reduce between
 machines that cannot reach each other hangs, so everything runs in a thread that is given up after a timeout.
-
-What connects the ranks: links much slower than the others, and settings for machines without fast ones.
-
-The network between hosts: interfaces, InfiniBand, and what the environment says about them.
 """
 
 import os
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...runtime import environment as launch_environment
 from ...runtime.process_identity import uses_gpu
-from .check import Check, within
+from ...runtime.time_limit import within
+from .check import Check
 from .report import RankReport
 
 if TYPE_CHECKING:
@@ -323,11 +324,6 @@ def infiniband(root: str | os.PathLike = "/sys/class/infiniband") -> str:
     if not ports:
         return "none"
     return "active" if any("ACTIVE" in port.read_text() for port in ports) else "down"
-
-
-def active_infiniband() -> bool:
-    """Whether this host can use InfiniBand or RoCE."""
-    return infiniband() == "active"
 
 
 def _gloo_listens_on_loopback() -> bool:

@@ -1,18 +1,13 @@
 """Preflight on all ranks: each does its own checks, then together the all-reduce and the first rows; rank 0 reports.
 
-Between two stages rank 0 reads the results of all ranks from the store ([`Exchange`]). If one is missing, the stages
-that need all ranks are left out, and the rank is named with what it was busy with.
+Between two stages rank 0 reads the results of all ranks. If one is missing, the stages that need all ranks are left
+out, and the rank is named with what it was busy with.
 
-How ranks tell each other what they found, without collectives: through the key-value store of the rendezvous.
-
-A collective needs all ranks, so it hangs when one does not come, and cannot say which. Here each rank writes its
-results under keys of its own into torch's `TCPStore`, and rank 0 reads those that are there. A rank that never writes
-is known by its number; one that wrote its place is known by host and process too, and by the check that it was busy
-with.
-
-The store is served by torch's launcher, or, if ranks were started without it, by rank 0.
-
-The checks that a rank does by itself, in order.
+Ranks tell each other what they found without collectives ([`Exchange`]): a collective needs all ranks, so it hangs
+when one does not come, and cannot say which. Each rank writes its results under keys of its own into the key-value
+store of the rendezvous, torch's `TCPStore`, and rank 0 reads those that are there. A rank that never writes is known
+by its number; one that wrote its place is known by host and process too, and by the check that it was busy with. The
+store is served by torch's launcher, or, if ranks were started without it, by rank 0.
 """
 
 import contextlib
@@ -30,7 +25,8 @@ from typing import Any
 
 from ...runtime import environment as launch_environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
-from .check import Check, PreflightSettings, format_checks, within
+from ...runtime.time_limit import within
+from .check import Check, PreflightSettings, format_checks
 from .device import check_device, check_device_memory, check_devices, check_gpu_state, has_nvlink, measure_product
 from .host import (
     check_builds,
@@ -43,7 +39,7 @@ from .host import (
     check_shared_memory,
     check_versions,
     existing_folder,
-    versions,
+    versions_to_compare,
 )
 from .network import (
     advice,
@@ -275,7 +271,7 @@ def checks_of_rank(
         found = measure_product(settings.seconds, index)
         return found.check, {"product": asdict(found)}
 
-    yield "device", lambda: (check_device(index), {"versions": versions()})
+    yield "device", lambda: (check_device(index), {"versions": versions_to_compare()})
     if os.environ.get("MASTER_ADDR"):
         yield "network", lambda: (check_network(os.environ["MASTER_ADDR"]), {"links": links_of_host(index)})
     yield "device memory", lambda: (check_device_memory(index), {})

@@ -1,6 +1,7 @@
-"""What can only be seen on all ranks together: versions that differ, shared GPUs, wrong products, clocks, rows.
+"""What can only be seen on all ranks together, and the report of all ranks.
 
-The report of all ranks: a line for each group of ranks that agree, a line for each check, and the failures.
+Compared are versions, GPUs that ranks share, devices of hosts, products, clocks, the output folder, and rows. The
+report has a line for each group of ranks that agree, a line for each check, and the failures.
 """
 
 import re

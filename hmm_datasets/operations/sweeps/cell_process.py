@@ -6,7 +6,6 @@ killed within a quarter of a second, so no cell outlives its sweep. Ranks that `
 sessions of their own, end with their launcher (see `hmm_datasets.runtime.parent_watch`).
 """
 
-import contextlib
 import os
 import shlex
 import signal
@@ -17,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...runtime.children import Children, SignalHandler
 from ...runtime.credentials import masked_arguments
 from ...runtime.lock import exclusive_lock
 from ...runtime.one_line_errors import one_line_errors
@@ -40,17 +40,14 @@ def start_cell(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen
         )
 
 
-def kill_cell(process: subprocess.Popen) -> None:
-    """Kill the process of a cell and all that it started, or what is left of them."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def main(folder: Path, parent: int) -> None:
     """Run a cell; the exit code is 1 if a command failed."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch-sweep").start()
     with one_line_errors(), exclusive_lock(folder):
-        state = _CellRun(folder).run()
+        run = _CellRun(folder)
+        # Programs of a run save on SIGTERM even if it was ignored, so they get it here too.
+        with SignalHandler((signal.SIGTERM,), run.children.send, stay_ignored=()):
+            state = run.run()
     sys.exit(1 if state == FAILED else 0)
 
 
@@ -63,9 +60,7 @@ def _end_with(parent: int) -> None:
 class _CellRun:
     def __init__(self, folder: Path):
         self.folder, self.state = folder, CellState.read(folder)
-        self._process: subprocess.Popen | None = None
-        self._stopping = False
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self.children = Children()
 
     def run(self) -> str:
         """Run the commands that are not done yet, and return the state of the cell."""
@@ -90,20 +85,16 @@ class _CellRun:
             output.write(f"[{time.strftime('%F %T')}, attempt {state.attempts}] $ {shown}\n".encode())
             output.flush()
             since = output.tell()
-            self._process = subprocess.Popen(
-                with_this_interpreter(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        if self._stopping:  # SIGTERM came before there was a process to pass it to
-            self._process.terminate()
-        state.exit_code = self._process.wait()
-        self._process = None
+            command = with_this_interpreter(words)
+            state.exit_code = self.children.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        is_asked = self.children.asked is not None
         if state.exit_code == 0:
             if state.commands_done > 0 or self._has_ended():
                 state.commands_done += 1
                 state.write(self.folder)
-                return STOPPED if self._stopping and state.commands_done < len(state.commands) else FINISHED
+                return STOPPED if is_asked and state.commands_done < len(state.commands) else FINISHED
             return STOPPED
-        if self._stopping:
+        if is_asked:
             return STOPPED
         state.errors.append(failure(log, since, state.exit_code))
         return FAILED
@@ -111,11 +102,6 @@ class _CellRun:
     def _has_ended(self) -> bool:
         last = self.state.last_file
         return last is None or (self.folder / "run" / last).exists()
-
-    def _on_sigterm(self, number: int, frame: object) -> None:
-        self._stopping = True
-        if self._process is not None:
-            self._process.terminate()
 
 
 if __name__ == "__main__":

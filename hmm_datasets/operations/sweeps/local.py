@@ -2,9 +2,8 @@
 
 The process of a sweep only waits: it starts cells, shows them, and writes the tables after each. When it is told to
 stop (Ctrl-C, SIGTERM, SIGHUP) it asks its cells to save and stop; a second Ctrl-C kills them. When it is killed, they
-are killed too (`cell_process`).
-
-What a sweep shows while it runs: in a terminal a line for each running cell and a bar, elsewhere plain lines.
+are killed too (`cell_process`). While it runs it shows in a terminal a line for each running cell and a bar, elsewhere
+plain lines.
 """
 
 import os
@@ -15,13 +14,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...display import format_duration
+from ...runtime.children import SignalHandler, kill_session
 from ..stages import shared_environment
-from .cell_process import kill_cell, start_cell
+from .cell_process import start_cell
 from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, last_line
 from .file import Cell
 
@@ -179,11 +178,12 @@ class LocalRun:
         self._tries = dict.fromkeys((cell.name for cell in unfinished), 1 + retries)
         self._running: dict[int, _Running] = {}
         self._signals: list[int] = []
+        self._told = 0.0  # when the cells were asked to stop
         self._view = LiveView(len(cells), len(cells) - len(unfinished))
 
     def run(self) -> int | None:
         """Run all cells; return the number of the signal that stopped it, if one did."""
-        with self._asked_to_stop():
+        with SignalHandler((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._signals.append):
             try:
                 while self._running or (self._waiting and not self._signals):
                     self._start()
@@ -193,8 +193,9 @@ class LocalRun:
                     self._view.show([(one.cell, one.began) for one in self._running.values()])
             finally:
                 for one in self._running.values():
-                    kill_cell(one.process)
+                    kill_session(one.process)
                 self._view.close()
+                sys.stdout.flush()
         return self._signals[0] if self._signals else None
 
     def _start(self) -> None:
@@ -210,7 +211,7 @@ class LocalRun:
             if one.process.poll() is None:
                 continue
             del self._running[lane]
-            kill_cell(one.process)  # what a killed command has left behind
+            kill_session(one.process)  # what a killed command has left behind
             cell, state = one.cell, self._state_of(one)
             self.states[cell.name] = state
             again = state.state == FAILED and self._tries[cell.name] > 0 and not self._signals
@@ -242,18 +243,4 @@ class LocalRun:
                 one.process.terminate()
         elif len(self._signals) > 1 or time.monotonic() - self._told > _PATIENCE:
             for one in self._running.values():
-                kill_cell(one.process)
-
-    @contextmanager
-    def _asked_to_stop(self) -> Iterator[None]:
-        self._told = 0.0
-        asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
-        for number in before:
-            signal.signal(number, lambda number, _: self._signals.append(number))
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            sys.stdout.flush()
+                kill_session(one.process)

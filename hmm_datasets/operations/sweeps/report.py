@@ -3,7 +3,7 @@
 A heat map shows the mean over seeds by two settings; if further settings vary, there is one for each combination of
 their values. If only one setting varies, its figure is a line. Results that are not there yet are shown as missing.
 
-The plan of a sweep as a table: its cells, and what they will consume.
+The plan of a sweep is a table too, of its cells and what they will consume.
 """
 
 import csv

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...files import read_json, write_json
-from .cell_process import kill_cell, start_cell
+from ...runtime.children import kill_session, wait_for
+from .cell_process import start_cell
 from .cells import FAILED, FINISHED, CellState
 from .file import Cell, Sweep
 
@@ -78,7 +79,7 @@ class CellJob:
             self._process = start_cell(self.folder, {"TQDM_MININTERVAL": "10"})
             while self._process.poll() is None:  # `wait` would keep a signal handler from seeing the end
                 time.sleep(_LOOK_EVERY)
-            kill_cell(self._process)
+            kill_session(self._process)
             state = CellState.read(self.folder)
             if state.state != FAILED:
                 break
@@ -90,10 +91,8 @@ class CellJob:
 
         if self._process is not None:
             self._process.terminate()
-            deadline = time.monotonic() + _SAVING
-            while self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY)
-            kill_cell(self._process)
+            wait_for(self._process, _SAVING)
+            kill_session(self._process)
         return submitit.helpers.DelayedSubmission(CellJob(self.folder, self.retries))
 
 

@@ -30,6 +30,8 @@ def report(rank, *, per_host=2, kind="H200", checks=(), uuid=None, **facts):
         local_rank=rank % per_host,
         host=f"node{rank // per_host}",
         process=1000 + rank,
+        machine="boot",
+        process_started=1.0,
         device=f"cuda:{rank % per_host} {kind}",
         uuid=uuid or f"GPU-{rank:08x}-0000",
     )

@@ -13,7 +13,7 @@ from hmm_datasets.operations.preflight.device import (
     has_nvlink,
     measure_product,
 )
-from hmm_datasets.operations.preflight.host import versions
+from hmm_datasets.operations.preflight.host import versions_to_compare
 from hmm_datasets.runtime.process_identity import this_place
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -49,7 +49,7 @@ def test_a_rank_names_its_gpu_by_the_uuid_of_nvidia_smi(monkeypatch):
 
 
 def test_versions_of_driver_cuda_and_nccl_are_known():
-    found = versions()
+    found = versions_to_compare()
     assert found["driver"] == gpu_states()[0].driver
     assert found["CUDA"] == torch.version.cuda
     assert found["NCCL"][0].isdigit()

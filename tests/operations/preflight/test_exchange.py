@@ -10,7 +10,7 @@ import pytest
 from hmm_datasets.operations.preflight.ranks import Exchange, NoStore
 from hmm_datasets.runtime.process_identity import Place
 
-PLACE = Place(0, 3, 0, "node0", 1, "CPU")
+PLACE = Place("node0", 1, "boot", 1.0, 0, 3, 0, "CPU")
 
 
 @pytest.fixture

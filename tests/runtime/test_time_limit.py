@@ -1,6 +1,6 @@
 import time
 
-from hmm_datasets.operations.preflight.check import Outcome, within
+from hmm_datasets.runtime.time_limit import Outcome, within
 
 
 def test_what_ends_in_time_gives_its_value_or_its_error():
