@@ -22,7 +22,8 @@ from ..arrays import as_tokens
 from ..inference import next_token_probs
 from ..kernels.draws import EMISSIONS_STREAM, SYMBOLS, rename_symbols
 from ..model import HMM
-from ..sampling import sample_tokens
+from ..process import Rows
+from ..sampling import draw_tokens
 from .family import MAX_ENUMERATED, Family, check_hmm, check_permutable, group_number, permutation_of
 
 _NUMBERS = 1 << 22  # in the beliefs and distributions computed at once
@@ -170,10 +171,9 @@ class PermutedSymbols(Family):
             vocabulary=hmm.vocabulary,
         )
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, states=states)
-        numbers = map(np.uint64, (self.num_symbols, self.group, seed, first, step))
-        rename_symbols(SYMBOLS, *numbers, rows)
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        self.hmm._draw_states(seed, first, step, out, states)
+        rename_symbols(SYMBOLS, np.uint64(self.num_symbols), np.uint64(self.group), seed, first, step, out)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
@@ -249,9 +249,9 @@ class PermutedEmissions(Family):
         emission = hmm.emission[self.permutation_at(seed, index)]
         return HMM(start=hmm.start, transition=hmm.transition, emission=emission, vocabulary=hmm.vocabulary)
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        tables = self.hmm._alias_tables
-        sample_tokens(*tables, self.num_symbols, seed, first, step, rows, 1, self.group, states=states)
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        draw = self.num_symbols, seed, first, step, out, states
+        draw_tokens(*self.hmm._alias_tables, *draw, group=self.group)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
