@@ -358,6 +358,29 @@ def _take_rows(room, rows, first, ends, length, entries):
 
 
 @compiled
+def _begin(initial, row, belief):
+    # The belief of each lane before its first token.
+    lanes = np.uint64(len(row))
+    for lane in range(lanes):
+        for j in range(np.uint64(initial.shape[1])):
+            belief[j * lanes + lane] = initial[row[lane] if len(initial) > 1 else np.uint64(0), j]
+
+
+@compiled
+def _multiply_entries(left, right, out, size):
+    for i in range(np.uint64(0), size, lanes_of(left)):
+        store(out, i, load(left, i) * load(right, i))
+
+
+@compiled
+def _sum(values, size):
+    total = fill(values, 0.0)
+    for i in range(np.uint64(0), size, lanes_of(values)):
+        total = total + load(values, i)
+    return total
+
+
+@compiled
 def _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
@@ -366,9 +389,7 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
     shortest = end[count - np.uint64(1)]
     belief = np.empty(states * lanes, moves.dtype)
     predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
-    for lane in range(lanes):
-        for j in range(states):
-            belief[j * lanes + lane] = initial[room.row[lane] if len(initial) > 1 else np.uint64(0), j]
+    _begin(initial, room.row, belief)
     written = np.uint64(0)
     for t in range(end[0] + np.uint64(1)):
         if t < positions:
@@ -388,12 +409,9 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             multiply_edges(belief, moves, room.offset, weight, work)
         else:
             take_emissions(emission, room.offset, states, weight)
-            for i in range(0, states * lanes, lanes):
-                store(weight, i, load(belief, i) * load(weight, i))
+            _multiply_entries(belief, weight, weight, states * lanes)
             multiply(weight, states, moves, work)
-        total = zero
-        for j in range(0, states * lanes, lanes):
-            total = total + load(work, j)
+        total = _sum(work, states * lanes)
         factor, inverse = _reciprocal(moves, total)
         if t < shortest:
             store(room.scale, t * lanes, total)
@@ -432,8 +450,7 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
         else:
             multiply(value, states, to_previous, work)
             take_emissions(emission, room.offset, states, weight)
-            for j in range(0, states * lanes, lanes):
-                store(work, j, load(work, j) * load(weight, j))
+            _multiply_entries(work, weight, work, states * lanes)
         factor, inverse = _reciprocal(out, load(room.scale, t * lanes))
         is_live = live_lanes(end, t, room.live)
         total = zero
