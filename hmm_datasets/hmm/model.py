@@ -166,7 +166,7 @@ class HMM(Process):
         return start, AliasTable.from_probabilities(pairs), None
 
     def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> "Parameters":
-        """The tables as tensors for the functions of `forward_backward`, float64 on the CPU by default, or float32."""
+        """The tables as tensors for the functions of `inference`, float64 on the CPU by default, or float32."""
         import torch
 
         from .inference import Parameters

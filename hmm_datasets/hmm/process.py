@@ -196,14 +196,7 @@ class Process:
         raise NotImplementedError
 
     def sample_with_states(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        num_threads: int | None = None,
+        self, num_sequences: int, length: int, seed: int = 0, first: int = 0, *, step: int = 1, num_threads=None
     ) -> tuple[Rows, Rows]:
         """Draw the sequences that `sample` draws, and the hidden states that emitted them.
 

@@ -12,12 +12,11 @@ to multiples of 2^-32 so that each row sums to exactly one, and no rounding mode
 probability of zero stays zero. One token costs one Philox block and two table look-ups, whatever the number of states.
 A row of `n` categories takes 8 bytes times the next power of two, and twice that after the first draw.
 
-Seeds of the parts of a process that is made of others, and what else is drawn once for a sequence.
-
-Part `k` of a process draws its sequences with a seed of its own: the first 64 bits of the Philox block with the seed
-of the whole as key and the counter `(k, 0, 0, DERIVED_SEEDS)`. So sequence `i` of the part still depends on the seed
-and `i` alone, and parts that are themselves made of others may be nested. Two different keys give independent streams
-as far as any test of Philox shows. Only by chance, with probability `2^-64`, does a derived seed equal another one.
+Part `k` of a process that is made of others draws its sequences with a seed of its own: the first 64 bits of the
+Philox block with the seed of the whole as key and the counter `(k, 0, 0, DERIVED_SEEDS)`. So sequence `i` of the part
+still depends on the seed and `i` alone, and parts that are themselves made of others may be nested. Two different keys
+give independent streams as far as any test of Philox shows. Only by chance, with probability `2^-64`, does a derived
+seed equal another one.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 All kernels are in one file because of numba's cache on disk. It recompiles a kernel when the file of the kernel
 changes, but not when another file changes whose functions are compiled into it. The algorithms are described in
-`sampling.sequences` and `families.family`.
+`sampling` and `families.family`.
 
 Sequences are drawn 16 at a time, one per lane, so that the memory look-ups of several sequences overlap, and so that
 the random blocks of a step use the vector unit of the processor. The blocks of the next step are computed for half of

@@ -1,18 +1,15 @@
 """The filter and the smoother on a CPU, in compiled loops: one lane for each of the sequences processed together.
 
-The recursions are those of [`.forward_backward`]. A step in time of a small HMM is far too little work for calls into
-torch, and the products of [`.lane_tables`] are about as fast as a BLAS for large tables too. So there is one loop for
-any number of states. Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all
-their steps without Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per
-thread, and a copy of the tables.
+The recursions are those of `inference`. A step in time of a small HMM is far too little work for calls into torch, and
+the products here are about as fast as a BLAS for large tables too. So there is one loop for any number of states.
+Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all their steps without
+Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per thread, and a copy
+of the tables.
 
 For a state-emitting HMM a step takes `H` look-ups of emissions and `H^2` products per sequence. For an edge-emitting
 one it takes `H^2` of both. Rows of tables and of results are read and written in blocks: as many entries of as many
-rows as there are lanes are transposed in registers.
-
-The tables of an HMM as vectors of lanes read them, and products with them.
-
-A table of `H` states is multiplied with a vector of each of the sequences processed together, one lane for each.
+rows as there are lanes are transposed in registers. A product multiplies a table with a vector of each of the
+sequences processed together, one lane for each.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -10,7 +10,7 @@ Operators have negative entries, so a probability is a sum of terms that may can
 
 The code uses only additions, products and quotients of float64, in a fixed order, which IEEE 754 defines to the last
 bit and which numba neither reorders nor fuses. A token is the first symbol at which the sum of the probabilities so
-far exceeds their total times a number of 52 bits, from the block of `sampling.sequences` for this sequence and
+far exceeds their total times a number of 52 bits, from the block of `sampling` for this sequence and
 position. So equal operators give equal sequences on every machine that follows IEEE 754.
 
 Loops over lanes become vector instructions because quotients are those of NumPy (`error_model`), without a test for

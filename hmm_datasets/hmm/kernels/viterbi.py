@@ -1,8 +1,8 @@
 """The most probable paths on a CPU, in compiled loops.
 
-The recursions, their order of addition and the choice between paths that tie are those of [`.viterbi`], so the results
+The recursions, their order of addition and the choice between paths that tie are those of `inference`, so the results
 are the same to the last bit. A best path has one lane for each of the sequences processed together, as in
-[`.fused_filter`]. The `k` best paths are found for one sequence after another, where most ways into a state are passed
+`kernels.filter`. The `k` best paths are found for one sequence after another, where most ways into a state are passed
 over after one comparison. Every state remembers where its best ways came from, in two bytes for one path and in four
 for each of `k`.
 """
