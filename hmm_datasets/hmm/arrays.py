@@ -1,10 +1,8 @@
-"""Checks of the input of an HMM: tables must be distributions, tokens must be symbols.
+"""Arrays in and out of an HMM: tables must be distributions, tokens must be symbols.
 
-Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value.
-
-Tokens as NumPy arrays for compiled loops, and results in the kind of array that the tokens came in.
-
-Reading sequences from a `.npy` file, for the command line.
+Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value. Tokens become
+tensors, or NumPy arrays for compiled loops, and results have the kind of array that the tokens came in. For the
+command line sequences are read from a `.npy` file.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """An HMM as a transformers causal language model, which is the optimal model of the HMM's sequences.
 
-The forward pass is the scaled filter of `forward_backward`. The cache is the belief: `H` numbers per sequence,
+The forward pass is the scaled filter of `inference`. The cache is the belief: `H` numbers per sequence,
 whatever its length. The logits are the log-probabilities of the next token. So everything that takes a causal model
 (generation, evaluation harnesses, the Trainer's evaluation) also takes the optimal one. A pass costs `O(B T H^2)` time
 in `T` sequential steps, and `O(B T V)` memory for the logits.

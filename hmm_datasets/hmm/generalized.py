@@ -145,7 +145,7 @@ class GeneralizedHMM(Process):
         return f"GeneralizedHMM({self.num_states} dimensions, {self.num_symbols} symbols)"
 
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
-        # `sampling.linear_kernels` says why the draws are the same on every machine.
+        # `kernels.linear` says why the draws are the same on every machine.
         from .kernels.linear import draw_words
 
         if draw_words(*self._tables, seed, first, step, out) >= 0:

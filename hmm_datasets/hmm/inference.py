@@ -1,4 +1,4 @@
-"""Exact inference in hidden Markov models: filter, smoother, expected counts.
+"""Exact inference in hidden Markov models: filter, smoother, expected counts, most probable paths.
 
 The forward and backward recursions are Rabiner's (Proceedings of the IEEE 77, 1989, section III), scaled at every
 step. The filter keeps a normalized belief and the logarithm of each normalizer, so sequences of any length do not
@@ -12,41 +12,32 @@ Both kinds of HMM share one recursion over the matrices `T^(x)[i, j] = P(emit x,
 HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores the `E` matrices `T^(x)`. Time is
 `O(B T H^2)`, by matrix products over the batch. Memory is that of the result plus `O(B H)`, never `(B, T, H, H)`. For
 an edge-emitting HMM, a step gathers `T^(x)` for a few rows at a time, in 64 MiB. On a CPU the compiled loops of
-[`.fused_filter`] do the same in less time.
+`kernels.filter` do the same in less time.
 
 Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) gives the lengths of ragged sequences;
 tokens beyond them are ignored. A sequence that the HMM cannot emit has log-likelihood -inf, and its distributions are
 zeros after the first impossible token.
 
-Filters one symbol at a time, as the forward pass of a language model uses them.
+The most probable paths of states, the best one or the best `k`, come from the max-plus recursion (Viterbi, IEEE Trans.
+Inf. Theory 13, 1967). It runs in logarithms and cannot underflow. Scores are kept near 0, so that they do not lose
+digits as the sequence grows. Every state keeps the scores of the `k` best ways to reach it (the parallel list Viterbi
+algorithm of Seshadri and Sundberg, IEEE Trans. Commun. 42, 1994). Paths are traced back from the scores alone, so that
+the `k` best paths are exact. Time is `O(B T H (H + k^2))` besides sorting. Memory is `O(B T k H)` for the scores, plus
+a few MiB, or the `(H, H)` sums of one row if they are larger. Rows are processed a few at a time, never as `(B, H,
+H)`. On a CPU the compiled loops of `kernels.viterbi` find the same paths in less time.
 
-What a filter remembers of a sequence is a vector of `M` numbers: for an HMM the belief, so that `M = H`. The filter of
-a tilted HMM is in [`.tilted_filter`].
-
-The filter of a tilted HMM, and its next-token distributions.
-
-The filter is that of the HMM itself: `log P(state, tokens so far)` up to a constant. It keeps logarithms, because a
-state that the past makes nearly impossible may be the only one from which a high reward can be reached. The next token
-at position `t`, after symbol `y`, is distributed in proportion to
+A [`Filter`] reads one symbol at a time, as the forward pass of a language model does. What it remembers of a sequence
+is a vector of `M` numbers: for an HMM the belief, so that `M = H`. The filter of a tilted HMM is that of the HMM
+itself, `log P(state, tokens so far)` up to a constant. It keeps logarithms, because a state that the past makes nearly
+impossible may be the only one from which a high reward can be reached. The next token at position `t`, after symbol
+`y`, is distributed in proportion to
 
     exp(w[y, x] / beta) sum_s P(s | tokens so far) values[t, x, s]
 
-where `values` come from the backward pass of `sampling.tilted_kernels`. A step costs `O(B H^2 + B E H)`. From position
-`L` on nothing is rewarded, and the next token is that of the HMM.
-
-What the filter remembers of a row is a vector of `H + 2` numbers: the logarithms of the belief, the number of tokens
-read, and the context of the reward (0, or the last symbol, or `E` at the beginning).
-
-The most probable paths of states: Viterbi's algorithm, and the `k` best.
-
-The max-plus recursion (Viterbi, IEEE Trans. Inf. Theory 13, 1967) runs in logarithms and cannot underflow. Scores are
-kept near 0, so that they do not lose digits as the sequence grows. Every state keeps the scores of the `k` best ways
-to reach it (the parallel list Viterbi algorithm of Seshadri and Sundberg, IEEE Trans. Commun. 42, 1994). Paths are
-traced back from the scores alone, so that the `k` best paths are exact.
-
-Time is `O(B T H (H + k^2))` besides sorting. Memory is `O(B T k H)` for the scores, plus a few MiB, or the `(H, H)`
-sums of one row if they are larger. Rows are processed a few at a time, never as `(B, H, H)`. On a CPU the compiled
-loops of [`.fused_viterbi`] find the same paths in less time.
+where `values` come from the backward pass of `kernels.tilted`. A step costs `O(B H^2 + B E H)`. From position `L` on
+nothing is rewarded, and the next token is that of the HMM. This filter remembers `M = H + 2` numbers of a row: the
+logarithms of the belief, the number of tokens read, and the context of the reward (0, or the last symbol, or `E` at
+the beginning).
 """
 
 from collections.abc import Iterator

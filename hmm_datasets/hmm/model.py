@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, as_tokens
 from .integers import integer
-from .process import Process
+from .process import Process, Rows
 from .storage import load, load_tables, save
 
 if TYPE_CHECKING:
@@ -131,89 +131,15 @@ class HMM(Process):
         for table in self.tables().values():
             table.setflags(write=False)
 
-    def sample(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        out: UInt[Any, "N L"] | None = None,
-        num_threads: int | None = None,
-    ) -> UInt[Any, "N L"]:
-        """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        from .sampling import draw_tokens
 
-        Sequence `i` depends on `(self, seed, i)` alone, and its first tokens do not depend on `length`.
+        draw_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out, states)
 
-        Args:
-            num_sequences (`int`): `N`.
-            length (`int`): `L`, tokens per sequence.
-            seed (`int`, *optional*, defaults to 0): which stream to draw from, in `[0, 2**64)`.
-            first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`.
-            step (`int`, *optional*, defaults to 1): difference between consecutive indices. Rank `r` of `W` draws its
-                share with `first=r, step=W`.
-            out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
-                A tensor on a CUDA device is filled there, with the same values.
-            num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
+    def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:
+        from .kernels import cuda
 
-        Returns:
-            `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
-
-        ```python
-        >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.9, 0.1], [0.1, 0.9]])
-        >>> bool((hmm.sample(3, 8, seed=1)[2] == hmm.sample(1, 8, seed=1, first=2)[0]).all())
-        True
-
-        ```
-        """
-        from .sampling import checked_draw, sample_tokens
-
-        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
-        if isinstance(out, np.ndarray):
-            sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out, num_threads)
-        elif out.device.type == "cpu":
-            sample_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out.numpy(), num_threads)
-        else:
-            from .kernels import cuda
-
-            cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
-        return out
-
-    def sample_with_states(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        num_threads: int | None = None,
-    ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
-        """Draw the sequences that [`sample`][HMM.sample] draws, and the hidden states that emitted them.
-
-        Args:
-            num_sequences, length, seed, first, step, num_threads: see [`sample`][HMM.sample].
-
-        Returns:
-            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them (an
-            edge-emitting HMM leaves that state with the symbol), in the smallest unsigned types.
-
-        ```python
-        >>> hmm = HMM(transition=[[0, 1], [1, 0]], emission=[[1, 0], [0, 1]])
-        >>> symbols, states = hmm.sample_with_states(2, 5)
-        >>> bool((symbols == states).all())
-        True
-
-        ```
-        """
-        from .sampling import checked_draw, sample_tokens, smallest_unsigned
-
-        seed, first, step, symbols = checked_draw(self.num_symbols, num_sequences, length, seed, first, step)
-        states = np.empty(symbols.shape, smallest_unsigned(self.num_states))
-        draw = self.num_symbols, seed, first, step, symbols, num_threads
-        sample_tokens(*self._alias_tables, *draw, states=states)
-        return symbols, states
+        cuda.sample_tokens(*self._tables_on(out.device), self.num_symbols, seed, first, step, out)
 
     def _tables_on(self, device: "torch.device") -> "tuple[DeviceTable, DeviceTable, DeviceTable | None]":
         from .kernels.cuda import device_table
@@ -240,7 +166,7 @@ class HMM(Process):
         return start, AliasTable.from_probabilities(pairs), None
 
     def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> "Parameters":
-        """The tables as tensors for the functions of `forward_backward`, float64 on the CPU by default, or float32."""
+        """The tables as tensors for the functions of `inference`, float64 on the CPU by default, or float32."""
         import torch
 
         from .inference import Parameters

@@ -4,9 +4,9 @@ An [`~hmm_datasets.HMM`] is a process, and so are families of HMMs, generalized 
 sets, recipes, evaluations and cards ask a process for what this class has, and look at its properties to see which of
 it a process can compute. Sequence `i` of the stream `seed` depends on `(process, seed, i)` alone.
 
-A subclass gives `num_symbols`, `next_token_probs`, and either `_draw`, which fills rows in one thread, or `sample`;
-the arguments of its constructor as `settings`, `arrays` and `parts`; and a `stored_name`, which `process_storage`
-lists.
+A subclass gives `num_symbols`, `next_token_probs`, and `_draw`, which fills rows in one thread, or `_draw_states`,
+which also fills their hidden states; the arguments of its constructor as `settings`, `arrays` and `parts`; and a
+`stored_name`, which `storage` lists.
 """
 
 import hashlib
@@ -22,8 +22,12 @@ from jaxtyping import Float, Int, UInt
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
 
+Rows = UInt[np.ndarray, "N L"]
+"""Rows of symbols or of states to fill."""
 
 _SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("num_chains", "num_values", "num_pairs", "num_keys", "num_queries"), int),
@@ -76,9 +80,7 @@ class Process:
     @property
     def has_states(self) -> bool:
         """Whether `sample_with_states` gives the hidden states."""
-        own, base = type(self), Process
-        draws = own.sample_with_states is not base.sample_with_states or own._draw_states is not base._draw_states
-        return draws and self.max_states is not None
+        return type(self)._draw_states is not Process._draw_states and self.max_states is not None
 
     @property
     def belief_width(self) -> int | None:
@@ -137,9 +139,9 @@ class Process:
         first: int = 0,
         *,
         step: int = 1,
-        out: UInt[np.ndarray, "N L"] | None = None,
+        out: UInt[Any, "N L"] | None = None,
         num_threads: int | None = None,
-    ) -> UInt[np.ndarray, "N L"]:
+    ) -> UInt[Any, "N L"]:
         """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.
 
         Sequence `i` depends on `(self, seed, i)` alone, and its first tokens do not depend on `length`.
@@ -150,58 +152,71 @@ class Process:
             seed (`int`, *optional*, defaults to 0): which stream to draw from, in `[0, 2**64)`.
             first (`int`, *optional*, defaults to 0): index of the first sequence, in `[0, 2**64)`; larger indices
                 wrap.
-            step (`int`, *optional*, defaults to 1): difference between consecutive indices.
-            out (`np.ndarray` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
+            step (`int`, *optional*, defaults to 1): difference between consecutive indices. Rank `r` of `W` draws its
+                share with `first=r, step=W`.
+            out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
+                An HMM fills a tensor on a CUDA device there, with the same values.
             num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
 
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
+
+        ```python
+        >>> from hmm_datasets import HMM
+        >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.9, 0.1], [0.1, 0.9]])
+        >>> bool((hmm.sample(3, 8, seed=1)[2] == hmm.sample(1, 8, seed=1, first=2)[0]).all())
+        True
+
+        ```
         """
         from .sampling import checked_draw, fill_in_parallel
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        if not isinstance(out, np.ndarray) and out.device.type != "cpu":
+            self._draw_on_device(seed, first, step, out)
+            return out
+        tokens = out if isinstance(out, np.ndarray) else out.numpy()
 
         def fill(origin: int, rows: slice) -> None:
-            self._draw(np.uint64(seed), np.uint64(origin), np.uint64(step), out[rows])
+            self._draw(np.uint64(seed), np.uint64(origin), np.uint64(step), tokens[rows])
 
-        fill_in_parallel(fill, first, step, out, num_threads)
+        fill_in_parallel(fill, first, step, tokens, num_threads)
         return out
 
-    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
+    def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:
+        """Write sequences `first, first + step, ...` to the rows of a tensor on a CUDA device."""
+        raise InputError(f"out is on {out.device}, where only an HMM draws; expected the CPU for {self!r}")
+
+    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows) -> None:
         """Write sequences `first, first + step, ...` to the rows of `out`, in one thread."""
         self._draw_states(seed, first, step, out, None)
 
-    def _draw_states(
-        self,
-        seed: np.uint64,
-        first: np.uint64,
-        step: np.uint64,
-        out: UInt[np.ndarray, "N L"],
-        states: UInt[np.ndarray, "N L"] | None,
-    ) -> None:
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         """As `_draw`; also write the hidden states that emit the symbols to `states`, if it is given."""
         raise NotImplementedError
 
     def sample_with_states(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        num_threads: int | None = None,
-    ) -> tuple[UInt[np.ndarray, "N L"], UInt[np.ndarray, "N L"]]:
+        self, num_sequences: int, length: int, seed: int = 0, first: int = 0, *, step: int = 1, num_threads=None
+    ) -> tuple[Rows, Rows]:
         """Draw the sequences that `sample` draws, and the hidden states that emitted them.
 
         Args:
             num_sequences, length, seed, first, step, num_threads: see `sample`.
 
         Returns:
-            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them.
+            `tuple` of two `np.ndarray` of shape `(N, L)`: the symbols, and the state that emits each of them (an
+            edge-emitting HMM leaves that state with the symbol), in the smallest unsigned types.
 
         Raises:
             `InputError`: the process has no hidden states; see `has_states`.
+
+        ```python
+        >>> from hmm_datasets import HMM
+        >>> symbols, states = HMM(transition=[[0, 1], [1, 0]], emission=[[1, 0], [0, 1]]).sample_with_states(2, 5)
+        >>> bool((symbols == states).all())
+        True
+
+        ```
         """
         from .sampling import checked_draw, fill_in_parallel, smallest_unsigned
 

@@ -4,15 +4,10 @@ A process that its source defines by edges is an edge-emitting HMM here, with th
 start in their stationary distribution, except `dishonest_casino`, `weather` and `left_right`, which start as their
 sources do. In `T^(x)` the row is the state left, the column the state entered. `h` is the binary entropy in nats.
 
-`bloch_walk`, `frdn` and `moon` are generalized HMMs, and [`noisy`] makes a noisy process of any.
-
-Languages of finite automata as HMMs whose states are those of the automaton.
-
-Named processes that are generalized HMMs: no HMM of any finite size has their law.
-
-`hmm_datasets.processes` has them too. All of them are stationary. Definitions and defaults are those of Riechers,
-Elliott and Shai, "Neural networks leverage nominally quantum and post-quantum representations" (arXiv 2507.07432),
-appendix D.
+`bloch_walk`, `frdn` and `moon` are generalized HMMs: no HMM of any finite size has their law. All of them are
+stationary. Definitions and defaults are those of Riechers, Elliott and Shai, "Neural networks leverage nominally
+quantum and post-quantum representations" (arXiv 2507.07432), appendix D. Languages of finite automata are HMMs whose
+states are those of the automaton, and [`noisy`] makes a noisy process of any.
 """
 
 import math

@@ -12,12 +12,11 @@ to multiples of 2^-32 so that each row sums to exactly one, and no rounding mode
 probability of zero stays zero. One token costs one Philox block and two table look-ups, whatever the number of states.
 A row of `n` categories takes 8 bytes times the next power of two, and twice that after the first draw.
 
-Seeds of the parts of a process that is made of others, and what else is drawn once for a sequence.
-
-Part `k` of a process draws its sequences with a seed of its own: the first 64 bits of the Philox block with the seed
-of the whole as key and the counter `(k, 0, 0, DERIVED_SEEDS)`. So sequence `i` of the part still depends on the seed
-and `i` alone, and parts that are themselves made of others may be nested. Two different keys give independent streams
-as far as any test of Philox shows. Only by chance, with probability `2^-64`, does a derived seed equal another one.
+Part `k` of a process that is made of others draws its sequences with a seed of its own: the first 64 bits of the
+Philox block with the seed of the whole as key and the counter `(k, 0, 0, DERIVED_SEEDS)`. So sequence `i` of the part
+still depends on the seed and `i` alone, and parts that are themselves made of others may be nested. Two different keys
+give independent streams as far as any test of Philox shows. Only by chance, with probability `2^-64`, does a derived
+seed equal another one.
 """
 
 import os
@@ -83,21 +82,21 @@ def integer_weights(probabilities: Float[np.ndarray, "R n"]) -> UInt[np.ndarray,
     return weights.astype(np.uint64)
 
 
-def sample_tokens(
+def draw_tokens(
     start: AliasTable,
     symbol: AliasTable,
     transition: AliasTable | None,
     num_symbols: int,
-    seed: int,
-    first: int,
-    step: int,
+    seed: np.uint64,
+    first: np.uint64,
+    step: np.uint64,
     out: UInt[np.ndarray, "N L"],
-    num_threads: int | None = None,
+    states: UInt[np.ndarray, "N L"] | None = None,
+    *,
     group: int | None = None,
     rows: Int[np.ndarray, "M"] | None = None,
-    states: UInt[np.ndarray, "N L"] | None = None,
 ) -> None:
-    """Fill `out` with sequences `first`, `first + step`, ... of the HMM whose tables these are.
+    """Fill `out` with sequences `first`, `first + step`, ... of the HMM whose tables these are, in one thread.
 
     Args:
         start ([`AliasTable`]): one distribution over the `H` states.
@@ -105,23 +104,17 @@ def sample_tokens(
             pairs `next_state * E + symbol` of an edge-emitting HMM.
         transition ([`AliasTable`], *optional*): `H` distributions over the next state.
         num_symbols (`int`): `E`.
-        seed (`int`): the key, in `[0, 2**64)`.
-        first, step (`int`): index of the first sequence, and difference to the next; taken modulo `2**64`.
+        seed (`np.uint64`): the key.
+        first, step (`np.uint64`): index of the first sequence, and difference to the next; taken modulo `2**64`.
         out (`np.ndarray` of shape `(N, L)`): uint8, uint16 or uint32, written in place.
-        num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
+        states (`np.ndarray` of shape `(N, L)`, *optional*): gets the state that emits each symbol.
         group (`int`, *optional*): shuffle the rows of `symbol` among the states, with another permutation for every
             `group` sequences (see [`~hmm_datasets.hmm.families.PermutedEmissions`]).
-        rows (`np.ndarray` of shape `(M,)`, *optional*): fill only these rows, in one thread.
-        states (`np.ndarray` of shape `(N, L)`, *optional*): gets the state that emits each symbol.
+        rows (`np.ndarray` of shape `(M,)`, *optional*): fill only these rows.
     """
-    tables = [*start.flat, *symbol.flat, *((None, None) if transition is None else transition.flat)]
-    tables += [np.uint64(num_symbols), None if group is None else np.uint64(group), np.uint64(seed)]
-
-    def fill(origin: int, part: slice) -> None:
-        own = None if states is None else states[part]
-        draw_sequences(*tables, np.uint64(origin), np.uint64(step), rows, out[part], own)
-
-    fill_in_parallel(fill, first, step, out, num_threads if rows is None else 1)
+    moves = (None, None) if transition is None else transition.flat
+    numbers = np.uint64(num_symbols), None if group is None else np.uint64(group), seed, first, step
+    draw_sequences(*start.flat, *symbol.flat, *moves, *numbers, rows, out, states)
 
 
 def fill_in_parallel(
@@ -139,7 +132,9 @@ def fill_in_parallel(
         num_threads = integer("num_threads", num_threads, 1, 31)
     else:
         num_threads = _usable_cores() if out.size > 1 << 18 else 1
-    num_threads = max(1, min(num_threads, len(out)))
+    num_threads = min(num_threads, len(out))
+    if num_threads <= 1:  # at once, since a row may take less time than what follows
+        return fill(first, slice(None))
     bounds = [len(out) * part // num_threads for part in range(num_threads + 1)]
 
     def run(part: int) -> None:
@@ -229,7 +224,7 @@ def derived_seed(seed: int, part: int) -> int:
 
 
 def components_of(
-    bounds: Int[np.ndarray, "C"], stream: np.uint64, seed: int, first: int, step: int, count: int
+    bounds: Int[np.ndarray, "C"], stream: np.uint64, seed: int, first: int, step: int, count: int, group: int = 1
 ) -> Int[np.ndarray, "N"]:
     """The component of each of `count` sequences `first`, `first + step`, ..., modulo `2**64`.
 
@@ -237,9 +232,12 @@ def components_of(
         bounds (`np.ndarray` of shape `(C,)`): running sums of the integer weights of the components, the last `2^32`.
         stream (`np.uint64`): Philox stream of this choice.
         seed, first, step, count (`int`): which sequences.
+        group (`int`, *optional*, defaults to 1): number of consecutive sequences of one component.
     """
     with np.errstate(over="ignore"):
         indices = np.uint64(first) + np.uint64(step) * np.arange(count, dtype=np.uint64)
+    if group > 1:
+        indices //= np.uint64(group)
     counter = np.zeros((count, 4), dtype=np.uint64)
     counter[:, 0], counter[:, 1], counter[:, 3] = indices & np.uint64(0xFFFFFFFF), indices >> np.uint64(32), stream
     words: UInt[np.ndarray, "N 4"] = philox(counter, np.broadcast_to(_key(seed), (count, 2)))

@@ -278,7 +278,7 @@ class TiltedHMM:
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`moves` (M, H, H), their logarithms, and `log_emission` (H, E); see `sampling.tilted_kernels`."""
+        """`moves` (M, H, H), their logarithms, and `log_emission` (H, E); see `kernels.tilted`."""
         from .kernels.tilted import log_entries
 
         hmm = self.hmm

@@ -116,6 +116,9 @@ def test_a_given_array_is_filled_and_nothing_beside_it(name):
     assert process.sample(21, 12, seed=6, out=wide[:, 1:-1]).base is wide
     np.testing.assert_array_equal(wide[:, 1:-1], process.sample(21, 12, seed=6))
     assert (wide[:, [0, -1]] == 250).all()
+    tensor = torch.zeros(21, 12, dtype=torch.uint8)
+    assert process.sample(21, 12, seed=6, out=tensor) is tensor
+    np.testing.assert_array_equal(tensor, wide[:, 1:-1])
     assert process.sample(0, 5).shape == (0, 5)
     assert process.sample(5, 0).shape == (5, 0)
 

@@ -88,9 +88,23 @@ def test_a_mixture_of_processes_draws_the_sequences_of_its_components(short):
 
 
 def test_components_are_drawn_by_their_weights():
-    for mixture in (ProcessMixture(PARTS, WEIGHTS), ChainMixture(random_rows(3, 2, 2, seed=1), WEIGHTS)):
+    chains = ChainMixture(random_rows(3, 2, 2, seed=1), WEIGHTS)
+    for mixture in (ProcessMixture(PARTS, WEIGHTS), HMMMixture(PARTS, WEIGHTS), chains):
         shares = np.bincount(mixture.components_at(100_000, seed=7)) / 100_000
         np.testing.assert_allclose(shares, WEIGHTS, atol=5 * math.sqrt(0.25 / 100_000))
+
+
+def test_sequences_of_a_group_share_their_component_and_its_oracle():
+    mixture = HMMMixture(PARTS, WEIGHTS, group=3)
+    last = (1 << 64) - 7  # indices wrap within the rows
+    chosen = mixture.components_at(40, 5, last, step=2)
+    indices = [(last + 2 * row) % (1 << 64) for row in range(40)]
+    assert chosen.tolist() == [mixture.component_at(5, index) for index in indices]
+    assert all(mixture.component_at(5, index) == mixture.component_at(5, index // 3 * 3) for index in indices)
+    tokens = mixture.sample(40, 12, seed=5, first=last, step=2)
+    oracle = mixture.oracle_next_token_probs(tokens, 5, last, step=2)
+    for row, index in enumerate(indices):
+        np.testing.assert_allclose(oracle[row], mixture.hmm_at(5, index).next_token_probs(tokens[row : row + 1])[0])
 
 
 def test_many_chains_have_the_law_of_their_definition():

@@ -9,11 +9,9 @@ and Trofimov, IEEE Trans. Inf. Theory 27, 1981).
 The distributions of many sequences do not fit in memory. [`stream`] yields them one batch at a time, and
 [`cross_entropy`] computes their mean loss at each position.
 
-Losses of a process on given sequences: the mean over a sequence, and the loss at its last token.
-
-The loss at the last token is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`. It is the loss with the longest context that
-a sequence offers. Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of
-`B` rows.
+The losses of a process itself on given sequences are the mean over a sequence, and the loss at its last token, which
+is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`: the loss with the longest context that a sequence offers. Two forward
+passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of `B` rows.
 """
 
 import math

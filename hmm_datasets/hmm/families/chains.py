@@ -4,11 +4,15 @@ Tables, and so tokens, are identical on every machine that follows IEEE 754 (see
 takes less than a millisecond to draw, and 100 tokens from it a few microseconds.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from ...errors import InputError
 from ..arrays import as_tokens
@@ -16,8 +20,9 @@ from ..integers import integer, integer_range
 from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_distribution
 from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
-from ..sampling import AliasTable, sample_tokens
-from .family import Family, first_words, group_number, group_runs, permutation_of
+from ..sampling import AliasTable
+from .family import Family, first_words, group_number, permutation_of
+from .mixture import Hypothesis, posterior_mean
 
 
 @dataclass(frozen=True)
@@ -138,12 +143,11 @@ class RandomChains(Family):
         """Maximum number of states of a chain."""
         return self._range[1]
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        # The same as hmm_at(...).sample, without checking tables that are known to be distributions.
-        for begin, end, index in group_runs(self.group, first, step, len(rows)):
-            tables = map(AliasTable.from_probabilities, self._tables(*group_number(self, seed, index)))
-            own = None if states is None else states[begin:end]
-            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1, states=own)
+    def _own_tables(self, seed: int, index: int) -> tuple[AliasTable, AliasTable, AliasTable]:
+        # Those of hmm_at(...), without checking tables that are known to be distributions.
+        tables = self._tables(*group_number(self, seed, index))
+        start, symbol, transition = map(AliasTable.from_probabilities, tables)
+        return start, symbol, transition
 
     def _tables(self, number: np.uint64, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Returns start (1, H), emission (H, E) and transition (H, H).
@@ -196,10 +200,6 @@ class RandomChains(Family):
         Raises:
             `InputError`: there is no closed form.
         """
-        import torch
-
-        from .mixture import posterior_mean, urns
-
         if not self.has_exact_distribution:
             raise InputError(
                 f"chains with {' and '.join(self._without_closed_form)} have no next-token distribution in closed "
@@ -209,4 +209,28 @@ class RandomChains(Family):
         values, _ = as_tokens(tokens, self.num_symbols)
         minimum, maximum = self._range
         distribution = posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
-        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
+        return distribution if isinstance(tokens, Tensor) else distribution.numpy()
+
+
+def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
+    """Observed chains with Dirichlet rows and a random subset of the symbols: a hypothesis per size in `sizes`.
+
+    Given `H` states, a symbol that has been seen comes next with probability `(alpha + times it followed the last
+    token) / (H alpha + times the last token was followed)`, as in a Pólya urn. The rest of the probability is shared
+    equally by the symbols not seen yet.
+    """
+    shown = one_hot(tokens, num_symbols).to(torch.float64)
+    seen = pad(shown, (0, 0, 1, 0)).cummax(dim=1).values
+    followed = torch.zeros_like(seen)
+    if tokens.shape[1] > 0:
+        # earlier[b, t, s]: token s equals token t and comes before it, so that token s + 1 counts as following it.
+        earlier = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
+        followed[:, 1:] = earlier[:, :, :-1] @ shown[:, 1:]
+    times = followed.sum(-1, keepdim=True)
+    num_seen = seen.sum(-1, keepdim=True)
+    num_unseen = num_symbols - num_seen
+    for size in sizes:
+        fresh = (size - num_seen).clamp(min=0) * alpha / num_unseen.clamp(min=1)
+        own = torch.where(seen > 0, alpha + followed, fresh) / (size * alpha + times)
+        drawn = own[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2)
+        yield pad(drawn.log().cumsum(1), (1, 0)), own

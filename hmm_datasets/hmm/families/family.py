@@ -27,8 +27,8 @@ from ..arrays import as_tokens
 from ..integers import integer
 from ..kernels.draws import MAX_SHUFFLED, shuffle, shuffle_buffer
 from ..model import HMM
-from ..process import Process
-from ..sampling import philox, sample_tokens
+from ..process import Process, Rows
+from ..sampling import AliasTable, draw_tokens, philox
 
 MAX_ENUMERATED = 7
 """Maximum number of elements for which exact distributions sum over all permutations, of which there are then 5040."""
@@ -95,21 +95,14 @@ class Family(Process):
         """The HMM of sequence `index` of the stream `seed`."""
         raise NotImplementedError
 
-    def _draw_states(
-        self,
-        seed: np.uint64,
-        first: np.uint64,
-        step: np.uint64,
-        out: UInt[np.ndarray, "N L"],
-        states: UInt[np.ndarray, "N L"] | None,
-    ) -> None:
-        self._fill(out, states, int(seed), int(first), int(step))
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        for begin, end, index in group_runs(self.group, int(first), int(step), len(out)):
+            tables, own = self._own_tables(int(seed), index), None if states is None else states[begin:end]
+            draw_tokens(*tables, self.num_symbols, seed, np.uint64(index), step, out[begin:end], own)
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        """Write sequences `first, first + step, ...` to `rows`, and their states to `states` if it is given."""
-        for begin, end, index in group_runs(self.group, first, step, len(rows)):
-            tables, own = self.hmm_at(seed, index)._alias_tables, None if states is None else states[begin:end]
-            sample_tokens(*tables, self.num_symbols, seed, index, step, rows[begin:end], num_threads=1, states=own)
+    def _own_tables(self, seed: int, index: int) -> tuple[AliasTable, AliasTable, AliasTable | None]:
+        """The alias tables of the HMM of sequence `index`."""
+        return self.hmm_at(seed, index)._alias_tables
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, with unknown HMM, for `t = 0 .. T`."""

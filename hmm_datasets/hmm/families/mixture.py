@@ -1,39 +1,33 @@
-"""Finite mixtures of HMMs: each sequence, or group of sequences, is drawn from one component.
-
-If the components are concepts, which have the same symbols but different transition matrices, this is the prior of
-GINC (Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR
-2022). See the example of [`HMMMixture`].
-
-Mixtures of many Markov chains, each sequence from one of them (Park et al., "Competition dynamics shape algorithmic
-phases of in-context learning", arXiv:2412.01003, 2025).
-
-The posterior over `N` chains at every position is the softmax of cumulated log-probabilities: one gather from a table
-`(E^2, N)`, one running sum and one softmax for all chains together. The distribution of the next token is a matrix
-product `(positions, N) (N, E)` for each last symbol. Time is `O(B T N E)`; memory `O(T N)` for a few sequences at a
-time. An [`~hmm_datasets.HMMMixture`] of the same chains would filter each by itself.
-
-Next-token distributions averaged over hypotheses by their posterior probabilities, one hypothesis at a time.
-
-Non-ergodic mixtures of any processes: each sequence is drawn from one component.
+"""Finite mixtures: each sequence, or group of sequences, is drawn from one component, chosen by its weight.
 
 The distribution of a token is the mean of those of the components by their posterior probabilities, which are computed
-from running sums of logarithms. It costs what the components cost. A mixture of HMMs is better made as an
-[`~hmm_datasets.HMMMixture`], whose beliefs name the states of each HMM, one of Markov chains as a
-[`~hmm_datasets.hmm.families.mixture.ChainMixture`].
+from running sums of logarithms. It costs what the components cost: an HMM is filtered once, for its likelihood, its
+beliefs and its distributions; of another process the likelihood is read from its distributions.
+
+[`ProcessMixture`] mixes processes of any kind, and each draws its sequences with a seed of its own. [`HMMMixture`]
+mixes HMMs and is a family: sequence `i` is sequence `i` of the HMM of its group. If the components are concepts, which
+have the same symbols but different transition matrices, this is the prior of GINC (Xie, Raghunathan, Liang and Ma, "An
+explanation of in-context learning as implicit Bayesian inference", ICLR 2022); see its example.
+
+[`ChainMixture`] is for many Markov chains of order 1 (Park et al., "Competition dynamics shape algorithmic phases of
+in-context learning", arXiv:2412.01003, 2025). The posterior over `N` chains at every position is the softmax of
+cumulated log-probabilities: one gather from a table `(E^2, N)`, one running sum and one softmax for all chains
+together. The distribution of the next token is a matrix product `(positions, N) (N, E)` for each last symbol. Time is
+`O(B T N E)`; memory `O(T N)` for a few sequences at a time. The other mixtures would filter each chain by itself.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from ...errors import InputError
 from .. import inference
@@ -44,18 +38,187 @@ from ..kernels.dirichlet import fill_dirichlet_rows
 from ..kernels.draws import CHAINS, MIXTURE
 from ..kernels.structured import CHAIN_COMPONENTS, PROCESS_COMPONENTS, draw_chains
 from ..model import HMM
-from ..process import Process
-from ..sampling import AliasTable, checked_draw, components_of, derived_seed, integer_weights, sample_tokens
+from ..process import Process, Rows
+from ..sampling import AliasTable, components_of, derived_seed, draw_tokens, integer_weights
 from ..structured.markov import MarkovChain
-from .family import Family, check_hmm, first_words, group_number
+from .family import Family, check_hmm
 
-if TYPE_CHECKING:
-    import torch
-
-_BLOCK = 1 << 22  # entries of the posteriors computed at once
+_BLOCK = 1 << 22  # entries of the posteriors over chains computed at once
+_CALL_TOKENS = 1 << 14  # tokens that could be drawn in the time of one call
 
 
-class ChainMixture(Process):
+Hypothesis = tuple[Float[Tensor, "B T+1"], Float[Tensor, "B T+1 E"]]
+"""`log P(hypothesis, tokens before t)`, and the distribution of token `t` given both, for `t = 0 .. T`."""
+
+
+def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]:
+    """The distribution of token `t` given those before it; zeros after tokens that no hypothesis allows.
+
+    Memory is that of two hypotheses, however many there are, because running sums are kept, relative to the maximum
+    weight so far.
+    """
+    best = total = distribution = None
+    for log_weight, own in hypotheses:
+        if best is None:
+            best, total, distribution = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
+        highest = torch.maximum(best, log_weight)
+        # If all hypotheses so far are impossible, `highest` is -inf, and -inf - -inf would be NaN. The clamp makes
+        # their weights zero.
+        old, new = ((log - highest.clamp(min=-1e300)).exp() for log in (best, log_weight))
+        total = total * old + new
+        distribution = distribution * old.unsqueeze(-1) + own * new.unsqueeze(-1)
+        best = highest
+    return distribution / torch.where(total > 0, total, 1.0).unsqueeze(-1)
+
+
+def hypothesis(component: Process, tokens: Int[Tensor, "B T"], gives: Literal["law", "beliefs"] | None) -> Hypothesis:
+    """`log P(tokens before t)` under a component, and what it `gives`: its distributions, its beliefs or nothing."""
+    if isinstance(component, HMM):
+        parameters = component.parameters(device=tokens.device)
+        filtered = inference.forward_filter(parameters, tokens)
+        own = inference.next_token_probs(parameters, filtered.beliefs) if gives == "law" else filtered.beliefs
+        return pad(filtered.log_scale.cumsum(1), (1, 0)), own
+    law = component.next_token_probs(tokens)
+    drawn = law[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2).clamp(min=0.0)
+    return pad(drawn.log().cumsum(1), (1, 0)), component.beliefs(tokens) if gives == "beliefs" else law
+
+
+class Mixture(Process):
+    """What mixtures have in common: their weights, the choice of components, and posterior means.
+
+    A subclass has `components`, `weights`, and the Philox stream from which components are chosen.
+    """
+
+    has_oracle = True
+    components: Sequence[Process]
+    weights: Sequence[float] | Float[np.ndarray, "C"]
+    group: int = 1
+    _stream: ClassVar[np.uint64]
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self.components[0].num_symbols
+
+    @property
+    def max_states(self) -> int | None:
+        """Maximum number of states of a component."""
+        found = [component.max_states for component in self.components]
+        return None if None in found else max(states for states in found if states is not None)
+
+    @property
+    def belief_width(self) -> int | None:
+        """Sum of the widths of the components' beliefs, if all have beliefs: of an HMM its number of states."""
+        found = [component.belief_width for component in self.components]
+        return None if None in found else sum(width for width in found if width is not None)
+
+    def belief_parts(self) -> dict[str, slice]:
+        """Where the belief of each component lies, times its posterior: `component_0`, `component_1`, ..."""
+        widths = [component.belief_width or 0 for component in self.components]
+        ends = list(itertools.accumulate(widths, initial=0))
+        return {f"component_{c}": slice(*ends[c : c + 2]) for c in range(len(widths))}
+
+    @property
+    def has_exact_distribution(self) -> bool:
+        """Whether all components have exact distributions."""
+        return all(component.has_exact_distribution for component in self.components)
+
+    def parts(self) -> tuple[Process, ...]:
+        """The components."""
+        return tuple(self.components)
+
+    @cached_property
+    def _bounds(self) -> Int[np.ndarray, "C"]:
+        return integer_weights(np.array(self.weights)[None])[0].cumsum()
+
+    def _chosen(self, seed: int, first: int, step: int, count: int) -> Int[np.ndarray, "N"]:
+        return components_of(self._bounds, self._stream, int(seed), int(first), int(step), count, self.group)
+
+    def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
+        """The component of each of the sequences that `sample` draws with these arguments."""
+        seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
+        return self._chosen(seed, first, step, integer("num_sequences", num_sequences, 0, 63))
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
+
+        The component is unknown: the distribution is the mean of those of the components by their posterior
+        probabilities given the tokens so far. It is zeros after tokens that no component can emit. It uses one
+        sequence only, although the other sequences of a group could improve it.
+
+        Args:
+            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
+        """
+        return self._infer(self._law, tokens)
+
+    def component_posteriors(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 C"]:
+        """`P(component | tokens before t)` for `t = 0 .. T`; zeros after tokens that no component can emit."""
+        return self._infer(self._posteriors, tokens)
+
+    def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
+        """The components' beliefs side by side, each times the posterior probability of its component.
+
+        [`belief_parts`][Mixture.belief_parts] says where that of each component lies. Of HMMs they are
+        `P(component, its state before token t | tokens before t)`, and all entries of a position sum to one.
+        """
+        if self.belief_width is None:
+            raise InputError(f"{self!r} has a component without beliefs; expected beliefs of all, or use posteriors")
+        return self._infer(self._beliefs, tokens)
+
+    def oracle_next_token_probs(
+        self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
+    ) -> Float[Any, "B T+1 E"]:
+        """The distribution of token `t` given those before it and the component of the row, for `t = 0 .. T`.
+
+        Args:
+            tokens (array of shape `(B, T)`): row `r` is sequence `first + step r` of the stream `seed`.
+            seed, first, step (`int`): see [`Process.sample`].
+        """
+        values, _ = as_tokens(tokens, self.num_symbols)
+        chosen = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
+        found = self._laws_of(chosen, values)
+        return found if isinstance(tokens, Tensor) else found.numpy()
+
+    def _infer(self, work: Callable[[Tensor], Tensor], tokens: Any) -> Any:
+        values, _ = as_tokens(tokens, self.num_symbols)
+        found = self._apply(work, values)
+        return found if isinstance(tokens, Tensor) else found.numpy()
+
+    def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        return work(values)
+
+    def _hypotheses(self, values: Tensor, gives: Literal["law", "beliefs"] | None) -> Iterator[Hypothesis]:
+        """`log P(component, tokens before t)` and what it gives, one component at a time."""
+        for component, weight in zip(self.components, self.weights, strict=True):
+            log_likelihood, own = hypothesis(component, values, gives)
+            yield log_likelihood.new_tensor(weight).log() + log_likelihood, own
+
+    def _law(self, values: Tensor) -> Tensor:
+        return posterior_mean(self._hypotheses(values, "law"))
+
+    def _posteriors(self, values: Tensor) -> Tensor:
+        log_weights = torch.stack([log_weight for log_weight, _ in self._hypotheses(values, None)], dim=-1)
+        return log_weights.softmax(-1).nan_to_num_(0.0)
+
+    def _beliefs(self, values: Tensor) -> Tensor:
+        log_weights, own = zip(*self._hypotheses(values, "beliefs"), strict=True)
+        posteriors = torch.stack(log_weights, dim=-1).softmax(-1).nan_to_num_(0.0)
+        return torch.cat([part * posteriors[:, :, c : c + 1] for c, part in enumerate(own)], dim=-1)
+
+    def _laws_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
+        shape = len(values), values.shape[1] + 1, self.num_symbols
+        found = torch.empty(shape, dtype=torch.float64, device=values.device)
+        for c in chosen.unique().tolist():
+            found[chosen == c] = self.components[c].next_token_probs(values[chosen == c]).double()
+        return found
+
+
+def given_or_even(weights: Any, count: int) -> Float[np.ndarray, "C"]:
+    """The weights, which are a distribution; by default `count` even ones."""
+    return np.full(count, 1 / count) if weights is None else distribution("weights", weights, 1, False)
+
+
+class ChainMixture(Mixture):
     """A mixture of `N` Markov chains of order 1: each sequence is drawn from one of them, chosen by its weight.
 
     Args:
@@ -73,15 +236,14 @@ class ChainMixture(Process):
     """
 
     stored_name: ClassVar[str] = "chain_mixture"
-    has_oracle = True
+    _stream = CHAIN_COMPONENTS
 
     def __init__(self, tables: Any, weights: Any = None, start: Any = None):
         self.tables = distribution("tables", tables, 3, False)
         count, symbols, width = self.tables.shape
         if symbols != width:
             raise InputError(f"tables has shape {self.tables.shape}; expected (N, E, E)")
-        even = np.full(count, 1 / count)
-        self.weights = even if weights is None else distribution("weights", weights, 1, False)
+        self.weights = given_or_even(weights, count)
         if start is None:
             start = [cesaro_limit(np.full(symbols, 1 / symbols), table) for table in self.tables]
         self.start = distribution("start", start, 2, False)
@@ -113,6 +275,24 @@ class ChainMixture(Process):
         """`N`: the posterior over the chains; the state is the last symbol."""
         return self.num_chains
 
+    @cached_property
+    def components(self) -> tuple[MarkovChain, ...]:
+        """The chains, each as a process."""
+        return tuple(self.chain(component) for component in range(self.num_chains))
+
+    @property
+    def has_exact_distribution(self) -> bool:
+        """Always true."""
+        return True
+
+    def parts(self) -> tuple[Process, ...]:
+        """None: the chains are rows of `tables`."""
+        return ()
+
+    def belief_parts(self) -> dict[str, slice]:
+        """None: a belief is one distribution, over the chains."""
+        return {}
+
     def arrays(self) -> dict[str, np.ndarray]:
         """`tables`, `weights` and `start`."""
         return {"tables": self.tables, "weights": self.weights, "start": self.start}
@@ -128,31 +308,19 @@ class ChainMixture(Process):
             raise InputError(f"component is {component}; expected one of the {self.num_chains:,} chains, from 0 on")
         return MarkovChain(self.tables[component], self.start[component])
 
-    def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
-        """The chain of each of the sequences that `sample` draws with these arguments."""
-        seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
-        count = integer("num_sequences", num_sequences, 0, 63)
-        return components_of(self._bounds, CHAIN_COMPONENTS, seed, first, step, count)
-
-    @cached_property
-    def _bounds(self) -> np.ndarray:
-        return integer_weights(self.weights[None])[0].cumsum()
-
     @cached_property
     def _alias_tables(self) -> tuple[AliasTable, AliasTable]:
         rows = self.tables.reshape(-1, self.num_symbols)
         return AliasTable.from_probabilities(self.start), AliasTable.from_probabilities(rows)
 
-    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
+    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows) -> None:
         start, table = self._alias_tables
         sizes = np.uint64(self.num_symbols), np.uint64(self.num_symbols), np.uint64(1)
-        component = components_of(self._bounds, CHAIN_COMPONENTS, int(seed), int(first), int(step), len(out))
+        component = self._chosen(seed, first, step, len(out))
         draw_chains(*start.flat, *table.flat, *sizes, component.astype(np.uint64), seed, first, step, out)
 
-    def _log_weights(self, values: "torch.Tensor") -> "Iterator[torch.Tensor]":
+    def _log_weights(self, values: Tensor) -> Iterator[Tensor]:
         """`log P(chain, tokens before t)`, (B, N), for `t = 0 .. T`; the same tensor each time."""
-        import torch
-
         weights, start, pairs = (
             torch.tensor(np.ascontiguousarray(table), device=values.device).log()
             for table in (self.weights, self.start.T, self.tables.reshape(self.num_chains, -1).T)
@@ -164,9 +332,7 @@ class ChainMixture(Process):
             total += start[values[:, 0]] if t == 0 else pairs[codes[:, t - 1]]
             yield total
 
-    def _posteriors(self, values: "torch.Tensor") -> "torch.Tensor":
-        import torch
-
+    def _posteriors(self, values: Tensor) -> Tensor:
         shape = len(values), values.shape[1] + 1, self.num_chains
         found = torch.empty(shape, dtype=torch.float64, device=values.device)
         for t, total in enumerate(self._log_weights(values)):
@@ -178,69 +344,33 @@ class ChainMixture(Process):
     def _all_positive(self) -> bool:
         return bool((self.tables > 0).all() and (self.start > 0).all())
 
-    def _in_blocks(self, values: "torch.Tensor", work: Any) -> "torch.Tensor":
-        import torch
+    _beliefs = _posteriors
 
-        rows = max(1, _BLOCK // ((values.shape[1] + 1) * self.num_chains))
-        return torch.cat([work(block) for block in values.split(rows)])
-
-    def component_posteriors(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 N"]:
-        """`P(chain | tokens before t)` for `t = 0 .. T`; zeros after tokens that no chain can emit."""
-        return self._infer(self._posteriors, tokens)
-
-    beliefs = component_posteriors
-
-    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution: the mean of those of the chains by their posterior probabilities."""
-        import torch
-
-        def work(values: torch.Tensor) -> torch.Tensor:
-            tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
-            weights = self._posteriors(values)
-            found = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)
-            found[:, 0] = weights[:, 0] @ start
-            after, later = weights[:, 1:], found[:, 1:]
-            for x in values.unique().tolist():
-                last = values == x
-                later[last] = after[last] @ tables[:, x]
-            return found
-
-        return self._infer(work, tokens)
+    def _law(self, values: Tensor) -> Tensor:
+        tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
+        weights = self._posteriors(values)
+        found = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)
+        found[:, 0] = weights[:, 0] @ start
+        after, later = weights[:, 1:], found[:, 1:]
+        for x in values.unique().tolist():
+            last = values == x
+            later[last] = after[last] @ tables[:, x]
+        return found
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if no chain can emit it."""
-        import torch
+        return self._infer(lambda values: deque(self._log_weights(values), maxlen=1)[0].logsumexp(-1), tokens)
 
-        def work(values: torch.Tensor) -> torch.Tensor:
-            return deque(self._log_weights(values), maxlen=1)[0].logsumexp(-1)
-
-        return self._infer(work, tokens)
-
-    def oracle_next_token_probs(
-        self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
-    ) -> Float[Any, "B T+1 E"]:
-        """The distribution of token `t` given those before it and the chain of the row, for `t = 0 .. T`.
-
-        Args:
-            tokens (array of shape `(B, T)`): row `r` is sequence `first + step r` of the stream `seed`.
-            seed, first, step (`int`): see [`Process.sample`].
-        """
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        component = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
+    def _laws_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
-        found = torch.cat([start[component].unsqueeze(1), tables[component.unsqueeze(1), values]], dim=1)
+        found = torch.cat([start[chosen].unsqueeze(1), tables[chosen.unsqueeze(1), values]], dim=1)
         drawn = found[:, :-1].gather(2, values.unsqueeze(2)).squeeze(2)
         found[:, 1:] *= (drawn > 0).cumprod(1).unsqueeze(-1)
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
+        return found
 
-    def _infer(self, work: Any, tokens: Any) -> Any:
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        found = self._in_blocks(values, work)
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
+    def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        rows = max(1, _BLOCK // ((values.shape[1] + 1) * self.num_chains))
+        return torch.cat([work(block) for block in values.split(rows)])
 
     def __repr__(self) -> str:
         return f"ChainMixture({self.num_chains} chains, {self.num_symbols} symbols)"
@@ -267,7 +397,7 @@ def random_chain_mixture(num_chains: int, num_symbols: int, *, alpha: float = 1.
 
 
 @dataclass(frozen=True)
-class HMMMixture(Family):
+class HMMMixture(Mixture, Family):
     """A mixture of finitely many HMMs: each sequence is drawn from one component, chosen by its weight.
 
     Args:
@@ -296,6 +426,7 @@ class HMMMixture(Family):
     """
 
     stored_name: ClassVar[str] = "Mixture"
+    _stream = MIXTURE
 
     hmms: tuple[HMM, ...]
     weights: tuple[float, ...]
@@ -319,160 +450,26 @@ class HMMMixture(Family):
             raise InputError(f"weights sum to {sum(self.weights):.10g}; expected probabilities that sum to 1")
 
     @property
-    def num_symbols(self) -> int:
-        """`E`."""
-        return self.hmms[0].num_symbols
-
-    def parts(self) -> tuple[HMM, ...]:
-        """The components."""
+    def components(self) -> tuple[HMM, ...]:
+        """`hmms`."""
         return self.hmms
-
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Always true."""
-        return True
-
-    @property
-    def belief_width(self) -> int:
-        """Sum of the numbers of states of the components."""
-        return sum(hmm.num_states for hmm in self.hmms)
-
-    def belief_parts(self) -> dict[str, slice]:
-        """Where the states of each component lie: `component_0`, `component_1`, ..."""
-        ends = list(itertools.accumulate((hmm.num_states for hmm in self.hmms), initial=0))
-        return {f"component_{c}": slice(*ends[c : c + 2]) for c in range(len(self.hmms))}
-
-    @cached_property
-    def _bounds(self) -> np.ndarray:
-        return integer_weights(np.array([self.weights]))[0].cumsum()
 
     def component_at(self, seed: int, index: int) -> int:
         """Index into `hmms` of the component of sequence `index`."""
-        number, key = group_number(self, seed, index)
-        return int(self._components(np.array([number]), key)[0])
-
-    def _components(self, numbers: UInt[np.ndarray, "N"], seed: np.uint64) -> Int[np.ndarray, "N"]:
-        return np.searchsorted(self._bounds, first_words(MIXTURE, numbers, seed)[:, 0], side="right")
+        return int(self.components_at(1, seed, index)[0])
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""
         return self.hmms[self.component_at(seed, index)]
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        with np.errstate(over="ignore"):
-            indices = np.uint64(first) + np.uint64(step) * np.arange(len(rows), dtype=np.uint64)
-        component = self._components(indices // np.uint64(self.group), np.uint64(seed))
-        for index in np.unique(component):
-            own = np.flatnonzero(component == index)
-            start, symbol, transition = self.hmms[index]._alias_tables
-            draw = self.num_symbols, seed, first, step, rows
-            sample_tokens(start, symbol, transition, *draw, rows=own, states=states)
-
-    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
-
-        The component is unknown: the distribution is the mean of those of the components by their posterior
-        probabilities given the tokens so far. It is zeros after tokens that no component can emit. It uses one
-        sequence only, although the other sequences of a group could improve it.
-
-        Args:
-            tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
-        """
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        distribution = posterior_mean(components(self.hmms, self.weights, values))
-        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
-
-    def component_posteriors(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 C"]:
-        """`P(component | tokens before t)` for `t = 0 .. T`; zeros after tokens that no component can emit."""
-        beliefs = self.beliefs(tokens)
-        found = beliefs[:, :, : len(self.hmms)] * 0
-        for c, part in enumerate(self.belief_parts().values()):
-            found[:, :, c] = beliefs[:, :, part].sum(-1)
-        return found
-
-    def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
-        """`P(component, its state before token t | tokens before t)`, component after component.
-
-        [`belief_parts`][HMMMixture.belief_parts] says where the states of a component lie. All entries of a position
-        sum to one, those of a component to its posterior probability.
-        """
-        import torch
-        from torch.nn.functional import pad
-
-        from .. import inference
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        filtered = [inference.forward_filter(hmm.parameters(device=values.device), values) for hmm in self.hmms]
-        log_weights = torch.stack([pad(each.log_scale.cumsum(1), (1, 0)) for each in filtered], dim=-1)
-        log_weights += log_weights.new_tensor(self.weights).log()
-        posteriors = log_weights.softmax(-1).nan_to_num_(0.0)
-        found = torch.cat([each.beliefs * posteriors[:, :, c : c + 1] for c, each in enumerate(filtered)], dim=-1)
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        component = self._chosen(seed, first, step, len(out))
+        draw = self.num_symbols, seed, first, step, out, states
+        for c in np.unique(component):
+            draw_tokens(*self.hmms[c]._alias_tables, *draw, rows=np.flatnonzero(component == c))
 
 
-Hypothesis = tuple[Float[Tensor, "B T+1"], Float[Tensor, "B T+1 E"]]
-"""`log P(hypothesis, tokens before t)`, and the distribution of token `t` given both, for `t = 0 .. T`."""
-
-
-def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]:
-    """The distribution of token `t` given those before it; zeros after tokens that no hypothesis allows.
-
-    Memory is that of two hypotheses, however many there are, because running sums are kept, relative to the maximum
-    weight so far.
-    """
-    best = total = distribution = None
-    for log_weight, own in hypotheses:
-        if best is None:
-            best, total, distribution = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
-        highest = torch.maximum(best, log_weight)
-        # If all hypotheses so far are impossible, `highest` is -inf, and -inf - -inf would be NaN. The clamp makes
-        # their weights zero.
-        old, new = ((log - highest.clamp(min=-1e300)).exp() for log in (best, log_weight))
-        total = total * old + new
-        distribution = distribution * old.unsqueeze(-1) + own * new.unsqueeze(-1)
-        best = highest
-    return distribution / torch.where(total > 0, total, 1.0).unsqueeze(-1)
-
-
-def components(hmms: Iterable[HMM], weights: Iterable[float], tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
-    """The components of a mixture as hypotheses, by their filters."""
-    for hmm, weight in zip(hmms, weights, strict=True):
-        parameters = hmm.parameters(device=tokens.device)
-        filtered = inference.forward_filter(parameters, tokens)
-        own = inference.next_token_probs(parameters, filtered.beliefs)
-        yield own.new_tensor(weight).log() + pad(filtered.log_scale.cumsum(1), (1, 0)), own
-
-
-def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
-    """Observed chains with Dirichlet rows and a random subset of the symbols: a hypothesis per size in `sizes`.
-
-    Given `H` states, a symbol that has been seen comes next with probability `(alpha + times it followed the last
-    token) / (H alpha + times the last token was followed)`, as in a Pólya urn. The rest of the probability is shared
-    equally by the symbols not seen yet.
-    """
-    shown = one_hot(tokens, num_symbols).to(torch.float64)
-    seen = pad(shown, (0, 0, 1, 0)).cummax(dim=1).values
-    followed = torch.zeros_like(seen)
-    if tokens.shape[1] > 0:
-        # earlier[b, t, s]: token s equals token t and comes before it, so that token s + 1 counts as following it.
-        earlier = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
-        followed[:, 1:] = earlier[:, :, :-1] @ shown[:, 1:]
-    times = followed.sum(-1, keepdim=True)
-    num_seen = seen.sum(-1, keepdim=True)
-    num_unseen = num_symbols - num_seen
-    for size in sizes:
-        fresh = (size - num_seen).clamp(min=0) * alpha / num_unseen.clamp(min=1)
-        own = torch.where(seen > 0, alpha + followed, fresh) / (size * alpha + times)
-        drawn = own[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2)
-        yield pad(drawn.log().cumsum(1), (1, 0)), own
-
-
-_CALL_TOKENS = 1 << 14  # tokens that could be drawn in the time of one call
-
-
-class ProcessMixture(Process):
+class ProcessMixture(Mixture):
     """A mixture of finitely many processes: each sequence is drawn from one of them, chosen by its weight.
 
     Component `c` draws its sequences with a seed derived from that of the mixture and `c`; sequence `i` of the mixture
@@ -494,7 +491,7 @@ class ProcessMixture(Process):
     """
 
     stored_name: ClassVar[str] = "process_mixture"
-    has_oracle = True
+    _stream = PROCESS_COMPONENTS
 
     def __init__(self, components: Sequence[Process], weights: Any = None):
         self.components = tuple(components)
@@ -509,47 +506,14 @@ class ProcessMixture(Process):
                     f"components[{index}] has {component.num_symbols} symbols; expected {self.num_symbols}, as in "
                     "components[0]"
                 )
-        even = np.full(count, 1 / count)
-        self.weights = even if weights is None else distribution("weights", weights, 1, False)
+        self.weights = given_or_even(weights, count)
         if self.weights.shape != (count,):
             raise InputError(f"weights has shape {self.weights.shape}; expected ({count},), one per component")
         self.weights.setflags(write=False)
 
-    @property
-    def num_symbols(self) -> int:
-        """`E`."""
-        return self.components[0].num_symbols
-
-    @property
-    def max_states(self) -> int | None:
-        """Maximum number of states of a component."""
-        found = [component.max_states for component in self.components]
-        return None if None in found else max(states for states in found if states is not None)
-
-    @property
-    def belief_width(self) -> int | None:
-        """Sum of the widths of the components' beliefs, if all have beliefs."""
-        found = [component.belief_width for component in self.components]
-        return None if None in found else sum(width for width in found if width is not None)
-
-    def belief_parts(self) -> dict[str, slice]:
-        """Where the belief of each component lies, times its posterior: `component_0`, ..."""
-        widths = [component.belief_width or 0 for component in self.components]
-        ends = list(itertools.accumulate(widths, initial=0))
-        return {f"component_{c}": slice(*ends[c : c + 2]) for c in range(len(widths))}
-
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether all components have exact distributions."""
-        return all(component.has_exact_distribution for component in self.components)
-
     def arrays(self) -> dict[str, np.ndarray]:
         """`weights`."""
         return {"weights": self.weights}
-
-    def parts(self) -> tuple[Process, ...]:
-        """The components."""
-        return self.components
 
     @classmethod
     def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
@@ -560,100 +524,18 @@ class ProcessMixture(Process):
         """What the process is, in a few words."""
         return f"a mixture of {len(self.components)} processes over {self.num_symbols:,} symbols"
 
-    @cached_property
-    def _bounds(self) -> np.ndarray:
-        return integer_weights(self.weights[None])[0].cumsum()
-
-    def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
-        """The component of each of the sequences that `sample` draws with these arguments."""
-        seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
-        count = integer("num_sequences", num_sequences, 0, 63)
-        return components_of(self._bounds, PROCESS_COMPONENTS, seed, first, step, count)
-
-    def sample(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        out: UInt[np.ndarray, "N L"] | None = None,
-        num_threads: int | None = None,
-    ) -> UInt[np.ndarray, "N L"]:
-        """Draw sequences; see [`Process.sample`].
-
-        A component draws all rows, of which its own are kept, where that is faster than one call for each of its rows.
-        So short sequences cost up to `C` times those of a component.
-        """
-        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
-        chosen = self.components_at(len(out), seed, first, step=step)
+    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows) -> None:
+        # A component draws all rows, of which its own are kept, where that is faster than one call for each of its
+        # rows. So short sequences cost up to `C` times those of a component.
+        chosen = self._chosen(seed, first, step, len(out))
         for c in np.unique(chosen).tolist():
-            rows, own = np.flatnonzero(chosen == c), derived_seed(seed, c)
-            draw = self.components[c].sample
+            rows, own = np.flatnonzero(chosen == c), derived_seed(int(seed), c)
+            draw, origin, width = self.components[c].sample, int(first), int(step)
             if len(rows) * _CALL_TOKENS < out.size:
                 for row in rows.tolist():
-                    out[row] = draw(1, out.shape[1], own, (first + step * row) % (1 << 64), num_threads=num_threads)[0]
+                    out[row] = draw(1, out.shape[1], own, (origin + width * row) % (1 << 64), num_threads=1)[0]
             else:
-                out[rows] = draw(len(out), out.shape[1], own, first, step=step, num_threads=num_threads)[rows]
-        return out
-
-    def _hypotheses(self, values: "torch.Tensor") -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
-        # log P(component, tokens before t), and the distribution of token t given both.
-        from torch.nn.functional import pad
-
-        for component, weight in zip(self.components, self.weights, strict=True):
-            own = component.next_token_probs(values)
-            drawn = own[:, :-1].gather(2, values.unsqueeze(2)).squeeze(2).clamp(min=0.0)
-            yield own.new_tensor(weight).log() + pad(drawn.log().cumsum(1), (1, 0)), own
-
-    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of each token, with the component unknown."""
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        found = posterior_mean(self._hypotheses(values))
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
-
-    def component_posteriors(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 C"]:
-        """`P(component | tokens before t)` for `t = 0 .. T`; zeros after tokens that no component can emit."""
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        weights = torch.stack([log_weight for log_weight, _ in self._hypotheses(values)], dim=-1)
-        found = weights.softmax(-1).nan_to_num_(0.0)
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
-
-    def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
-        """The components' beliefs side by side, each times the posterior probability of its component."""
-        import torch
-
-        if self.belief_width is None:
-            raise InputError(f"{self!r} has a component without beliefs; expected beliefs of all, or use posteriors")
-        values, _ = as_tokens(tokens, self.num_symbols)
-        posteriors = self.component_posteriors(values)
-        own = [component.beliefs(values) for component in self.components]
-        found = torch.cat([part * posteriors[:, :, c : c + 1] for c, part in enumerate(own)], dim=-1)
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
-
-    def oracle_next_token_probs(
-        self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
-    ) -> Float[Any, "B T+1 E"]:
-        """The distribution of token `t` given those before it and the component of the row, for `t = 0 .. T`.
-
-        Args:
-            tokens (array of shape `(B, T)`): row `r` is sequence `first + step r` of the stream `seed`.
-            seed, first, step (`int`): see [`Process.sample`].
-        """
-        import torch
-
-        values, _ = as_tokens(tokens, self.num_symbols)
-        chosen = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
-        shape = len(values), values.shape[1] + 1, self.num_symbols
-        found = torch.empty(shape, dtype=torch.float64, device=values.device)
-        for c in chosen.unique().tolist():
-            found[chosen == c] = self.components[c].next_token_probs(values[chosen == c]).double()
-        return found if isinstance(tokens, torch.Tensor) else found.numpy()
+                out[rows] = draw(len(out), out.shape[1], own, origin, step=width, num_threads=1)[rows]
 
     def __repr__(self) -> str:
         return f"ProcessMixture({len(self.components)} components, {self.num_symbols} symbols)"

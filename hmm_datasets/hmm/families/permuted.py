@@ -1,9 +1,8 @@
 """Families of one HMM with a new permutation for every group, of its symbols or of its emission rows.
 
-Exact next-token distributions for an unknown permutation: the mean over all permutations by posterior weight.
-
-One filter runs for each of the `n!` permutations, so `n` is at most 7 (5040 permutations). Time is `O(n! B T H^2)`.
-Beyond the result, memory is for a few million numbers, whatever the batch size.
+The exact next-token distribution for an unknown permutation is the mean over all permutations by posterior weight. One
+filter runs for each of the `n!` permutations, so `n` is at most 7 (5040 permutations). Time is `O(n! B T H^2)`. Beyond
+the result, memory is for a few million numbers, whatever the batch size.
 """
 
 import itertools
@@ -22,7 +21,8 @@ from ..arrays import as_tokens
 from ..inference import next_token_probs
 from ..kernels.draws import EMISSIONS_STREAM, SYMBOLS, rename_symbols
 from ..model import HMM
-from ..sampling import sample_tokens
+from ..process import Rows
+from ..sampling import draw_tokens
 from .family import MAX_ENUMERATED, Family, check_hmm, check_permutable, group_number, permutation_of
 
 _NUMBERS = 1 << 22  # in the beliefs and distributions computed at once
@@ -109,7 +109,33 @@ def _mean_distribution(
 
 
 @dataclass(frozen=True)
-class PermutedSymbols(Family):
+class OfOneHMM(Family):
+    """A family whose HMMs are one, changed from group to group.
+
+    Attributes:
+        hmm ([`~hmm_datasets.hmm.model.HMM`]): the base HMM.
+        group (`int`): consecutive sequences that share a change.
+    """
+
+    hmm: HMM
+    group: int = 1
+
+    def __post_init__(self):
+        self._check_group()
+        check_hmm("hmm", self.hmm)
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self.hmm.num_symbols
+
+    def parts(self) -> tuple[HMM]:
+        """The base HMM."""
+        return (self.hmm,)
+
+
+@dataclass(frozen=True)
+class PermutedSymbols(OfOneHMM):
     """One HMM whose symbols are renamed by a uniform random permutation.
 
     The tokens of sequence `i` are those of `hmm`, each mapped by the permutation. Their distribution is that of
@@ -131,22 +157,9 @@ class PermutedSymbols(Family):
 
     stored_name: ClassVar[str] = "PermutedSymbols"
 
-    hmm: HMM
-    group: int = 1
-
     def __post_init__(self):
-        self._check_group()
-        check_hmm("hmm", self.hmm)
+        super().__post_init__()
         check_permutable("symbols", self.num_symbols)
-
-    @property
-    def num_symbols(self) -> int:
-        """`E`."""
-        return self.hmm.num_symbols
-
-    def parts(self) -> tuple[HMM]:
-        """The base HMM."""
-        return (self.hmm,)
 
     @property
     def has_exact_distribution(self) -> bool:
@@ -170,10 +183,9 @@ class PermutedSymbols(Family):
             vocabulary=hmm.vocabulary,
         )
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        sample_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, rows, 1, states=states)
-        numbers = map(np.uint64, (self.num_symbols, self.group, seed, first, step))
-        rename_symbols(SYMBOLS, *numbers, rows)
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        self.hmm._draw_states(seed, first, step, out, states)
+        rename_symbols(SYMBOLS, np.uint64(self.num_symbols), np.uint64(self.group), seed, first, step, out)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
@@ -188,12 +200,11 @@ class PermutedSymbols(Family):
         Raises:
             `InputError`: there are more than 7 symbols; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
-
         return permuted_symbol_probs(self.hmm, tokens)
 
 
 @dataclass(frozen=True)
-class PermutedEmissions(Family):
+class PermutedEmissions(OfOneHMM):
     """One HMM whose rows of the emission table are shuffled among its states by a uniform random permutation.
 
     The hidden chain stays the same, and so does the set of emission distributions; the permutation decides which state
@@ -213,26 +224,13 @@ class PermutedEmissions(Family):
 
     stored_name: ClassVar[str] = "PermutedEmissions"
 
-    hmm: HMM
-    group: int = 1
-
     def __post_init__(self):
-        self._check_group()
-        check_hmm("hmm", self.hmm)
+        super().__post_init__()
         check_permutable("states", self.hmm.num_states)
         if self.hmm.edges is not None:
             raise InputError(
                 f"{self.hmm} has no emission rows to permute; PermutedEmissions takes a state-emitting HMM"
             )
-
-    @property
-    def num_symbols(self) -> int:
-        """`E`."""
-        return self.hmm.num_symbols
-
-    def parts(self) -> tuple[HMM]:
-        """The base HMM."""
-        return (self.hmm,)
 
     @property
     def has_exact_distribution(self) -> bool:
@@ -249,9 +247,9 @@ class PermutedEmissions(Family):
         emission = hmm.emission[self.permutation_at(seed, index)]
         return HMM(start=hmm.start, transition=hmm.transition, emission=emission, vocabulary=hmm.vocabulary)
 
-    def _fill(self, rows: np.ndarray, states: np.ndarray | None, seed: int, first: int, step: int) -> None:
-        tables = self.hmm._alias_tables
-        sample_tokens(*tables, self.num_symbols, seed, first, step, rows, 1, self.group, states=states)
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
+        draw = self.num_symbols, seed, first, step, out, states
+        draw_tokens(*self.hmm._alias_tables, *draw, group=self.group)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.
@@ -266,5 +264,4 @@ class PermutedEmissions(Family):
         Raises:
             `InputError`: there are more than 7 states; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
-
         return permuted_emission_probs(self.hmm, tokens)

@@ -8,7 +8,7 @@ logarithm of this size, without an estimate, and the distribution is known exact
 Some positions are scored: those whose token an observer can predict better by what it has seen in the episode (see
 `EpisodicTask.scored`). A model that has learned the task reaches the minimum loss there.
 
-`task_kernels` has the random numbers. Laws take `O(B T E)` time and memory.
+`kernels.tasks` has the random numbers. Laws take `O(B T E)` time and memory.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar

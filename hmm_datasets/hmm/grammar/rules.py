@@ -12,8 +12,7 @@ without changing the probability of any sentence:
 3. `A -> X Y Z` becomes `A -> X <Y Z>` and `<Y Z> -> Y Z`, where rules with the same end share it.
 
 The numbers are products, sums and quotients of float64 in a fixed order, so that they are equal on all machines.
-
-Checks of the rules of a grammar; each raises [`~hmm_datasets.errors.InputError`] that names the rule.
+Checks of the rules raise an [`~hmm_datasets.errors.InputError`] that names the rule.
 """
 
 import math

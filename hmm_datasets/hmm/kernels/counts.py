@@ -111,13 +111,19 @@ def _count(
                     if t >= end[r]:
                         value[r] = 1
             if t % _FLUSH == 0:
-                for i in range(states):
-                    for j in range(states):
-                        flow[i, j] += moved[i, j]
-                        moved[i, j] = 0
+                _take_over(moved, flow)
         for r in range(_LANES):
             if end[r] > 0:
                 starts += filtered[0, r]
+
+
+@_compiled
+def _take_over(moved, flow):
+    # Add the moves to those in float64, and begin again.
+    for i in range(len(moved)):
+        for j in range(len(moved)):
+            flow[i, j] += moved[i, j]
+            moved[i, j] = 0
 
 
 @_compiled

@@ -45,7 +45,7 @@ def sample_tokens(
     step: int,
     out: UInt[Tensor, "N L"],
 ) -> None:
-    """The same as `sample_tokens` of `sequences`, but into a contiguous tensor on the device of the tables."""
+    """The same as `draw_tokens` of `sampling`, but into a contiguous tensor on the device of the tables."""
     if not out.is_contiguous():
         raise InputError(f"out has strides {out.stride()}; expected a contiguous tensor on a CUDA device")
     num_sequences, length = out.shape

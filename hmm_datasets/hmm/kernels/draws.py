@@ -2,7 +2,7 @@
 
 All kernels are in one file because of numba's cache on disk. It recompiles a kernel when the file of the kernel
 changes, but not when another file changes whose functions are compiled into it. The algorithms are described in
-`sampling.sequences` and `families.family`.
+`sampling` and `families.family`.
 
 Sequences are drawn 16 at a time, one per lane, so that the memory look-ups of several sequences overlap, and so that
 the random blocks of a step use the vector unit of the processor. The blocks of the next step are computed for half of
@@ -68,16 +68,44 @@ def pick(entries, row, bits, high, low):
     return column if low < (entry & np.uint64(0xFFFFFFFF)) else entry >> np.uint64(32)
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def halves(number):
+    """The low and the high 32 bits of a number."""
+    return number & np.uint64(0xFFFFFFFF), number >> np.uint64(32)
+
+
+@numba.njit(cache=True, nogil=True)
+def take_lanes(n, count, first, step, low, high):
+    """Write the words of the indices of rows `n`, `n + 1`, ..., as many as there are lanes; return how many there are.
+
+    Lanes without a row repeat the last one.
+    """
+    lanes = min(LANES, count - n)
+    for i in range(LANES):
+        index = first + step * np.uint64(n + min(i, lanes - 1))
+        low[i], high[i] = halves(index)
+    return lanes
+
+
+@numba.njit(cache=True, nogil=True)
+def take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead):
+    # The rows of the lanes, and for every block the words of its index and how many positions ahead it is.
+    for lane in range(lanes):
+        row[lane] = n + lane if rows is None else rows[n + lane]
+    per_lane = LANES // lanes
+    for i in range(LANES):
+        low[i], high[i] = halves(first + step * row[min(i // per_lane, lanes - 1)])
+        ahead[i] = i % per_lane
+    return per_lane
+
+
 @numba.njit(cache=True, nogil=True)
 def draw_sequences(
     start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, out, states
 ):
     # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`; `states` gets the state that
     # emits each symbol. numba compiles a separate kernel for each combination of arguments that are None.
-    mask = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
-    k0 = seed & mask
-    k1 = seed >> shift
+    k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
     state, row = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
@@ -95,13 +123,7 @@ def draw_sequences(
         current = np.uint64(0)
     for n in range(0, count, LANES):
         lanes = min(LANES, count - n)
-        per_lane = LANES // lanes
-        for lane in range(lanes):
-            row[lane] = n + lane if rows is None else rows[n + lane]
-        for i in range(LANES):
-            # Block `i` is for this lane, and so many positions ahead.
-            index = first + step * row[min(i // per_lane, lanes - 1)]
-            low[i], high[i], ahead[i] = index & mask, index >> shift, i % per_lane
+        per_lane = take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead)
         for lane in range(lanes):
             i = lane * per_lane
             a, b, _, _ = philox_block(low[i], high[i], START, TOKENS_STREAM, k0, k1)
@@ -109,12 +131,10 @@ def draw_sequences(
             if group is not None:
                 number = (first + step * row[lane]) // group
                 if n + lane == 0 or number != current:
-                    newest = (newest + 1) % LANES
+                    current, newest = number, (newest + 1) % LANES
                     shuffle(permuted[newest * size : (newest + 1) * size], buffer, number, EMISSIONS_STREAM, seed)
-                    current = number
                 row_start[lane] = newest * size
-        for begin in range(np.uint64(0), np.uint64(LANES), half):
-            fill_words(low, high, ahead, np.uint64(0), begin, k0, k1, words)
+        fill_all_words(low, high, ahead, np.uint64(0), k0, k1, words)
         if lanes == LANES:
             for t in range(length):
                 for begin in range(np.uint64(0), np.uint64(LANES), half):
@@ -133,8 +153,7 @@ def draw_sequences(
                         None if group is None else row_start, words, lane * np.uint64(per_lane) + j, lane, t + j, row,
                         state, out, states,
                     )  # fmt: skip
-            for begin in range(np.uint64(0), np.uint64(LANES), half):
-                fill_words(low, high, ahead, t + np.uint64(per_lane), begin, k0, k1, words)
+            fill_all_words(low, high, ahead, t + np.uint64(per_lane), k0, k1, words)
 
 
 @numba.njit(cache=True, nogil=True, forceinline=True)
@@ -181,6 +200,12 @@ def fill_words(low, high, ahead, t, begin, k0, k1, words):
     store(words, lanes + begin, blocks[1])
     store(words, lanes + lanes + begin, blocks[2])
     store(words, lanes + lanes + lanes + begin, blocks[3])
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def fill_all_words(low, high, ahead, t, k0, k1, words):
+    for begin in range(np.uint64(0), np.uint64(LANES), lanes_of(low)):
+        fill_words(low, high, ahead, t, begin, k0, k1, words)
 
 
 MAX_SHUFFLED = 1 << 16

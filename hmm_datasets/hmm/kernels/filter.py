@@ -1,18 +1,15 @@
 """The filter and the smoother on a CPU, in compiled loops: one lane for each of the sequences processed together.
 
-The recursions are those of [`.forward_backward`]. A step in time of a small HMM is far too little work for calls into
-torch, and the products of [`.lane_tables`] are about as fast as a BLAS for large tables too. So there is one loop for
-any number of states. Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all
-their steps without Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per
-thread, and a copy of the tables.
+The recursions are those of `inference`. A step in time of a small HMM is far too little work for calls into torch, and
+the products here are about as fast as a BLAS for large tables too. So there is one loop for any number of states.
+Sequences of similar lengths are put together, 16 in float32 and 8 in float64, and go through all their steps without
+Python's global lock; threads share the sequences. Memory is that of the result plus `O(T + H)` per thread, and a copy
+of the tables.
 
 For a state-emitting HMM a step takes `H` look-ups of emissions and `H^2` products per sequence. For an edge-emitting
 one it takes `H^2` of both. Rows of tables and of results are read and written in blocks: as many entries of as many
-rows as there are lanes are transposed in registers.
-
-The tables of an HMM as vectors of lanes read them, and products with them.
-
-A table of `H` states is multiplied with a vector of each of the sequences processed together, one lane for each.
+rows as there are lanes are transposed in registers. A product multiplies a table with a vector of each of the
+sequences processed together, one lane for each.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -358,6 +355,29 @@ def _take_rows(room, rows, first, ends, length, entries):
 
 
 @compiled
+def _begin(initial, row, belief):
+    # The belief of each lane before its first token.
+    lanes = np.uint64(len(row))
+    for lane in range(lanes):
+        for j in range(np.uint64(initial.shape[1])):
+            belief[j * lanes + lane] = initial[row[lane] if len(initial) > 1 else np.uint64(0), j]
+
+
+@compiled
+def _multiply_entries(left, right, out, size):
+    for i in range(np.uint64(0), size, lanes_of(left)):
+        store(out, i, load(left, i) * load(right, i))
+
+
+@compiled
+def _sum(values, size):
+    total = fill(values, 0.0)
+    for i in range(np.uint64(0), size, lanes_of(values)):
+        total = total + load(values, i)
+    return total
+
+
+@compiled
 def _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
@@ -366,9 +386,7 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
     shortest = end[count - np.uint64(1)]
     belief = np.empty(states * lanes, moves.dtype)
     predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
-    for lane in range(lanes):
-        for j in range(states):
-            belief[j * lanes + lane] = initial[room.row[lane] if len(initial) > 1 else np.uint64(0), j]
+    _begin(initial, room.row, belief)
     written = np.uint64(0)
     for t in range(end[0] + np.uint64(1)):
         if t < positions:
@@ -388,12 +406,9 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             multiply_edges(belief, moves, room.offset, weight, work)
         else:
             take_emissions(emission, room.offset, states, weight)
-            for i in range(0, states * lanes, lanes):
-                store(weight, i, load(belief, i) * load(weight, i))
+            _multiply_entries(belief, weight, weight, states * lanes)
             multiply(weight, states, moves, work)
-        total = zero
-        for j in range(0, states * lanes, lanes):
-            total = total + load(work, j)
+        total = _sum(work, states * lanes)
         factor, inverse = _reciprocal(moves, total)
         if t < shortest:
             store(room.scale, t * lanes, total)
@@ -432,8 +447,7 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
         else:
             multiply(value, states, to_previous, work)
             take_emissions(emission, room.offset, states, weight)
-            for j in range(0, states * lanes, lanes):
-                store(work, j, load(work, j) * load(weight, j))
+            _multiply_entries(work, weight, work, states * lanes)
         factor, inverse = _reciprocal(out, load(room.scale, t * lanes))
         is_live = live_lanes(end, t, room.live)
         total = zero

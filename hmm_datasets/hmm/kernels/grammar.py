@@ -21,10 +21,9 @@ that can start at `i` after the tokens before (`F[i, A] > 0`). A dense chart tak
 `R` rules. In a hierarchical grammar, whose nonterminals derive only a few lengths, almost all of it is zero. Memory is
 that of the positive spans, and `O(n N)`.
 
-Drawing sentences: the leftmost nonterminal is expanded, over and over, with a stack of those to its right.
-
-The random numbers of a row are those of Philox4x32-10 with the seed as key and the counter `(index, block,
-TOKENS_STREAM)` (see `sampling.sequences`). The choices of a row are numbered in the order in which they are made, and
+A sentence is drawn by expanding the leftmost nonterminal, over and over, with a stack of those to its right. The
+random numbers of a row are those of Philox4x32-10 with the seed as key and the counter `(index, block,
+TOKENS_STREAM)` (see `sampling`). The choices of a row are numbered in the order in which they are made, and
 nonterminals with only one rule make none. Choice `n` uses words `2 (n mod 2)` and `2 (n mod 2) + 1` of block `n // 2`,
 with the alias table of its nonterminal. So the tokens do not depend on how many are drawn, and because alias tables
 are integers, they are the same on every machine.

@@ -10,7 +10,7 @@ Operators have negative entries, so a probability is a sum of terms that may can
 
 The code uses only additions, products and quotients of float64, in a fixed order, which IEEE 754 defines to the last
 bit and which numba neither reorders nor fuses. A token is the first symbol at which the sum of the probabilities so
-far exceeds their total times a number of 52 bits, from the block of `sampling.sequences` for this sequence and
+far exceeds their total times a number of 52 bits, from the block of `sampling` for this sequence and
 position. So equal operators give equal sequences on every machine that follows IEEE 754.
 
 Loops over lanes become vector instructions because quotients are those of NumPy (`error_model`), without a test for
@@ -21,8 +21,7 @@ from there.
 import numba
 import numpy as np
 
-from .draws import LANES, fill_words
-from .lanes import lanes_of
+from .draws import LANES, fill_all_words, halves, take_lanes
 
 ROUNDING = 1e-12
 REFUSED = 1e-9
@@ -38,23 +37,18 @@ def draw_words(operators, columns, initial, final, seed, first, step, out):
     `operators` (E H H) and `columns` (E H) are flat. `LANES` sequences are drawn together, and entry `i` of lane `l`
     is at `i * LANES + l`, so that loops over lanes use the vector unit of the processor.
     """
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
     words, drawn = np.empty(4 * LANES, np.uint64), np.empty(LANES, np.uint64)
-    half, width, states = lanes_of(low), np.uint64(LANES), np.uint64(len(initial))
+    states = np.uint64(len(initial))
     vectors, after = np.empty(LANES * len(initial)), np.empty(LANES * len(initial))
     probs = np.empty(LANES * (len(columns) // len(initial)))
     found, size, total = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     for n in range(0, out.shape[0], LANES):
-        lanes = np.uint64(min(LANES, out.shape[0] - n))
-        for lane in range(width):
-            index = first + step * (np.uint64(n) + min(lane, lanes - np.uint64(1)))
-            low[lane], high[lane] = index & mask, index >> shift
+        lanes = np.uint64(take_lanes(n, out.shape[0], first, step, low, high))
         fill_lanes(vectors, initial)
         for t in range(np.uint64(out.shape[1])):
-            for begin in range(np.uint64(0), width, half):
-                fill_words(low, high, ahead, t, begin, k0, k1, words)
+            fill_all_words(low, high, ahead, t, k0, k1, words)
             if not fill_probs(vectors, columns, states, found, size, total, probs):
                 return n
             draw_lanes(words, total, probs, found, size, drawn)
@@ -152,6 +146,32 @@ def advance_lanes(vectors, operators, drawn, final, found, scale, after):
             vectors[j * width + lane] = after[j * width + lane] / scale[lane]
 
 
+@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+def clear_lanes(vectors, found):
+    """Zeros for the lanes whose token was impossible."""
+    width = np.uint64(LANES)
+    for lane in range(width):
+        if not found[lane] > 0:
+            for i in range(np.uint64(len(vectors)) // width):
+                vectors[i * width + lane] = 0.0
+
+
+@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+def add_logs(probs, read, total, likelihood, logs):
+    """Multiply the likelihoods by the probabilities of the tokens read, and take logarithms where they get small."""
+    width = np.uint64(LANES)
+    for lane in range(np.uint64(len(logs))):
+        # Logarithms are slow: one is taken before the product would become too small.
+        if probs[read[lane] * width + lane] > 0:
+            factor = probs[read[lane] * width + lane] / total[lane]
+            if likelihood[lane] * factor < 1e-150:
+                logs[lane] += np.log(likelihood[lane])
+                likelihood[lane] = 1.0
+            likelihood[lane] *= factor
+        else:
+            logs[lane] = -np.inf
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def filter_words(operators, columns, initial, final, tokens, vectors, distributions, logs):
     """Read the rows of `tokens` (B, T); return -1, or a row near one with a negative probability.
@@ -188,23 +208,11 @@ def filter_words(operators, columns, initial, final, tokens, vectors, distributi
             for lane in range(width):
                 read[lane] = tokens[np.uint64(n) + min(lane, lanes - np.uint64(1)), t]
             if logs is not None:
-                for lane in range(lanes):
-                    # Logarithms are slow: one is taken before the product would become too small.
-                    if probs[read[lane] * width + lane] > 0:
-                        factor = probs[read[lane] * width + lane] / total[lane]
-                        if likelihood[lane] * factor < 1e-150:
-                            logs[np.uint64(n) + lane] += np.log(likelihood[lane])
-                            likelihood[lane] = 1.0
-                        likelihood[lane] *= factor
-                    else:
-                        logs[np.uint64(n) + lane] = -np.inf
+                add_logs(probs, read, total, likelihood, logs[n : n + LANES])
             for lane in range(width):
                 found[lane] = probs[read[lane] * width + lane]
             advance_lanes(own, operators, read, final, size, total, after)
-            for lane in range(width):
-                if not found[lane] > 0:
-                    for i in range(states):
-                        own[i * width + lane] = 0.0
+            clear_lanes(own, found)
         if logs is not None:
             for lane in range(lanes):
                 logs[np.uint64(n) + lane] += np.log(likelihood[lane])

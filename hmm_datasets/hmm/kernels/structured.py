@@ -2,7 +2,7 @@
 
 Draws use the Philox blocks of `kernels`, with the seed as key. The counter of a token is `(index, position,
 TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
-the token at an even position takes the first two words. Draws compare integers only (see `sequences`), so that they
+the token at an even position takes the first two words. Draws compare integers only (see `sampling`), so that they
 are the same on every machine. The filter of driven HMMs adds in a fixed order, but nothing is drawn from it.
 
 numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the functions imported
@@ -12,8 +12,17 @@ from there.
 import numba
 import numpy as np
 
-from .draws import FAMILY_STREAM, LANES, START, TOKENS_STREAM, fill_words, philox_block, pick
-from .lanes import lanes_of
+from .draws import (
+    FAMILY_STREAM,
+    LANES,
+    START,
+    TOKENS_STREAM,
+    fill_all_words,
+    halves,
+    philox_block,
+    pick,
+    take_lanes,
+)
 
 CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE, INPUTS = (
     FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (32, 33, 34, 35, 36)
@@ -29,18 +38,13 @@ SMALLEST = 1e-300
 def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, component, seed, first, step, out):
     # Row `r` of `out` is sequence `first + step r` of the chain `component[r]`. Row `c` of `start` is the distribution
     # of the first context of chain `c`, row `c * num_contexts + context` of `table` that of the token after a context.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
     context, base = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
-    width = lanes_of(low)
     length = np.uint64(out.shape[1])
     for n in range(0, out.shape[0], LANES):
-        lanes = min(LANES, out.shape[0] - n)
-        for i in range(LANES):
-            index = first + step * np.uint64(n + min(i, lanes - 1))
-            low[i], high[i] = index & mask, index >> shift
+        lanes = take_lanes(n, out.shape[0], first, step, low, high)
         for lane in range(lanes):
             row = n + lane
             a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
@@ -55,11 +59,10 @@ def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, 
                 rest = rest // num_symbols
         for pair in range(order // np.uint64(2), (length + np.uint64(1)) // np.uint64(2)):
             if lanes > 2:
-                for begin in range(np.uint64(0), np.uint64(LANES), width):
-                    fill_words(low, high, ahead, pair, begin, k0, k1, words)
+                fill_all_words(low, high, ahead, pair, k0, k1, words)
             else:
                 for lane in range(lanes):
-                    block = philox_block(low[lane], high[lane], pair & mask, TOKENS_STREAM, k0, k1)
+                    block = philox_block(low[lane], high[lane], pair & np.uint64(0xFFFFFFFF), TOKENS_STREAM, k0, k1)
                     words[lane], words[LANES + lane] = block[0], block[1]
                     words[2 * LANES + lane], words[3 * LANES + lane] = block[2], block[3]
             for odd in range(np.uint64(2)):
@@ -78,23 +81,17 @@ def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, 
 def draw_driven(start, s_bits, pairs, p_bits, num_symbols, num_states, inputs, seed, first, step, out):
     # Row `r` of `out` is sequence `first + step r`, given the inputs in row `r` of `inputs`. Row `input * H + state`
     # of `pairs` is the distribution of `next_state * E + symbol`.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
     state = np.empty(LANES, np.uint64)
-    width = lanes_of(low)
     for n in range(0, out.shape[0], LANES):
-        lanes = min(LANES, out.shape[0] - n)
-        for i in range(LANES):
-            index = first + step * np.uint64(n + min(i, lanes - 1))
-            low[i], high[i] = index & mask, index >> shift
+        lanes = take_lanes(n, out.shape[0], first, step, low, high)
         for lane in range(lanes):
             a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
             state[lane] = pick(start, np.uint64(0), s_bits, a, b)
         for t in range(np.uint64(out.shape[1])):
-            for begin in range(np.uint64(0), np.uint64(LANES), width):
-                fill_words(low, high, ahead, t, begin, k0, k1, words)
+            fill_all_words(low, high, ahead, t, k0, k1, words)
             for lane in range(np.uint64(lanes)):
                 row = np.uint64(inputs[n + lane, t]) * num_states + state[lane]
                 drawn = pick(pairs, row, p_bits, words[lane], words[np.uint64(LANES) + lane])
@@ -105,26 +102,24 @@ def draw_driven(start, s_bits, pairs, p_bits, num_symbols, num_states, inputs, s
 @numba.njit(cache=True, nogil=True)
 def draw_independent(distribution, bits, stream, seed, first, step, out):
     # Every entry of `out` is drawn from the one row of `distribution`.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     for n in range(out.shape[0]):
-        index = first + step * np.uint64(n)
+        low, high = halves(first + step * np.uint64(n))
         for t in range(out.shape[1]):
-            a, b, _, _ = philox_block(index & mask, index >> shift, np.uint64(t), stream, k0, k1)
+            a, b, _, _ = philox_block(low, high, np.uint64(t), stream, k0, k1)
             out[n, t] = pick(distribution, np.uint64(0), bits, a, b)
 
 
 @numba.njit(cache=True, nogil=True)
 def replace_symbols(num_symbols, threshold, seed, first, step, out):
     # Each symbol is replaced by a uniform one with probability `threshold / 2^32`.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     for n in range(out.shape[0]):
-        index = first + step * np.uint64(n)
+        low, high = halves(first + step * np.uint64(n))
         for t in range(out.shape[1]):
-            a, b, _, _ = philox_block(index & mask, index >> shift, np.uint64(t), NOISE, k0, k1)
+            a, b, _, _ = philox_block(low, high, np.uint64(t), NOISE, k0, k1)
             if a < threshold:
-                out[n, t] = (b * num_symbols) >> shift
+                out[n, t] = (b * num_symbols) >> np.uint64(32)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -236,24 +231,18 @@ def scale_to_marginals(table, marginal, rounds):
 def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed, first, step, out, states):
     # A hidden semi-Markov model. Row `state` of `segments` is the distribution of `next_state * D + tokens - 1`, used
     # only where a segment ends. `states` is None, or takes `state * D + tokens left` of every token.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
     state, left = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
-    width = lanes_of(low)
     for n in range(0, out.shape[0], LANES):
-        lanes = min(LANES, out.shape[0] - n)
-        for i in range(LANES):
-            index = first + step * np.uint64(n + min(i, lanes - 1))
-            low[i], high[i] = index & mask, index >> shift
+        lanes = take_lanes(n, out.shape[0], first, step, low, high)
         for lane in range(lanes):
             a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
             drawn = pick(start, np.uint64(0), s_bits, a, b)
             state[lane], left[lane] = drawn // longest, drawn % longest
         for t in range(np.uint64(out.shape[1])):
-            for begin in range(np.uint64(0), np.uint64(LANES), width):
-                fill_words(low, high, ahead, t, begin, k0, k1, words)
+            fill_all_words(low, high, ahead, t, k0, k1, words)
             for lane in range(np.uint64(lanes)):
                 out[n + lane, t] = pick(symbol, state[lane], e_bits, words[lane], words[np.uint64(LANES) + lane])
                 if states is not None:
@@ -271,19 +260,14 @@ def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, s
     # A factorial HMM of K chains. `moves` has the alias rows of chain `k` from `offsets[k]` on. A token takes the
     # positions `(K // 2 + 1) t` and following: 64 bits for the symbol, then 64 for the move of each chain. `states` is
     # None, or takes the joint state of every token.
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
+    k0, k1 = halves(seed)
     chains = len(sizes)
     blocks = np.uint64(chains // 2 + 1)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
     words = np.empty(4 * LANES * (chains // 2 + 1), np.uint64)
     state = np.empty((chains, LANES), np.uint64)
-    width = lanes_of(low)
     for n in range(0, out.shape[0], LANES):
-        lanes = min(LANES, out.shape[0] - n)
-        for i in range(LANES):
-            index = first + step * np.uint64(n + min(i, lanes - 1))
-            low[i], high[i] = index & mask, index >> shift
+        lanes = take_lanes(n, out.shape[0], first, step, low, high)
         for lane in range(lanes):
             a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
             joint = pick(start, np.uint64(0), s_bits, a, b)
@@ -292,9 +276,7 @@ def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, s
                 joint = joint // sizes[k]
         for t in range(np.uint64(out.shape[1])):
             for m in range(blocks):
-                part = words[np.uint64(4 * LANES) * m :]
-                for begin in range(np.uint64(0), np.uint64(LANES), width):
-                    fill_words(low, high, ahead, blocks * t + m, begin, k0, k1, part)
+                fill_all_words(low, high, ahead, blocks * t + m, k0, k1, words[np.uint64(4 * LANES) * m :])
             for lane in range(lanes):
                 joint = np.uint64(0)
                 for k in range(chains):
@@ -307,6 +289,23 @@ def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, s
                     state[k, lane] = pick(
                         moves[offsets[k] :], state[k, lane], bits[k], words[place], words[place + LANES]
                     )
+
+
+@numba.njit(cache=True, nogil=True)
+def move_chain(here, table, size, inner, there):
+    # The joint beliefs of the lanes after one chain of `size` states has moved; `inner` joint states lie between two
+    # of its states.
+    for outer in range(len(here) // (size * inner)):
+        for j in range(size):
+            for r in range(inner):
+                target = there[(outer * size + j) * inner + r]
+                for lane in range(LANES):
+                    target[lane] = 0.0
+                for i in range(size):
+                    probability = table[i * size + j]
+                    source = here[(outer * size + i) * inner + r]
+                    for lane in range(LANES):
+                        target[lane] += source[lane] * probability
 
 
 @numba.njit(cache=True, nogil=True)
@@ -342,17 +341,7 @@ def filter_factorial(start, transitions, offsets, sizes, emission, tokens, belie
             for k in range(len(sizes)):
                 size = sizes[k]
                 inner = inner // size
-                for outer in range(states // (size * inner)):
-                    for j in range(size):
-                        for r in range(inner):
-                            target = there[(outer * size + j) * inner + r]
-                            for lane in range(LANES):
-                                target[lane] = 0.0
-                            for i in range(size):
-                                probability = transitions[offsets[k] + i * size + j]
-                                source = here[(outer * size + i) * inner + r]
-                                for lane in range(LANES):
-                                    target[lane] += source[lane] * probability
+                move_chain(here, transitions[offsets[k] :], size, inner, there)
                 here, there = there, here
             for lane in range(lanes):
                 for s in range(states):

@@ -1,8 +1,8 @@
 """The most probable paths on a CPU, in compiled loops.
 
-The recursions, their order of addition and the choice between paths that tie are those of [`.viterbi`], so the results
+The recursions, their order of addition and the choice between paths that tie are those of `inference`, so the results
 are the same to the last bit. A best path has one lane for each of the sequences processed together, as in
-[`.fused_filter`]. The `k` best paths are found for one sequence after another, where most ways into a state are passed
+`kernels.filter`. The `k` best paths are found for one sequence after another, where most ways into a state are passed
 over after one comparison. Every state remembers where its best ways came from, in two bytes for one path and in four
 for each of `k`.
 """
@@ -70,7 +70,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
     lanes, states = lanes_of(moves), np.uint64(len(start))
     length = np.uint64(tokens.shape[1])
     stride = states * states if on_edges else np.uint64(0)
-    zero, lowest = fill(moves, 0.0), fill(moves, -np.inf)
+    zero = fill(moves, 0.0)
     row, end = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     own, step = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64)
     last, taken = np.empty(lanes, np.uint64), np.empty(lanes)
@@ -90,20 +90,10 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
         for j in range(states):
             store(arrival, j * lanes, fill(moves, start[j]))
         for t in range(longest):
-            for lane in range(lanes):
-                symbol = np.uint64(symbols[row[lane] * length + t])
-                own[lane], step[lane] = symbol * own_stride, symbol * stride
+            _find_tables(symbols, row, length, t, own_stride, stride, own, step)
             if not on_edges:
                 take_emissions(emission, own, states, leaving)
-            # Near 0 the best scores keep their last digits, however long the sequence.
-            peak = lowest
-            for i in range(0, states * lanes, lanes):
-                here = load(arrival, i)
-                peak = where_larger(here, peak, here, peak)
-            peak = where_larger(peak, lowest, peak, zero)
-            for i in range(0, states * lanes, lanes):
-                here = load(arrival, i) - peak
-                store(ready, i, here if on_edges else here + load(leaving, i))
+            peak = _leave(arrival, leaving, on_edges, states * lanes, ready)
             if t < shortest:
                 accumulate(taken, np.uint64(0), peak)
             else:
@@ -111,31 +101,67 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
             if t + np.uint64(1) >= shortest:
                 for lane in range(count):
                     if t + np.uint64(1) == end[lane]:
-                        best, chosen = -np.inf, np.uint64(0)
-                        for i in range(states):
-                            value = ready[i * lanes + lane]
-                            if on_edges:
-                                value += emission[own[lane] + i]
-                            if value > best:
-                                best, chosen = value, i
-                        scores[row[lane], 0], last[lane] = best + taken[lane], chosen
+                        best, last[lane] = _best_end(ready, emission, on_edges, own[lane], lane, states, lanes)
+                        scores[row[lane], 0] = best + taken[lane]
             if t + np.uint64(1) < longest:
                 place = (t + np.uint64(1)) * states
                 _arrive(ready, moves, on_edges, step, states, arrival, came, place, width)
+        _go_back(came, scores, row, end, last, count, longest, states, width, length, paths)
+
+
+@compiled
+def _find_tables(symbols, row, length, t, own_stride, stride, own, step):
+    # Where the emissions and the moves of each lane's symbol begin.
+    for lane in range(np.uint64(len(row))):
+        symbol = np.uint64(symbols[row[lane] * length + t])
+        own[lane], step[lane] = symbol * own_stride, symbol * stride
+
+
+@compiled
+def _leave(arrival, leaving, on_edges, size, ready):
+    # Scores before the next move, less the best of their lane, which is returned: near 0 they keep their last digits,
+    # however long the sequence.
+    lanes, lowest = lanes_of(arrival), fill(arrival, -np.inf)
+    peak = lowest
+    for i in range(np.uint64(0), size, lanes):
+        here = load(arrival, i)
+        peak = where_larger(here, peak, here, peak)
+    peak = where_larger(peak, lowest, peak, fill(arrival, 0.0))
+    for i in range(np.uint64(0), size, lanes):
+        here = load(arrival, i) - peak
+        store(ready, i, here if on_edges else here + load(leaving, i))
+    return peak
+
+
+@compiled
+def _best_end(ready, emission, on_edges, own, lane, states, lanes):
+    # The best score of a lane after its last token, and its state.
+    best, chosen = -np.inf, np.uint64(0)
+    for i in range(states):
+        value = ready[i * lanes + lane]
+        if on_edges:
+            value += emission[own + i]
+        if value > best:
+            best, chosen = value, i
+    return best, chosen
+
+
+@compiled
+def _go_back(came, scores, row, end, last, count, longest, states, width, length, paths):
+    # Write the paths from their last states, which are overwritten; zeros beyond the end and where there is no path.
+    for lane in range(count):
+        if scores[row[lane], 0] == -np.inf:
+            end[lane] = 0
+        for t in range(end[lane], length):
+            paths[row[lane] * length + t] = 0
+    for back in range(longest):
+        t = longest - np.uint64(1) - back
+        place = t * states * width
         for lane in range(count):
-            if scores[row[lane], 0] == -np.inf:
-                end[lane] = 0
-            own[lane] = row[lane] * length
-            for t in range(end[lane], length):
-                paths[own[lane] + t] = 0
-        for back in range(longest):
-            t = longest - np.uint64(1) - back
-            place = t * states * width
-            for lane in range(count):
-                if t < end[lane]:
-                    paths[own[lane] + t] = last[lane]
-                    if t > 0:
-                        last[lane] = came[place + last[lane] * width + lane]
+            if t < end[lane]:
+                paths[row[lane] * length + t] = last[lane]
+                if t > 0:
+                    last[lane] = came[place + last[lane] * width + lane]
 
 
 @compiled
@@ -192,8 +218,7 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
         end, taken = ends[row], 0.0
         arrival[:] = -np.inf
         arrival[:, 0] = start
-        out[row] = 0
-        scores[row] = -np.inf
+        out[row], scores[row] = 0, -np.inf
         if end == 0:
             scores[row, 0] = 0
             continue
@@ -205,11 +230,7 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
                 break
             taken += offset
             is_last = t + 1 == end
-            for i in range(states):
-                for rank in range(k):
-                    ready[i, rank] = arrival[i, rank] - offset
-                    if is_last or not on_edges:
-                        ready[i, rank] += emission[symbol * own_stride + i]
+            _k_leave(arrival, offset, emission, symbol * own_stride, is_last or not on_edges, ready)
             if is_last:
                 break
             table = moves[symbol * states * states :] if on_edges else moves
@@ -228,11 +249,27 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
             if best[rank] == -np.inf:
                 break
             scores[row, rank] = best[rank] + taken
-            way = chosen[rank]
-            for t in range(end - 1, -1, -1):
-                out[row, rank, t] = way // k
-                if t > 0:
-                    way = came[t - 1, way // k, way % k]
+            _k_go_back(came, chosen[rank], end, out[row, rank])
+
+
+@compiled
+def _k_leave(arrival, offset, emission, own, shown, ready):
+    # Scores less the offset, with the emissions of the states from `own` on if they are shown now.
+    for i in range(arrival.shape[0]):
+        for rank in range(arrival.shape[1]):
+            ready[i, rank] = arrival[i, rank] - offset
+            if shown:
+                ready[i, rank] += emission[own + i]
+
+
+@compiled
+def _k_go_back(came, way, end, path):
+    # Write the states of the path that ends with this way.
+    k = came.shape[2]
+    for t in range(end - 1, -1, -1):
+        path[t] = way // k
+        if t > 0:
+            way = came[t - 1, way // k, way % k]
 
 
 @compiled

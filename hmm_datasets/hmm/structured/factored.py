@@ -10,24 +10,16 @@ All factors' symbols are seen, so every factor is filtered by itself, coupled or
 depends on its parent's symbol and not on its parent's state. It takes a product of beliefs to a product of beliefs.
 Time is `O(B T sum_k H_k^2)` and memory `O(B T sum_k H_k)`, where the joint filter needs `prod_k H_k` states.
 
-With `noise`, a step's symbol is replaced by a uniform one with that probability. Then the matrix of a step is a sum of
-Kronecker products, beliefs no longer factor, and the joint HMM is filtered, which must be small.
-
-How the symbols of several factors are read as tokens: one product symbol per step, or one token per factor.
-
-From what is known of each factor to the distributions, beliefs and losses of a factored process.
-
-The joint process of all factors of a factored process, by Kronecker products: for few and small factors.
-
-The factors are HMMs, or generalized HMMs, whose joint is a generalized HMM. With noise a step's matrix is a sum of
-Kronecker products, so that only the joint process can be filtered. It has `E J^2` entries for `J` joint states.
+A step is read as one product symbol, or as one token per factor. A factored process of HMMs, or of generalized HMMs,
+also has a joint process over all `J = prod_k H_k` joint states, made of Kronecker products, with `E J^2` entries: for
+few and small factors. With `noise`, a step's symbol is replaced by a uniform one with that probability. Then the
+matrix of a step is a sum of Kronecker products, beliefs no longer factor, and the joint process is filtered.
 """
 
 import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -42,7 +34,7 @@ from ..integers import integer
 from ..kernels.structured import replace_symbols, split_codes
 from ..model import HMM
 from ..process import Process
-from ..sampling import checked_draw, derived_seed, fill_in_parallel
+from ..sampling import derived_seed
 from .factorial import FactorialHMM
 from .input_output import InputOutputHMM, operators
 from .markov import MarkovChain
@@ -52,92 +44,13 @@ if TYPE_CHECKING:
     from ..analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
 
 
-@dataclass(frozen=True)
-class FactorTokens:
-    """The tokens of factors with `sizes` symbols.
-
-    Args:
-        sizes (`tuple` of `int`): number of symbols `E_k` of each of `F` factors.
-        symbols (`str`): `"product"`, `"tuple"` or `"shared"`; see [`~hmm_datasets.FactoredProcess`].
-    """
-
-    sizes: tuple[int, ...]
-    symbols: str
-
-    @property
-    def num_factors(self) -> int:
-        """`F`."""
-        return len(self.sizes)
-
-    @property
-    def num_symbols(self) -> int:
-        """`E`: the product of all sizes, their sum, or the largest."""
-        return {"product": math.prod, "tuple": sum, "shared": max}[self.symbols](self.sizes)
-
-    @property
-    def per_step(self) -> int:
-        """Tokens of one step of all factors: 1 for a product, else `F`."""
-        return 1 if self.symbols == "product" else self.num_factors
-
-    @cached_property
-    def offsets(self) -> tuple[int, ...]:
-        """The token of symbol 0 of each factor, where a step is a tuple."""
-        if self.symbols == "shared":
-            return (0,) * self.num_factors
-        return tuple(sum(self.sizes[:k]) for k in range(self.num_factors))
-
-    def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
-        """The product code of each tuple of symbols."""
-        parts = np.asarray(parts)
-        if parts.shape[-1:] != (self.num_factors,) or (parts < 0).any() or (parts >= np.array(self.sizes)).any():
-            raise InputError(f"parts have shape {parts.shape}; expected (..., {self.num_factors}) below {self.sizes}")
-        code = np.zeros(parts.shape[:-1], np.int64)
-        for k, size in enumerate(self.sizes):
-            code = code * size + parts[..., k]
-        return code
-
-    def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
-        """The symbols of each product code."""
-        codes = np.asarray(codes)
-        if codes.size > 0 and not 0 <= codes.min() <= codes.max() < math.prod(self.sizes):
-            raise InputError(f"codes lie in {codes.min()} .. {codes.max()}; expected 0 .. {math.prod(self.sizes) - 1}")
-        return np.moveaxis(self._digits(codes.reshape(1, -1)), 0, -1).reshape(*codes.shape, self.num_factors)
-
-    def _digits(self, codes: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "F B T"]:
-        out = np.empty((self.num_factors, *codes.shape), np.int64)
-        split_codes(codes, np.array(self.sizes), out)
-        return out
-
-    def split(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Int[np.ndarray, "F B S"], Bool[np.ndarray, "B T"]]:
-        """The symbols of each factor at each step, and which tokens are of the factor whose turn it is.
-
-        Symbols are 0 for other tokens, and in an incomplete last step for those not seen yet.
-        """
-        right = np.ones(tokens.shape, dtype=bool)
-        if self.symbols == "product":
-            return self._digits(tokens), right
-        steps = -(-tokens.shape[1] // self.num_factors)
-        found = np.zeros((self.num_factors, len(tokens), steps), np.int64)
-        for k in range(self.num_factors):
-            mine = tokens[:, k :: self.num_factors] - self.offsets[k]
-            fits = (mine >= 0) & (mine < self.sizes[k])
-            right[:, k :: self.num_factors] = fits
-            found[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
-        return found, right
-
-    def check(self, tokens: Int[np.ndarray, "B T"], right: Bool[np.ndarray, "B T"]) -> None:
-        """Raise `InputError` if a token is one of another factor."""
-        if right.all():
-            return
-        row, t = np.argwhere(~right)[0].tolist()
-        k = t % self.num_factors
-        raise InputError(
-            f"tokens[{row}, {t}] is {tokens[row, t]}; expected a token of factor {k}, {self.offsets[k]} .. "
-            f"{self.offsets[k] + self.sizes[k] - 1}"
-        )
-
-
 _MAX_TABLE = 1 << 28  # entries of a result over product symbols
+_BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate makes at once
+
+MAX_JOINT_ENTRIES = 1 << 26
+"""Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
+
+_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain | SemiMarkov | FactorialHMM
 
 
 class FactoredProcess(Process):
@@ -208,7 +121,7 @@ class FactoredProcess(Process):
         if not 0 <= self.noise <= 1 or (self.noise > 0 and symbols != "product"):
             raise InputError(f"noise is {noise}, symbols {symbols!r}; expected a probability, and 'product' if not 0")
         if self.noise > 0:
-            check_joint(self)
+            self._check_joint()
 
     def _check_factor(self, k: int, parent: int | None) -> None:
         factor = self.factors[k]
@@ -244,10 +157,6 @@ class FactoredProcess(Process):
         pairs = zip(self.factors, self.parents, strict=True)
         return tuple(_driven(f).num_outputs if parent is not None else f.num_symbols for f, parent in pairs)
 
-    @cached_property
-    def _tokens(self) -> FactorTokens:
-        return FactorTokens(self.sizes, self.symbols)
-
     @property
     def widths(self) -> tuple[int, ...]:
         """Width of each factor's belief: the number of its states if it is an HMM."""
@@ -258,13 +167,19 @@ class FactoredProcess(Process):
 
     @property
     def num_symbols(self) -> int:
-        """`E`: of the product, of all factors, or of the largest factor, by `symbols`."""
-        return self._tokens.num_symbols
+        """`E`: the product of all sizes, their sum, or the largest, by `symbols`."""
+        return {"product": math.prod, "tuple": sum, "shared": max}[self.symbols](self.sizes)
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens of one step of all factors: 1 for a product, else `F`."""
-        return self._tokens.per_step
+        return 1 if self.symbols == "product" else self.num_factors
+
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        """The token of symbol 0 of each factor, where a step is a tuple."""
+        sizes = self.sizes if self.symbols == "tuple" else (0,) * self.num_factors
+        return tuple(itertools.accumulate(sizes[:-1], initial=0))
 
     @property
     def num_joint_states(self) -> int:
@@ -312,42 +227,39 @@ class FactoredProcess(Process):
 
     def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
         """The product code of each tuple of symbols: `((x_1 E_2 + x_2) E_3 + x_3) ...`."""
-        return self._tokens.encode(parts)
+        parts = np.asarray(parts)
+        if parts.shape[-1:] != (self.num_factors,) or (parts < 0).any() or (parts >= np.array(self.sizes)).any():
+            raise InputError(f"parts have shape {parts.shape}; expected (..., {self.num_factors}) below {self.sizes}")
+        code = np.zeros(parts.shape[:-1], np.int64)
+        for k, size in enumerate(self.sizes):
+            code = code * size + parts[..., k]
+        return code
 
     def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
         """The symbols of the factors of each product code, the inverse of [`encode`][FactoredProcess.encode]."""
-        return self._tokens.decode(codes)
+        codes = np.asarray(codes)
+        if codes.size > 0 and not 0 <= codes.min() <= codes.max() < math.prod(self.sizes):
+            raise InputError(f"codes lie in {codes.min()} .. {codes.max()}; expected 0 .. {math.prod(self.sizes) - 1}")
+        return np.moveaxis(self._digits(codes.reshape(1, -1)), 0, -1).reshape(*codes.shape, self.num_factors)
 
-    def sample(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        out: UInt[np.ndarray, "N L"] | None = None,
-        num_threads: int | None = None,
-    ) -> UInt[np.ndarray, "N L"]:
-        """Draw sequences; see [`Process.sample`]. The first tokens do not depend on the length."""
-        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+    def _digits(self, codes: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "F B T"]:
+        out = np.empty((self.num_factors, *codes.shape), np.int64)
+        split_codes(codes, np.array(self.sizes), out)
+        return out
+
+    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
         steps = -(-out.shape[1] // self.tokens_per_step)
-        for k, drawn in enumerate(self._drawn_factors(len(out), steps, seed, first, step, num_threads)):
+        for k, drawn in enumerate(self._drawn_factors(len(out), steps, int(seed), int(first), int(step), 1)):
             if self.symbols == "product":
                 # In 64 bits, since the number of symbols itself need not fit in the type of the symbols.
                 np.multiply(out if k > 0 else 0, self.sizes[k], out=out, dtype=np.uint64, casting="unsafe")
                 np.add(out, drawn, out=out, casting="unsafe")
             else:
                 mine = out[:, k :: self.num_factors]
-                mine[:] = drawn[:, : mine.shape[1]].astype(out.dtype) + out.dtype.type(self._tokens.offsets[k])
+                mine[:] = drawn[:, : mine.shape[1]].astype(out.dtype) + out.dtype.type(self._offsets[k])
         if self.noise > 0:
-
-            def fill(origin: int, rows: slice) -> None:
-                numbers = np.uint64(seed), np.uint64(origin), np.uint64(step)
-                replace_symbols(np.uint64(self.num_symbols), np.uint64(round(self.noise * 2**32)), *numbers, out[rows])
-
-            fill_in_parallel(fill, first, step, out, num_threads)
-        return out
+            threshold = np.uint64(round(self.noise * 2**32))
+            replace_symbols(np.uint64(self.num_symbols), threshold, seed, first, step, out)
 
     def _drawn_factors(self, count: int, steps: int, seed: int, first: int, step: int, num_threads: int | None):
         # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.
@@ -369,9 +281,32 @@ class FactoredProcess(Process):
             `InputError`: a token of `symbols="tuple"` is one of another factor.
         """
         values = token_array(tokens, self.num_symbols)
-        symbols, right = self._tokens.split(values)
-        self._tokens.check(values, right)
+        symbols, right = self._split(values)
+        if not right.all():
+            row, t = np.argwhere(~right)[0].tolist()
+            k = t % self.num_factors
+            raise InputError(
+                f"tokens[{row}, {t}] is {values[row, t]}; expected a token of factor {k}, {self._offsets[k]} .. "
+                f"{self._offsets[k] + self.sizes[k] - 1}"
+            )
         return symbols
+
+    def _split(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Int[np.ndarray, "F B S"], Bool[np.ndarray, "B T"]]:
+        """The symbols of each factor at each step, and which tokens are of the factor whose turn it is.
+
+        Symbols are 0 for other tokens, and in an incomplete last step for those not seen yet.
+        """
+        right = np.ones(tokens.shape, dtype=bool)
+        if self.symbols == "product":
+            return self._digits(tokens), right
+        steps = -(-tokens.shape[1] // self.num_factors)
+        found = np.zeros((self.num_factors, len(tokens), steps), np.int64)
+        for k in range(self.num_factors):
+            mine = tokens[:, k :: self.num_factors] - self._offsets[k]
+            fits = (mine >= 0) & (mine < self.sizes[k])
+            right[:, k :: self.num_factors] = fits
+            found[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
+        return found, right
 
     def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
         found = []
@@ -420,7 +355,6 @@ class FactoredProcess(Process):
 
         For a product of many factors it is large: `factor_next_token_probs` gives it by factors.
         """
-
         if self.noise > 0:
             return self._joint.next_token_probs(tokens)
         values = token_array(tokens, self.num_symbols)
@@ -429,10 +363,47 @@ class FactoredProcess(Process):
                 f"{values.shape[0]} x {values.shape[1] + 1} distributions over {self.num_symbols:,} symbols are more "
                 f"than {_MAX_TABLE:,} numbers; expected fewer rows, or factor_next_token_probs"
             )
-        symbols, right = self._tokens.split(values)
+        symbols, right = self._split(values)
         laws = self._factor_probs(symbols)
-        found = product_law(self, laws) if self.symbols == "product" else tuple_law(self, symbols, laws, right)
+        found = self._product_law(laws) if self.symbols == "product" else self._tuple_law(symbols, laws, right)
         return as_given(tokens, found)
+
+    def _product_law(self, laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]) -> Float[np.ndarray, "B S_plus_1 E"]:
+        """The law of the product symbol: the product of the factors' laws, each given its parent's symbol."""
+        batch = laws[0].shape[:2]
+        table = np.ones(batch)
+        for k, (law, parent) in enumerate(zip(laws, self.parents, strict=True)):
+            axes = [1] * k + [self.sizes[k]]
+            if parent is not None:
+                axes[parent] = self.sizes[parent]
+            table = table[..., None] * law.reshape(*batch, *axes)
+        return table.reshape(*batch, self.num_symbols)
+
+    def _tuple_law(
+        self,
+        symbols: Int[np.ndarray, "F B S"],
+        laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
+        right: Bool[np.ndarray, "B T"],
+    ) -> Float[np.ndarray, "B T+1 E"]:
+        """The law of each token where a step is `F` tokens: that of one factor, given its parent's symbol of the step.
+
+        Zeros after tokens that are impossible, or those of another factor, where `right` is false.
+        """
+        rows, length = right.shape
+        result = np.zeros((rows, length + 1, self.num_symbols))
+        alive = np.ones((rows, length + 1), dtype=bool)
+        for k, (law, parent) in enumerate(zip(laws, self.parents, strict=True)):
+            steps = np.arange(len(range(k, length + 1, self.num_factors)))
+            at = k + self.num_factors * steps
+            mine = law[:, steps]
+            if parent is not None:
+                mine = np.take_along_axis(mine, symbols[parent][:, steps, None, None], axis=2)[:, :, 0]
+            offset = self._offsets[k]
+            result[:, at, offset : offset + self.sizes[k]] = mine
+            shown = at < length
+            drawn = np.take_along_axis(mine[:, shown], symbols[k][:, steps[shown], None], axis=2)[:, :, 0]
+            alive[:, at[shown] + 1] = right[:, at[shown]] & (drawn > 0)
+        return result * alive.cumprod(axis=1)[:, :, None]
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The beliefs of the factors side by side, before each token; `belief_parts` says where each lies.
@@ -440,16 +411,24 @@ class FactoredProcess(Process):
         Where a step is several tokens, those factors that have shown their symbol of the step are a step ahead. With
         noise, they are the marginal distributions of [`joint_beliefs`][FactoredProcess.joint_beliefs].
         """
-
         if self.noise > 0:
             joint = self._joint.beliefs(token_array(tokens, self.num_symbols))
             return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
         values = token_array(tokens, self.num_symbols)
-        symbols, right = self._tokens.split(values)
-        found = np.concatenate(before_each_token(self, self._factor_beliefs(symbols), values.shape[1]), axis=2)
+        symbols, right = self._split(values)
+        found = np.concatenate(self._before_each_token(self._factor_beliefs(symbols), values.shape[1]), axis=2)
         if not right.all():
             found[:, 1:] *= right.cumprod(axis=1)[:, :, None]
         return as_given(tokens, found)
+
+    def _before_each_token(
+        self, found: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
+    ) -> list[Float[np.ndarray, "B T+1 W"]]:
+        """The factors' beliefs before each token, from those before each step."""
+        if self.tokens_per_step == 1:
+            return list(found)
+        positions, factors = np.arange(length + 1), self.num_factors
+        return [beliefs[:, (positions - k + factors - 1) // factors] for k, beliefs in enumerate(found)]
 
     def joint_beliefs(self, tokens: Int[Any, "B T"], *, max_states: int = 4096) -> Float[Any, "B T+1 J"]:
         """The distribution of the joint state of all factors, the last factor the least significant.
@@ -459,7 +438,6 @@ class FactoredProcess(Process):
         Raises:
             `InputError`: there are more than `max_states` joint states.
         """
-
         max_states = integer("max_states", max_states, 1, 63)
         if self.num_joint_states > max_states:
             raise InputError(
@@ -476,7 +454,7 @@ class FactoredProcess(Process):
         if self.noise > 0:
             return self._joint.log_likelihood(tokens)
         values = token_array(tokens, self.num_symbols)
-        symbols, right = self._tokens.split(values)
+        symbols, right = self._split(values)
         length, total = values.shape[1], np.zeros(len(values))
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
             # Of an incomplete last step the factors not yet shown are left out.
@@ -509,91 +487,119 @@ class FactoredProcess(Process):
 
     @cached_property
     def _joint(self) -> HMM | GeneralizedHMM:
+        self._check_joint()
+        factors = [factor for factor in self.factors if isinstance(factor, _JOINED)]
+        kinds = HMM | InputOutputHMM | GeneralizedHMM
+        parts = [factor if isinstance(factor, kinds) else factor.to_hmm() for factor in factors]
+        start = kronecker_product([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
+        edges = joint_operators([_tables(part) for part in parts], self.parents, self.sizes)
+        edges = (1 - self.noise) * edges + self.noise / len(edges) * edges.sum(axis=0)
+        if any(isinstance(part, GeneralizedHMM) for part in parts):
+            return GeneralizedHMM(edges, start, kronecker_product([final_of(part) for part in parts]))
+        return HMM(start=start, edges=edges)
 
-        return joint_process(self)
+    def _check_joint(self) -> None:
+        """Raise an error if there is no joint process, or it is too large."""
+        for k, factor in enumerate(self.factors):
+            if not isinstance(factor, _JOINED):
+                raise InputError(
+                    f"factors[{k}] is {factor!r}; the joint process needs factors that are HMMs or generalized HMMs"
+                )
+        entries = math.prod(self.sizes) * self.num_joint_states**2
+        if entries > MAX_JOINT_ENTRIES:
+            raise InputError(
+                f"the joint process of {math.prod(self.sizes):,} symbols and {self.num_joint_states:,} states has "
+                f"{entries:,} entries; expected at most {MAX_JOINT_ENTRIES:,}"
+            )
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
     ) -> "EntropyRate":
         """Nats per token and its standard error: the sum of the factors' rates, over the tokens of a step.
 
-        A driven factor's is estimated from samples, given its parent; `length` and `burn_in` count steps.
+        A driven factor's is estimated from samples, given its parent; `length` and `burn_in` count steps. The errors
+        of separate estimates add in squares.
         """
+        from ..analysis.entropy import EntropyRate, check_sample
 
-        settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in, "seed": seed}
-        return self._joint.entropy_rate(**settings) if self.noise > 0 else entropy_rate(self, **settings)
+        settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in}
+        if self.noise > 0:
+            return self._joint.entropy_rate(**settings, seed=seed)
+        if not self.is_stationary:
+            raise InputError(f"{self!r} has a factor without an entropy rate; optimal_loss gives that by position")
+        check_sample(num_sequences, length, burn_in)
+        value = variance = 0.0
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            if parent is None:
+                # Another seed than that of the samples from which the driven factors' are estimated.
+                rate = factor.entropy_rate(**settings, seed=derived_seed(seed, self.num_factors + k))
+                value, variance = value + rate.value, variance + rate.standard_error**2
+        if self.is_coupled:
+            found = self._driven_entropies(length, num_sequences, seed)
+            means = np.sum(list(found.values()), axis=0)[:, burn_in:].mean(axis=1)
+            value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
+        return EntropyRate(float(value) / self.tokens_per_step, float(np.sqrt(variance)) / self.tokens_per_step)
 
     def entropy_rate_bounds(self) -> "EntropyRateBounds":
-        """Bounds in nats per token: sums of the factors' over the tokens of a step, or those of the joint process."""
+        """Bounds in nats per token: sums of the factors' over the tokens of a step, or those of the joint process.
 
-        return entropy_rate_bounds(self)
+        The errors of separate estimates add in squares.
+        """
+        from ..analysis.entropy import EntropyRateBounds, bounds_of_rate
+
+        joint = self.noise > 0 or self.is_coupled
+        parts = (self._joint,) if joint else self.factors
+        found = np.array([bounds_of_rate(one, one.entropy_rate()) for one in parts])
+        sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
+        return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / self.tokens_per_step))
 
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
         """The minimum expected loss at each position: the sum of the factors' where a token is a product."""
+        from ..analysis.entropy import OptimalLoss
 
         length = integer("length", length, 0, 31)
         if self.noise > 0:
             return self._joint.optimal_loss(length, num_sequences=num_sequences, seed=seed)
-        return optimal_loss(self, length, num_sequences, seed)
+        steps = -(-length // self.tokens_per_step)
+        losses = {}
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            if parent is None:
+                own = derived_seed(seed, self.num_factors + k)
+                losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=own)
+        found = self._driven_entropies(steps, num_sequences, seed) if self.is_coupled else {}
+        error = 1 / np.sqrt(num_sequences)
+        if self.tokens_per_step > 1:
+            for k, entropies in found.items():
+                losses[k] = OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) * error)
+            by_step = [losses[k] for k in range(self.num_factors)]
+            nats, errors = (np.stack(values, axis=1).reshape(-1)[:length] for values in zip(*by_step, strict=True))
+            return OptimalLoss(nats, errors)
+        nats = sum((loss.nats for loss in losses.values()), np.zeros(steps))
+        variance = sum((loss.standard_error**2 for loss in losses.values()), np.zeros(steps))
+        if found:
+            total = np.sum(list(found.values()), axis=0)
+            nats, variance = nats + total.mean(axis=0), variance + total.var(axis=0, ddof=1) / num_sequences
+        return OptimalLoss(nats, np.sqrt(variance))
+
+    def _driven_entropies(self, steps: int, num_sequences: int, seed: int) -> dict[int, Float[np.ndarray, "N S"]]:
+        """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
+        num_sequences = integer("num_sequences", num_sequences, 2, 63)
+        drawn = list(self._drawn_factors(num_sequences, steps, seed, 0, 1, None))
+        found = {}
+        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+            if parent is None or not isinstance(factor, InputOutputHMM):
+                continue
+            found[k] = np.empty((num_sequences, steps))
+            rows = max(1, _BLOCK // (max(steps, 1) * max(factor.num_outputs, factor.num_states)))
+            for begin in range(0, num_sequences, rows):
+                part = slice(begin, begin + rows)
+                found[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
+        return found
 
 
 def _driven(factor: Process) -> InputOutputHMM:
     assert isinstance(factor, InputOutputHMM)  # checked where the process is made
     return factor
-
-
-_BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate makes at once
-
-
-def product_law(
-    process: "FactoredProcess", laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]
-) -> Float[np.ndarray, "B S_plus_1 E"]:
-    """The law of the product symbol: the product of the factors' laws, each given its parent's symbol."""
-    batch = laws[0].shape[:2]
-    table = np.ones(batch)
-    for k, (law, parent) in enumerate(zip(laws, process.parents, strict=True)):
-        axes = [1] * k + [process.sizes[k]]
-        if parent is not None:
-            axes[parent] = process.sizes[parent]
-        table = table[..., None] * law.reshape(*batch, *axes)
-    return table.reshape(*batch, process.num_symbols)
-
-
-def tuple_law(
-    process: "FactoredProcess",
-    symbols: Int[np.ndarray, "F B S"],
-    laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
-    right: Bool[np.ndarray, "B T"],
-) -> Float[np.ndarray, "B T+1 E"]:
-    """The law of each token where a step is `F` tokens: that of one factor, given its parent's symbol of the step.
-
-    Zeros after tokens that are impossible, or those of another factor, where `right` is false.
-    """
-    rows, length = right.shape
-    result = np.zeros((rows, length + 1, process.num_symbols))
-    alive = np.ones((rows, length + 1), dtype=bool)
-    for k, (law, parent) in enumerate(zip(laws, process.parents, strict=True)):
-        steps = np.arange(len(range(k, length + 1, process.num_factors)))
-        at = k + process.num_factors * steps
-        mine = law[:, steps]
-        if parent is not None:
-            mine = np.take_along_axis(mine, symbols[parent][:, steps, None, None], axis=2)[:, :, 0]
-        offset = process._tokens.offsets[k]
-        result[:, at, offset : offset + process.sizes[k]] = mine
-        shown = at < length
-        drawn = np.take_along_axis(mine[:, shown], symbols[k][:, steps[shown], None], axis=2)[:, :, 0]
-        alive[:, at[shown] + 1] = right[:, at[shown]] & (drawn > 0)
-    return result * alive.cumprod(axis=1)[:, :, None]
-
-
-def before_each_token(
-    process: "FactoredProcess", found: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
-) -> list[Float[np.ndarray, "B T+1 W"]]:
-    """The factors' beliefs before each token, from those before each step."""
-    if process.tokens_per_step == 1:
-        return list(found)
-    positions, factors = np.arange(length + 1), process.num_factors
-    return [beliefs[:, (positions - k + factors - 1) // factors] for k, beliefs in enumerate(found)]
 
 
 def outer_product(parts: Sequence[Float[np.ndarray, "B T W"]]) -> Float[np.ndarray, "B T J"]:
@@ -642,121 +648,6 @@ def joint_operators(
         ]
         found.append(kronecker_product(moves))
     return np.stack(found)
-
-
-def entropy_rate(
-    process: "FactoredProcess", *, num_sequences: int, length: int, burn_in: int, seed: int
-) -> "EntropyRate":
-    """The sum of the factors' entropy rates over the tokens of a step; errors of separate estimates add in squares."""
-    from ..analysis.entropy import EntropyRate, check_sample
-
-    if not process.is_stationary:
-        raise InputError(f"{process!r} has a factor without an entropy rate; optimal_loss gives that by position")
-    check_sample(num_sequences, length, burn_in)
-    settings = {"num_sequences": num_sequences, "length": length, "burn_in": burn_in}
-    value = variance = 0.0
-    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
-        if parent is None:
-            # Another seed than that of the samples from which the driven factors' are estimated.
-            rate = factor.entropy_rate(**settings, seed=derived_seed(seed, process.num_factors + k))
-            value, variance = value + rate.value, variance + rate.standard_error**2
-    if process.is_coupled:
-        found = _driven_entropies(process, length, num_sequences, seed)
-        means = np.sum(list(found.values()), axis=0)[:, burn_in:].mean(axis=1)
-        value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
-    return EntropyRate(float(value) / process.tokens_per_step, float(np.sqrt(variance)) / process.tokens_per_step)
-
-
-def entropy_rate_bounds(process: "FactoredProcess") -> "EntropyRateBounds":
-    """Sums of the factors' bounds; errors of separate estimates add in squares."""
-    from ..analysis.entropy import EntropyRateBounds, bounds_of_rate
-
-    joint = process.noise > 0 or process.is_coupled
-    parts = (process.joint_process(),) if joint else process.factors
-    found = np.array([bounds_of_rate(one, one.entropy_rate()) for one in parts])
-    sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
-    return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / process.tokens_per_step))
-
-
-def optimal_loss(process: "FactoredProcess", length: int, num_sequences: int, seed: int) -> "OptimalLoss":
-    """The minimum expected loss at each position; see [`FactoredProcess.optimal_loss`]."""
-    from ..analysis.entropy import OptimalLoss
-
-    steps = -(-length // process.tokens_per_step)
-    losses = {}
-    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
-        if parent is None:
-            own = derived_seed(seed, process.num_factors + k)
-            losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=own)
-    found = _driven_entropies(process, steps, num_sequences, seed) if process.is_coupled else {}
-    error = 1 / np.sqrt(num_sequences)
-    if process.tokens_per_step > 1:
-        for k, entropies in found.items():
-            losses[k] = OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) * error)
-        by_step = [losses[k] for k in range(process.num_factors)]
-        nats, errors = (np.stack(values, axis=1).reshape(-1)[:length] for values in zip(*by_step, strict=True))
-        return OptimalLoss(nats, errors)
-    nats = sum((loss.nats for loss in losses.values()), np.zeros(steps))
-    variance = sum((loss.standard_error**2 for loss in losses.values()), np.zeros(steps))
-    if found:
-        total = np.sum(list(found.values()), axis=0)
-        nats, variance = nats + total.mean(axis=0), variance + total.var(axis=0, ddof=1) / num_sequences
-    return OptimalLoss(nats, np.sqrt(variance))
-
-
-def _driven_entropies(
-    process: "FactoredProcess", steps: int, num_sequences: int, seed: int
-) -> dict[int, Float[np.ndarray, "N S"]]:
-    """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
-    from .input_output import InputOutputHMM
-
-    num_sequences = integer("num_sequences", num_sequences, 2, 63)
-    drawn = list(process._drawn_factors(num_sequences, steps, seed, 0, 1, None))
-    found = {}
-    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
-        if parent is None or not isinstance(factor, InputOutputHMM):
-            continue
-        found[k] = np.empty((num_sequences, steps))
-        rows = max(1, _BLOCK // (max(steps, 1) * max(factor.num_outputs, factor.num_states)))
-        for begin in range(0, num_sequences, rows):
-            part = slice(begin, begin + rows)
-            found[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
-    return found
-
-
-MAX_JOINT_ENTRIES = 1 << 26
-"""Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
-
-_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain | SemiMarkov | FactorialHMM
-
-
-def check_joint(process: "FactoredProcess") -> None:
-    """Raise an error if there is no joint process, or it is too large."""
-    for k, factor in enumerate(process.factors):
-        if not isinstance(factor, _JOINED):
-            raise InputError(
-                f"factors[{k}] is {factor!r}; the joint process needs factors that are HMMs or generalized HMMs"
-            )
-    entries = math.prod(process.sizes) * process.num_joint_states**2
-    if entries > MAX_JOINT_ENTRIES:
-        raise InputError(
-            f"the joint process of {math.prod(process.sizes):,} symbols and {process.num_joint_states:,} states has "
-            f"{entries:,} entries; expected at most {MAX_JOINT_ENTRIES:,}"
-        )
-
-
-def joint_process(process: "FactoredProcess") -> HMM | GeneralizedHMM:
-    """The process over the joint states with product symbols; see [`FactoredProcess.joint_process`]."""
-    check_joint(process)
-    factors = [factor for factor in process.factors if isinstance(factor, _JOINED)]
-    kinds = HMM | InputOutputHMM | GeneralizedHMM
-    parts = [factor if isinstance(factor, kinds) else factor.to_hmm() for factor in factors]
-    start = kronecker_product([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
-    edges = joint_operators([_tables(part) for part in parts], process.parents, process.sizes)
-    edges = (1 - process.noise) * edges + process.noise / len(edges) * edges.sum(axis=0)
-    if any(isinstance(part, GeneralizedHMM) for part in parts):
-        return GeneralizedHMM(edges, start, kronecker_product([final_of(part) for part in parts]))
-    return HMM(start=start, edges=edges)
 
 
 def _tables(part: HMM | GeneralizedHMM | InputOutputHMM) -> np.ndarray:

@@ -14,14 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
 from ..arrays import array, as_given, check_dense, distribution, kronecker_product, over_rows, token_array
 from ..kernels.structured import draw_factorial, filter_factorial
 from ..model import HMM
-from ..process import Process
+from ..process import Process, Rows
 from ..sampling import AliasTable
 
 if TYPE_CHECKING:
@@ -130,14 +130,7 @@ class FactorialHMM(Process):
         """Distribution of the first joint state, (J,)."""
         return kronecker_product(self.starts)
 
-    def _draw_states(
-        self,
-        seed: np.uint64,
-        first: np.uint64,
-        step: np.uint64,
-        out: UInt[np.ndarray, "N L"],
-        states: UInt[np.ndarray, "N L"] | None,
-    ) -> None:
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         start, symbol, *moves = self._alias_tables
         entries = np.concatenate([table.flat[0] for table in moves])
         offsets = np.cumsum([0, *(table.entries.size for table in moves[:-1])])

@@ -20,7 +20,7 @@ from ..analysis.stationary import cesaro_limit, entropy
 from ..arrays import as_given, distribution, over_rows, token_array
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
 from ..model import HMM
-from ..process import Process
+from ..process import Process, Rows
 from ..sampling import AliasTable, checked_draw, derived_seed, fill_in_parallel, smallest_unsigned
 
 if TYPE_CHECKING:
@@ -132,12 +132,20 @@ class InputOutputHMM(Process):
         seed, first, step, out = checked_draw(self.num_outputs, *given.shape, seed, first, step)
 
         def fill(origin: int, rows: slice) -> None:
-            sizes = np.uint64(self.num_outputs), np.uint64(self.num_states)
-            numbers = np.uint64(seed), np.uint64(origin), np.uint64(step)
-            draw_driven(*self._start_alias.flat, *self._pair_alias.flat, *sizes, given[rows], *numbers, out[rows])
+            self._draw_given(given[rows], np.uint64(seed), np.uint64(origin), np.uint64(step), out[rows])
 
         fill_in_parallel(fill, first, step, out, num_threads)
         return out
+
+    def _draw_given(
+        self, inputs: Int[np.ndarray, "N S"], seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows
+    ) -> None:
+        sizes = np.uint64(self.num_outputs), np.uint64(self.num_states)
+        draw_driven(*self._start_alias.flat, *self._pair_alias.flat, *sizes, inputs, seed, first, step, out)
+
+    @cached_property
+    def _input_alias(self) -> AliasTable:
+        return AliasTable.from_probabilities(self.inputs[None])
 
     @cached_property
     def _start_alias(self) -> AliasTable:
@@ -149,30 +157,13 @@ class InputOutputHMM(Process):
         rows = self.edges.transpose(0, 2, 3, 1).reshape(self.num_inputs * self.num_states, -1)
         return AliasTable.from_probabilities(rows)
 
-    def sample(
-        self,
-        num_sequences: int,
-        length: int,
-        seed: int = 0,
-        first: int = 0,
-        *,
-        step: int = 1,
-        out: UInt[np.ndarray, "N L"] | None = None,
-        num_threads: int | None = None,
-    ) -> UInt[np.ndarray, "N L"]:
-        """Draw sequences of inputs and outputs in turn; see [`Process.sample`]. They do not depend on the length."""
-        seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
-        inputs = np.empty((len(out), (out.shape[1] + 1) // 2), smallest_unsigned(self.num_inputs))
-        alias = AliasTable.from_probabilities(self.inputs[None])
-
-        def fill(origin: int, rows: slice) -> None:
-            draw_independent(*alias.flat, INPUTS, np.uint64(seed), np.uint64(origin), np.uint64(step), inputs[rows])
-
-        fill_in_parallel(fill, first, step, inputs, num_threads)
-        outputs = self.sample_given(inputs, derived_seed(seed, 0), first, step=step, num_threads=num_threads)
+    def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
+        inputs = np.empty((len(out), (out.shape[1] + 1) // 2), np.int64)
+        outputs = np.empty((len(out), out.shape[1] // 2), smallest_unsigned(self.num_outputs))
+        draw_independent(*self._input_alias.flat, INPUTS, seed, first, step, inputs)
+        self._draw_given(inputs, np.uint64(derived_seed(int(seed), 0)), first, step, outputs)
         out[:, 0::2] = inputs
-        out[:, 1::2] = outputs[:, : out.shape[1] // 2].astype(out.dtype) + out.dtype.type(self.num_inputs)
-        return out
+        out[:, 1::2] = outputs.astype(out.dtype) + out.dtype.type(self.num_inputs)
 
     def filter_given(
         self, inputs: Int[np.ndarray, "B T"], tokens: Int[np.ndarray, "B T"], *, keep: bool = True

@@ -10,14 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
 from ..arrays import as_given, check_dense, distribution, over_rows, token_array
 from ..kernels.structured import draw_segments, filter_segments
 from ..model import HMM
-from ..process import Process
+from ..process import Process, Rows
 from ..sampling import AliasTable
 
 if TYPE_CHECKING:
@@ -117,14 +117,7 @@ class SemiMarkov(Process):
         share = segments[:, None] * longer
         return share / share.sum()
 
-    def _draw_states(
-        self,
-        seed: np.uint64,
-        first: np.uint64,
-        step: np.uint64,
-        out: UInt[np.ndarray, "N L"],
-        states: UInt[np.ndarray, "N L"] | None,
-    ) -> None:
+    def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         tables = [entry for table in self._alias_tables for entry in table.flat]
         draw_segments(*tables, np.uint64(self.max_duration), seed, first, step, out, states)
 
