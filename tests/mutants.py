@@ -1,7 +1,7 @@
 """Small faults put into the core one at a time, to see which of them the tests notice (mutation testing).
 
     python tests/mutants.py                      # 300 of them; hours on two cores
-    python tests/mutants.py --count 20 --seed 3 --only hmm/inference
+    python tests/mutants.py --count 20 --seed 3 --only hmm/kernels
 
 A mutant is one change of one expression or statement: a comparison or an operator becomes its neighbour, a number one
 more, a condition its opposite, a statement nothing. It is killed if a test fails or takes too long. The tests named

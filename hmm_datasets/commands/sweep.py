@@ -153,13 +153,13 @@ def _submit(found: "Sweep", arguments: argparse.Namespace) -> int:
 
 
 def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | None" = None, *, page: bool) -> dict:
-    from ..operations.sweeps.report import write_page, write_tables
+    from ..operations.sweeps.report import write_sweep_page, write_tables
     from ..operations.sweeps.results import collect
 
     results = collect(found, states)
     write_tables(results)
     if page:
-        write_page(results)
+        write_sweep_page(results)
     return results
 
 

@@ -62,7 +62,7 @@ def show(look: Callable[[], RunState], every: float, wait: Callable[[float], Non
     return state
 
 
-def as_text(state: RunState, width: int = 100, height: int = 50) -> str:
+def view_text(state: RunState, width: int = 100, height: int = 50) -> str:
     """The same picture as text without color."""
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=False)
     console.print(render(state, width, height))

@@ -11,7 +11,7 @@ import pytest
 
 from hmm_datasets.cli import main
 from hmm_datasets.files import append_jsonl, write_json
-from hmm_datasets.operations.live_view import as_text
+from hmm_datasets.operations.live_view import view_text
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.runtime.events import append_event
 from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart
@@ -134,7 +134,7 @@ def test_the_picture_has_hosts_curves_and_events(run, monkeypatch):
         heart.enter("forward")
     heart._beat.now()
     append_event(run, "restart", "started again")
-    text = as_text(state_of(run), 100, 60)
+    text = view_text(state_of(run), 100, 60)
     assert "tokens/s" in text
     assert "forward" in text
     assert "loss (nats per token) by tokens seen" in text

@@ -54,7 +54,7 @@ def write_tables(results: Mapping[str, Any]) -> None:
         temporary.write_text(text.getvalue(), encoding="utf-8")
 
 
-def write_page(results: Mapping[str, Any]) -> None:
+def write_sweep_page(results: Mapping[str, Any]) -> None:
     """Write `sweep.html`, and `plots/` with a PNG and a PDF of each figure."""
     folder = Path(results["folder"])
     made_of = {name: results[name] for name in ("file", "recipe", "folder", "settings", "shared")}

@@ -10,7 +10,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.report import sweep_table, write_page, write_tables
+from hmm_datasets.operations.sweeps.report import sweep_table, write_sweep_page, write_tables
 from hmm_datasets.operations.sweeps.results import check_values, collect
 from hmm_datasets.runtime.lock import exclusive_lock
 
@@ -66,7 +66,7 @@ def test_two_settings_give_a_heat_map_one_a_line_and_a_third_one_heat_map_for_ea
     )
     for grid, files in cases:
         results = collect(sweep_of(grid=grid))
-        write_page(results)
+        write_sweep_page(results)
         assert sorted(path.name for path in plots.glob("*")) == files
         for path in plots.glob("*"):
             path.unlink()
@@ -78,7 +78,7 @@ def test_two_settings_give_a_heat_map_one_a_line_and_a_third_one_heat_map_for_ea
 def test_a_cell_without_a_result_is_an_empty_entry_of_the_csv(sweep_of, tmp_path):
     results = collect(sweep_of(grid={"a": [1, 2]}, failed={"a=2"}))
     write_tables(results)
-    write_page(results)
+    write_sweep_page(results)
     rows = list(csv.DictReader((tmp_path / "sweep" / "sweep.csv").open()))
     assert [(row["cell"], row["state"], row["value"]) for row in rows] == [
         ("a=1", "finished", "10"),
