@@ -33,11 +33,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 CORE = {
-    "order": ("shuffle.py", "data", "text/stream", "training/components/logged_rows.py"),
-    "counts": ("training/components/token_counts.py", "training/plan", "training/callbacks/run_totals.py"),
-    "processes": ("hmm", "token_arrays.py"),
-    "folders": ("files.py", "digests.py", "exclusive_lock.py", "training/checkpoints"),
-    "identity": ("identity.py", "training/record.py", "training/lineage.py"),
+    "order": ("shuffle.py", "data", "text/stream", "training/step/rows.py"),
+    "counts": ("training/step/consumption.py", "training/plan"),
+    "processes": ("hmm",),
+    "folders": ("files.py", "runtime/lock.py", "training/checkpoints"),
+    "identity": ("runtime/run_identity.py", "training/record.py"),
 }
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is",
                "in": "not in", "not in": "in"}  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 
 import house
+import mutants
 import pytest
 
 
@@ -26,3 +27,7 @@ def test_lines_that_stand_twice_are_counted(tmp_path):
     assert house.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 1
     texts[tmp_path / "b.py"] = "\n".join(lines[1:6])
     assert house.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 0
+
+
+def test_the_parts_of_the_core_that_mutants_change_exist():
+    assert not [name for names in mutants.CORE.values() for name in names if not (house.PACKAGE / name).exists()]

@@ -229,21 +229,21 @@ class HMM(Process):
 
     def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
-        from . import inference as viterbi
+        from . import inference
 
-        return self._infer(viterbi.viterbi, tokens, lengths, dtype)
+        return self._infer(inference.viterbi, tokens, lengths, dtype)
 
     def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "ViterbiPaths":
         """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.
         """
-        from . import inference as viterbi
+        from . import inference
 
         k = integer("k", k, 1, 31)
 
         def paths(hmm, values, ends):
-            return viterbi.viterbi_k_best(hmm, values, k, ends)
+            return inference.viterbi_k_best(hmm, values, k, ends)
 
         return self._infer(paths, tokens, lengths, dtype)
 

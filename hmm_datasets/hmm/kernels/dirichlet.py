@@ -17,7 +17,7 @@ operations here, because mathematical libraries round them differently. Processo
 IEEE 754 may give other results.
 
 Random words are Philox blocks with counter `(number, draw, stream | attempt << 16)`; see `families.family` for the
-streams. numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the functions
+streams. numba's cache would not notice a change in `draws`. That is safe, because the format fixes the functions
 imported from there.
 """
 

@@ -28,7 +28,7 @@ nonterminals with only one rule make none. Choice `n` uses words `2 (n mod 2)` a
 with the alias table of its nonterminal. So the tokens do not depend on how many are drawn, and because alias tables
 are integers, they are the same on every machine.
 
-numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the functions imported
+numba's cache would not notice a change in `draws`. That is safe, because the format fixes the functions imported
 from there.
 """
 

@@ -14,7 +14,7 @@ far exceeds their total times a number of 52 bits, from the block of `sampling` 
 position. So equal operators give equal sequences on every machine that follows IEEE 754.
 
 Loops over lanes become vector instructions because quotients are those of NumPy (`error_model`), without a test for
-zero. numba's cache would not notice a change in `kernels`. That is safe, because the format fixes what is imported
+zero. numba's cache would not notice a change in `draws`. That is safe, because the format fixes what is imported
 from there.
 """
 

@@ -6,7 +6,7 @@ high half of the product of `n` and a 32-bit word of the Philox4x32-10 block wit
 one of the block, and after four words by the next attempt (Lemire, ACM Trans. Model. Comput. Simul. 29, 2019). So
 choices are exactly uniform and the same on every machine, and the tokens of a row do not depend on how many are drawn.
 
-numba's cache would not notice a change in `kernels`. That is safe, because the format fixes the function imported
+numba's cache would not notice a change in `draws`. That is safe, because the format fixes the function imported
 from there.
 """
 
