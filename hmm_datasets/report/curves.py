@@ -55,7 +55,7 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     reward, the divergence from the reference and the length of completions.
 
     ```python
-    >>> [panel.name for panel in panels([{"tokens": 64, "loss": 2.0, "learning_rate": 0.1}])]
+    >>> [panel.name for panel in panels_of([{"tokens": 64, "loss": 2.0, "learning_rate": 0.1}])]
     ['loss', 'learning_rate']
 
     ```

@@ -77,7 +77,7 @@ def test_commands_of_stages_have_flags_that_exist(tmp_path):
     for words in commands:
         if words[1] in ("pretrain", "evaluate"):
             check_flags(words[3 if words[1] == "evaluate" else 2 :], recipe_settings(words[1]))
-    assert [words[1] for words in commands[:5]] == ["emissions", "sample", "pretrain", "evaluate", "sample"]
+    assert [words[1] for words in commands[:5]] == ["describe", "sample", "pretrain", "evaluate", "sample"]
     assert str(tmp_path / "with space" / "llama") in commands[4]
 
 
