@@ -215,31 +215,16 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
     best, chosen = np.empty(k, start.dtype), np.empty(k, np.uint32)
     came = np.empty((max(length, 1), states, k), np.uint32)
     for row in rows:
-        end, taken = ends[row], 0.0
+        end = ends[row]
         arrival[:] = -np.inf
         arrival[:, 0] = start
-        out[row], scores[row] = 0, -np.inf
+        out[row] = 0
+        scores[row] = -np.inf
         if end == 0:
             scores[row, 0] = 0
             continue
-        for t in range(end):
-            symbol = np.uint64(tokens[row, t])
-            # Near 0 the best scores keep their last digits, however long the sequence.
-            offset = arrival.max()
-            if offset == -np.inf:
-                break
-            taken += offset
-            is_last = t + 1 == end
-            _k_leave(arrival, offset, emission, symbol * own_stride, is_last or not on_edges, ready)
-            if is_last:
-                break
-            table = moves[symbol * states * states :] if on_edges else moves
-            arrival[:] = -np.inf
-            came[t] = 0
-            for i in range(states):
-                for j in range(states):
-                    _insert(ready[i], table[i * states + j], i * k, arrival[j], came[t, j])
-        if offset == -np.inf:
+        taken = _k_scores(emission, own_stride, moves, on_edges, tokens[row, :end], arrival, ready, came)
+        if taken == -np.inf:
             continue
         best[:] = -np.inf
         chosen[:] = 0
@@ -249,27 +234,39 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
             if best[rank] == -np.inf:
                 break
             scores[row, rank] = best[rank] + taken
-            _k_go_back(came, chosen[rank], end, out[row, rank])
+            way = chosen[rank]
+            for t in range(end - 1, -1, -1):
+                out[row, rank, t] = way // k
+                if t > 0:
+                    way = came[t - 1, way // k, way % k]
 
 
 @compiled
-def _k_leave(arrival, offset, emission, own, shown, ready):
-    # Scores less the offset, with the emissions of the states from `own` on if they are shown now.
-    for i in range(arrival.shape[0]):
-        for rank in range(arrival.shape[1]):
-            ready[i, rank] = arrival[i, rank] - offset
-            if shown:
-                ready[i, rank] += emission[own + i]
-
-
-@compiled
-def _k_go_back(came, way, end, path):
-    # Write the states of the path that ends with this way.
-    k = came.shape[2]
-    for t in range(end - 1, -1, -1):
-        path[t] = way // k
-        if t > 0:
-            way = came[t - 1, way // k, way % k]
+def _k_scores(emission, own_stride, moves, on_edges, tokens, arrival, ready, came):
+    # Scores of the best ways to each state at the last token, in `ready`, less what is returned; -inf if none.
+    (states, k), end, taken = arrival.shape, len(tokens), 0.0
+    for t in range(end):
+        symbol = np.uint64(tokens[t])
+        # Near 0 the best scores keep their last digits, however long the sequence.
+        offset = arrival.max()
+        if offset == -np.inf:
+            return -np.inf
+        taken += offset
+        is_last = t + 1 == end
+        for i in range(states):
+            for rank in range(k):
+                ready[i, rank] = arrival[i, rank] - offset
+                if is_last or not on_edges:
+                    ready[i, rank] += emission[symbol * own_stride + i]
+        if is_last:
+            break
+        table = moves[symbol * states * states :] if on_edges else moves
+        arrival[:] = -np.inf
+        came[t] = 0
+        for i in range(states):
+            for j in range(states):
+                _insert(ready[i], table[i * states + j], i * k, arrival[j], came[t, j])
+    return taken
 
 
 @compiled
