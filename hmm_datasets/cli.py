@@ -162,7 +162,7 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
             actions[group] = commands.choices[group].add_subparsers(**title)
         text, _, epilog = (kind.__doc__ or "").partition("\n")
         adding = actions[group] if action else commands
-        further = {"help": text[:1].lower() + text[1:].removesuffix(".")} if action else {}
+        further = {"help": _phrase(text)} if action else {}
         made = adding.add_parser(action or name, description=text, allow_abbrev=False, **further)
         made.epilog = " ".join(epilog.split()) or None
         made.set_defaults(chosen=(run, kind))
@@ -186,9 +186,13 @@ def commands_text(parsers: dict[str, argparse.ArgumentParser]) -> str:
     for heading, names in HEADINGS.items():
         lines += [f"{heading}:"]
         for name in names:
-            text = (parsers[name].description or "").removesuffix(".")
-            lines += [f"  {name:12}{text[:1].lower() + text[1:]}"]
+            lines += [f"  {name:12}{_phrase(parsers[name].description or '')}"]
     return "\n".join([*lines, "", "hmm-datasets COMMAND --help describes a command."])
+
+
+def _phrase(sentence: str) -> str:
+    """A sentence as an entry of a list."""
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The subcommands for the checkpoints of a run. Slow imports are in the functions that need them, as in `cli`."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -239,7 +238,7 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
         return _prune_checkpoints(run, arguments)
 
 
-def _prune_checkpoints(run: Path, arguments: argparse.Namespace) -> int:
+def _prune_checkpoints(run: Path, arguments: CheckpointPruneCommand) -> int:
     from ..operations.checkpoints.prune import Keep, checkpoints_to_prune
     from ..training.checkpoints.archive import delete, set_aside
 
@@ -262,7 +261,7 @@ def _prune_checkpoints(run: Path, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _prune_run(run: Path, arguments: argparse.Namespace) -> int:
+def _prune_run(run: Path, arguments: CheckpointPruneCommand) -> int:
     from ..runtime.lock import LOCK_NAME
     from ..training.checkpoints.archive import delete, set_aside
     from ..training.checkpoints.verifying import list_steps

@@ -3,7 +3,6 @@
 Slow imports are in the functions that need them, as in `cli`.
 """
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,7 +151,7 @@ def plan_command(arguments: PlanCommand) -> int:
     return 0
 
 
-def _plan_fit(file: Path, arguments: argparse.Namespace) -> int:
+def _plan_fit(file: Path, arguments: PlanCommand) -> int:
     """Print the plan of a fit as a table or JSON."""
     import json
 

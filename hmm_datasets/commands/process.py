@@ -3,7 +3,6 @@
 Slow imports are in the functions that need them, as in `cli`.
 """
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -172,7 +171,7 @@ def _mean(rates: "np.ndarray") -> str:
     return f"{rates.mean():.6f} nats per token{error}"
 
 
-def _tokens_to_score(hmm: "Process", arguments: argparse.Namespace) -> "np.ndarray":
+def _tokens_to_score(hmm: "Process", arguments: "ScoreCommand") -> "np.ndarray":
     """The sequences of a `.npy` file, or windows of the sentences in a text or in a folder of words."""
     import numpy as np
 
@@ -204,7 +203,7 @@ def _tokens_to_score(hmm: "Process", arguments: argparse.Namespace) -> "np.ndarr
     return tokens[: len(tokens) // length * length].reshape(-1, length)
 
 
-def _draw_emissions(arguments: argparse.Namespace) -> int:
+def _draw_emissions(arguments: "DescribeCommand") -> int:
     """Draw how the emissions of states change over the epochs of a fit."""
     import numpy as np
 
@@ -236,7 +235,7 @@ def _draw_emissions(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_entropy_rate(arguments: argparse.Namespace) -> int:
+def _print_entropy_rate(arguments: "DescribeCommand") -> int:
     """Print the entropy rate and its standard error."""
     import math
 
@@ -343,7 +342,7 @@ def _drawn_by_model(model: "PreTrainedModel", num_symbols: int) -> "Callable[[in
     return draw
 
 
-def _chunks(source: _Drawable, arguments: argparse.Namespace) -> "Iterator[np.ndarray]":
+def _chunks(source: _Drawable, arguments: "SampleCommand") -> "Iterator[np.ndarray]":
     count, length = arguments.num_sequences, arguments.length
     rows = max(1, _CHUNK_TOKENS // max(length, 1))
     with contextlib.closing(progress_bar(count * length, " tokens")) as bar:

@@ -1,20 +1,14 @@
 """The subcommand that starts a run again after faults. Slow imports are in the functions that need them."""
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from ..runtime.settings import option, rest
+from .watch import HangFlags
 
 
-def _add_folder(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--output-dir", type=Path, metavar="RUN", help="folder of the run; default the output_dir of the command"
-    )
-
-
-def _requeue(arguments: argparse.Namespace) -> int:
+def _requeue(arguments: "SuperviseCommand") -> int:
     """Put the job of Slurm that this process runs in back into the queue, if its run should go on."""
     from ..operations import supervision
 
@@ -24,7 +18,7 @@ def _requeue(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuperviseCommand:
+class SuperviseCommand(HangFlags):
     """Start a run again after faults.
 
     An error of the settings and a request to stop end it. Everything is logged in events.jsonl, which
@@ -35,16 +29,6 @@ class SuperviseCommand:
     max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5")
     first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
     max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
-    hang_after: float = option(
-        300.0,
-        "SECONDS",
-        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
-    )
-    pause_after: float = option(
-        1800.0,
-        "SECONDS",
-        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
-    )
     start_after: float = option(
         1800.0,
         "SECONDS",
@@ -83,7 +67,7 @@ def supervise_command(arguments: SuperviseCommand) -> int:
     return Supervisor(words, folder, settings).run()
 
 
-def _folder(arguments: argparse.Namespace) -> str | Path:
+def _folder(arguments: SuperviseCommand) -> str | Path:
     """The folder of the run, from the flag or else from the command."""
     from ..runtime.program import named_output_dir
 

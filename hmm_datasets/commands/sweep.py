@@ -1,6 +1,5 @@
 """The subcommand that runs sweeps. Slow imports are in the functions that need them, as in `cli`."""
 
-import argparse
 import contextlib
 import sys
 import time
@@ -81,7 +80,7 @@ def _print_plan(found: "Sweep", plan: "SweepPlan") -> None:
     print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
 
 
-def _prepared(found: "Sweep", arguments: argparse.Namespace) -> "dict[str, CellState]":
+def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":
     from ..operations.sweeps.cells import prepare
 
     launch = [] if arguments.launch is None else ["--launch", arguments.launch]
@@ -89,7 +88,7 @@ def _prepared(found: "Sweep", arguments: argparse.Namespace) -> "dict[str, CellS
     return prepare(found, launch)
 
 
-def _run(found: "Sweep", arguments: argparse.Namespace, plan: "SweepPlan") -> int:
+def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
     """Run the cells on this machine."""
     from ..files import read_yaml
     from ..operations.launching import launch_config
@@ -133,7 +132,7 @@ def _refuse_queued(found: "Sweep") -> None:
             )
 
 
-def _submit(found: "Sweep", arguments: argparse.Namespace) -> int:
+def _submit(found: "Sweep", arguments: SweepCommand) -> int:
     """Submit the cells to Slurm."""
     from ..operations.sweeps.cells import FINISHED
     from ..operations.sweeps.slurm import parse_parameters, submit

@@ -1,6 +1,5 @@
 """The subcommand that watches a run. Slow imports are in the functions that need them, as in `cli`."""
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass
@@ -15,7 +14,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchCommand:
+class HangFlags:
+    """What counts as a hang, for those who watch a run."""
+
+    hang_after: float = option(
+        300.0,
+        "SECONDS",
+        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
+    )
+    pause_after: float = option(
+        1800.0,
+        "SECONDS",
+        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchCommand(HangFlags):
     """Say whether a run is well, live if asked.
 
     Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
@@ -27,16 +42,6 @@ class WatchCommand:
     json: bool = option(False, None, "JSON instead of a table")
     stacks: bool = option(False, None, "print the Python stacks of the ranks to blame")
     all_stacks: bool = option(False, None, "print the Python stacks of all ranks")
-    hang_after: float = option(
-        300.0,
-        "SECONDS",
-        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
-    )
-    pause_after: float = option(
-        1800.0,
-        "SECONDS",
-        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
-    )
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
     email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
     smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
@@ -79,7 +84,7 @@ def watch_command(arguments: WatchCommand) -> int:
     return 0 if state.ok else 1
 
 
-def _follow(look, arguments: argparse.Namespace) -> "RunState":
+def _follow(look, arguments: WatchCommand) -> "RunState":
     from ..operations.run_state import FINISHED
 
     while True:
@@ -91,7 +96,7 @@ def _follow(look, arguments: argparse.Namespace) -> "RunState":
         time.sleep(arguments.every)
 
 
-def _print(state: "RunState", arguments: argparse.Namespace) -> None:
+def _print(state: "RunState", arguments: WatchCommand) -> None:
     import json
 
     from ..operations.diagnosis import read_stacks

@@ -24,7 +24,7 @@ from ..runtime.children import SignalHandler, send_to_children
 from ..runtime.settings import hyphenated
 from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
-from .recipe_help import own_settings, recipe_help
+from .recipe_help import declared_kinds, own_settings, recipe_help
 
 if TYPE_CHECKING:
     import argparse
@@ -156,9 +156,11 @@ def start(name: str, arguments: Sequence[str]) -> int:
     command = _recipe(name)
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
-    if not {"-h", "--help"}.isdisjoint(arguments) and script.is_file():
-        print(help_of(name))
-        return 0
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        if declared_kinds(script):
+            print(help_of(name))
+            return 0
+        launch = None  # a program that reads its arguments itself describes them
     if "--help-all" in map(hyphenated, arguments):
         launch, arguments = None, ["--help"]
     if launch is None:

@@ -38,16 +38,19 @@ def recipe_help(script: Path) -> str:
 
 def own_settings(script: Path) -> list[Setting]:
     """The fields of the dataclasses that a recipe passes to `run`, and of their bases in this package."""
-    tree = _tree(script)
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run")
     found: dict[str, Setting] = {}
-    for call in calls:
-        for kind in call.args[1:]:
-            if isinstance(kind, ast.Constant):
-                found |= {one.name: one for one in _fields(_PACKAGE / "training" / "settings.py", str(kind.value))}
-            elif isinstance(kind, ast.Name):
-                found |= {one.name: one for one in _fields(script, kind.id)}
+    for name, of_training in declared_kinds(script):
+        file = _PACKAGE / "training" / "settings.py" if of_training else script
+        found |= {one.name: one for one in _fields(file, name)}
     return list(found.values())
+
+
+def declared_kinds(script: Path) -> list[tuple[str, bool]]:
+    """The dataclasses that a recipe passes to `run`, by name, and whether they are those of `training.settings`."""
+    calls = [node for node in ast.walk(_tree(script)) if isinstance(node, ast.Call)]
+    runs = (call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1)
+    kinds = next((call.args[1:] for call in runs), [])
+    return [(str(kind.value), True) if isinstance(kind, ast.Constant) else (kind.id, False) for kind in kinds]
 
 
 @cache

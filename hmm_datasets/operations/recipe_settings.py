@@ -1,6 +1,5 @@
 """The settings dataclasses of a recipe, read from its script without running it."""
 
-import ast
 import importlib.util
 import sys
 import types
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from ..runtime.shipped import shipped
 from .launching import recipe_command
+from .recipe_help import declared_kinds
 
 
 @cache
@@ -19,14 +19,9 @@ def recipe_settings(name: str) -> tuple[type, ...]:
         name (`str`): name of a recipe or an experiment.
     """
     path = shipped("recipes") / recipe_command(name).script
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    runs = [call for call in calls if getattr(call.func, "id", "") == "run" and len(call.args) > 1]
-    if not runs:
-        return ()
-    module = _module(path)
     return tuple(
-        _of_training(kind.value) if isinstance(kind, ast.Constant) else getattr(module, kind.id)
-        for kind in runs[0].args[1:]
+        _of_training(kind) if of_training else getattr(_module(path), kind)
+        for kind, of_training in declared_kinds(path)
     )
 
 

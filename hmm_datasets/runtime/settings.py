@@ -10,8 +10,6 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-_KINDS = {"argument", "option", "rest"}
-
 
 def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, many: str | None = None) -> Any:
     """A field that is given by its position.
@@ -74,9 +72,8 @@ def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
         if one.metadata["kind"] == "rest":
             continue
         given = dict(one.metadata["given"])
-        members = [one for one in _members(hints[one.name]) if one is not type(None)]
-        is_optional = len(members) < len(_members(hints[one.name]))
-        value = members[0]
+        members = _members(hints[one.name])
+        value, is_optional = next(kind for kind in members if kind is not type(None)), type(None) in members
         if typing.get_origin(value) is list:
             given = {"nargs": "+"} | given if "action" not in given else given
             value = typing.get_args(value)[0]
