@@ -1,6 +1,6 @@
 """The `hmm-datasets` command: which subcommands there are, and how they are grouped. `commands/` has their settings.
 
-Slow imports are in the functions that need them, so that `--help` is fast. Bad input ends with an error of one line
+Commands import slow libraries in their functions, so that `--help` is fast. Bad input ends with an error of one line
 and exit code 2. A check that finds something wrong ends with exit code 1.
 """
 

@@ -1,4 +1,4 @@
-"""Scoring models on the benchmark. Slow imports are in the functions that need them."""
+"""Scoring models on the benchmark."""
 
 from dataclasses import dataclass
 

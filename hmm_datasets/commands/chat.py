@@ -1,4 +1,4 @@
-"""The subcommand that talks to a model. Slow imports are in the functions that need them, as in `cli`."""
+"""The subcommand that talks to a model."""
 
 import secrets
 import sys

@@ -1,4 +1,4 @@
-"""The subcommands for the checkpoints of a run. Slow imports are in the functions that need them, as in `cli`."""
+"""The subcommands for the checkpoints of a run."""
 
 import json
 import sys
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from ..display import format_bytes
 from ..errors import InputError
+from ..files import size_of
+from ..report.tables import text_table
+from ..runtime.lock import LOCK_NAME, exclusive_lock
 from ..runtime.settings import argument, option
+from ..training.checkpoints.verifying import (
+    LARGE_RATIO,
+    good_checkpoints,
+    list_steps,
+    resuming_names,
+    verify_checkpoint,
+)
 
 if TYPE_CHECKING:
     from ..training.checkpoints.archive import SetAside
@@ -28,9 +38,7 @@ class CheckpointListCommand:
 def list_command(arguments: CheckpointListCommand) -> int:
     """Print the checkpoints of a run."""
     from ..operations.checkpoints.prune import HEADER, list_run
-    from ..report.tables import text_table
     from ..training.checkpoints.archive import list_set_aside
-    from ..training.checkpoints.verifying import LARGE_RATIO
 
     found = list_run(arguments.path)
     if arguments.json:
@@ -68,7 +76,6 @@ class CheckpointVerifyCommand:
 def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
     """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
     from ..operations.verification import verify as verify_folder
-    from ..training.checkpoints.verifying import list_steps, verify_checkpoint
 
     path = arguments.path
     if not path.is_dir():
@@ -134,8 +141,6 @@ class CheckpointSlimCommand:
 def slim_command(arguments: CheckpointSlimCommand) -> int:
     """Make the checkpoints of a run, or one checkpoint, smaller."""
     from ..operations.checkpoints.slim import slim as slim_checkpoint
-    from ..runtime.lock import exclusive_lock
-    from ..training.checkpoints.verifying import good_checkpoints, resuming_names
 
     path = arguments.path
     is_run = not path.resolve().name.startswith("checkpoint-")
@@ -220,8 +225,6 @@ class CheckpointPruneCommand:
 
 def prune_command(arguments: CheckpointPruneCommand) -> int:
     """Move checkpoints or a run aside, or delete them."""
-    from ..runtime.lock import exclusive_lock
-
     run = arguments.path
     others = [name for name in ("keep", "every", "keep_best") if getattr(arguments, name) is not None]
     if not run.is_dir():
@@ -262,9 +265,7 @@ def _prune_checkpoints(run: Path, arguments: CheckpointPruneCommand) -> int:
 
 
 def _prune_run(run: Path, arguments: CheckpointPruneCommand) -> int:
-    from ..runtime.lock import LOCK_NAME
     from ..training.checkpoints.archive import delete, set_aside
-    from ..training.checkpoints.verifying import list_steps
 
     run = run.resolve()
     if not list_steps(run) and not (run / "run.json").is_file():
@@ -312,7 +313,6 @@ class CheckpointRestoreCommand:
 
 def restore_command(arguments: CheckpointRestoreCommand) -> int:
     """Bring back what has been moved aside."""
-    from ..runtime.lock import exclusive_lock
     from ..training.checkpoints.archive import list_set_aside, restore
 
     run = Path(arguments.path).absolute()
@@ -378,6 +378,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _size(path: Path) -> int:
-    from ..files import size_of
-
     return size_of(path)

@@ -1,4 +1,4 @@
-"""Comparing several evaluations. Slow imports are in the functions that need them."""
+"""Comparing several evaluations."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The gallery of experiments. Slow imports are in the functions that need them."""
+"""The gallery of experiments."""
 
 from dataclasses import dataclass
 

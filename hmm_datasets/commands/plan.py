@@ -1,16 +1,16 @@
-"""The subcommands about what can be run, and what a run would consume.
+"""The subcommands about what can be run, and what a run would consume."""
 
-Slow imports are in the functions that need them, as in `cli`.
-"""
-
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
+from ..report.plan_tables import advice_text, fit_plan_text, forecast_text
+from ..report.tables import text_table
 from ..runtime.settings import argument, option, rest
-from ..runtime.shipped import local_or_shipped
+from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,6 @@ class ConfigsCommand:
 
 def configs_command(arguments: ConfigsCommand) -> int:
     """List the shipped recipes and settings."""
-    from ..runtime.shipped import list_shipped
-
     print("Recipes, started by `hmm-datasets NAME`:")
     for name, recipe in RECIPE_COMMANDS.items():
         print(f"  {' '.join(command_of(name)):<28} {recipe.summary}")
@@ -51,8 +49,6 @@ class ConfigsCopyCommand:
 
 def copy_config_command(arguments: ConfigsCopyCommand) -> int:
     """Copy a shipped file or folder."""
-    from ..runtime.shipped import copy_shipped
-
     print(copy_shipped(arguments.name, arguments.destination))
     return 0
 
@@ -66,9 +62,6 @@ class CorporaCommand:
 
 def corpora_command(arguments: CorporaCommand) -> int:
     """Print the named corpora as a table or JSON."""
-    import json
-
-    from ..report.tables import text_table
     from ..text.corpora.presets import corpus_rows
 
     rows = corpus_rows()
@@ -116,10 +109,7 @@ class PlanCommand:
 
 def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
-    import json
-
     from ..operations.planning import advise, is_fit, plan_recipe
-    from ..report.plan_tables import advice_text, forecast_text
 
     file = local_or_shipped(arguments.settings, "recipes")
     if is_fit(file):
@@ -153,10 +143,7 @@ def plan_command(arguments: PlanCommand) -> int:
 
 def _plan_fit(file: Path, arguments: PlanCommand) -> int:
     """Print the plan of a fit as a table or JSON."""
-    import json
-
     from ..operations.planning import plan_fit_recipe
-    from ..report.plan_tables import fit_plan_text
 
     if arguments.devices is not None:
         raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")

@@ -1,4 +1,4 @@
-"""The subcommand that checks machines before a run. Slow imports are in the functions that need them, as in `cli`."""
+"""The subcommand that checks machines before a run."""
 
 import argparse
 import sys
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from ..operations.launching import launch_module
+from ..operations.preflight import PreflightSettings, run_preflight
 from ..runtime import environment as launch_environment
 from ..runtime.one_line_errors import one_line_errors, report_to_launcher
+from ..runtime.parent_watch import end_with_launcher
+from ..runtime.program import exit_without_teardown
 from ..runtime.settings import add_settings, argument, option, parse_known, rest, settings_from
 
 MODULE = "hmm_datasets.commands.preflight"
@@ -53,8 +57,6 @@ class PreflightCommand:
 def preflight_command(arguments: PreflightCommand) -> int:
     """Check this machine or, under a launcher, all of them; fail if a check failed."""
     if arguments.launch is not None:
-        from ..operations.launching import launch_module
-
         return launch_module(MODULE, arguments.words)
     if arguments.flags and arguments.config is None:
         raise InputError(f"preflight: unknown flag {arguments.flags[0]}; flags of a recipe need --config FILE.yaml")
@@ -65,15 +67,11 @@ def preflight_command(arguments: PreflightCommand) -> int:
     problem = launch_environment.take_from_mpi()
     if problem is not None:
         raise InputError(problem)
-    from ..operations.preflight import PreflightSettings, run_preflight
-
     names = ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout", "config")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     settings = PreflightSettings(push=arguments.push, flags=tuple(arguments.flags), **given)
     if launch_environment.world_size() == 1:
         return 1 if run_preflight(arguments.output_dir, settings) else 0
-    from ..runtime.program import exit_without_teardown
-
     with exit_without_teardown():  # a thread that hangs in a collective would abort the teardown
         failures = run_preflight(arguments.output_dir, settings)
         if failures and launch_environment.rank() == 0:
@@ -84,8 +82,6 @@ def preflight_command(arguments: PreflightCommand) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command on a rank, and exit."""
-    from ..runtime.parent_watch import end_with_launcher
-
     end_with_launcher()
     with one_line_errors():
         words = list(sys.argv[1:] if argv is None else argv)

@@ -1,9 +1,8 @@
-"""The subcommands about one process: draw sequences, score sequences, describe it.
-
-Slow imports are in the functions that need them, as in `cli`.
-"""
+"""The subcommands about one process: draw sequences, score sequences, describe it."""
 
 import contextlib
+import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
+from ..files import atomic_file
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
+from ..training.models import symbol_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +68,6 @@ def sample_command(arguments: SampleCommand) -> int:
         raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin or .txt")
     if arguments.text and output.suffix != ".txt":
         raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
-    from ..files import atomic_file
     from ..hmm.sampling import smallest_unsigned
 
     dtype = smallest_unsigned(source.num_symbols).newbyteorder("<")
@@ -99,8 +99,6 @@ class _Drawable:
 
 
 def _drawable(name_or_path: str) -> _Drawable:
-    from ..training.models import symbol_model
-
     found = symbol_model(name_or_path)
     if found is not None:
         model, vocabulary = found
@@ -237,8 +235,6 @@ def _draw_emissions(arguments: "DescribeCommand") -> int:
 
 def _print_entropy_rate(arguments: "DescribeCommand") -> int:
     """Print the entropy rate and its standard error."""
-    import math
-
     from ..hmm.families import Family
 
     source = _load(arguments.hmm)
@@ -286,8 +282,6 @@ def describe_command(arguments: DescribeCommand) -> int:
         return _draw_emissions(arguments)
     if arguments.only == "entropy-rate":
         return _print_entropy_rate(arguments)
-    import json
-
     from ..hmm.model import HMM
     from ..report.process_description import describe_process, plot_hmm, process_text
 
@@ -312,8 +306,6 @@ class ProcessesCommand:
 
 def processes_command(arguments: ProcessesCommand) -> int:
     """Print a table of the processes that can be named, or of some of them."""
-    import json
-
     from ..report.process_description import process_rows, process_table
 
     rows = process_rows(arguments.names)

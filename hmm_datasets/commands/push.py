@@ -1,4 +1,4 @@
-"""Pushing a folder to the Hub. Slow imports are in the functions that need them."""
+"""Pushing a folder to the Hub."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
-"""The subcommand that computes a step of a run again. Slow imports are in its functions, as in `cli`."""
+"""The subcommand that computes a step of a run again."""
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..report.tables import text_table
 from ..runtime import environment as launch_environment
 from ..runtime.settings import argument, option
 
@@ -41,8 +42,6 @@ def replay_command(arguments: ReplayCommand) -> int:
 
 def replay_text(found: "Replay") -> str:
     """A replayed step as a table for the terminal."""
-    from ..report.tables import text_table
-
     has_optimum = any(row.optimum is not None for row in found.rows)
     has_origin = any(row.origin is not None for row in found.rows)
     header = ["row", "loss", *["optimum", "above"] * has_optimum, "tokens", *["from"] * has_origin]

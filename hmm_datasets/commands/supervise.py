@@ -1,17 +1,19 @@
-"""The subcommand that starts a run again after faults. Slow imports are in the functions that need them."""
+"""The subcommand that starts a run again after faults."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from ..operations import supervision
+from ..operations.diagnosis import Limits
+from ..operations.supervision import SupervisionSettings, Supervisor
+from ..runtime.program import named_output_dir
 from ..runtime.settings import option, rest
 from .watch import HangFlags
 
 
 def _requeue(arguments: "SuperviseCommand") -> int:
     """Put the job of Slurm that this process runs in back into the queue, if its run should go on."""
-    from ..operations import supervision
-
     folder, most = _folder(arguments), arguments.max_requeues
     print(supervision.requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
     return 0
@@ -49,9 +51,6 @@ def supervise_command(arguments: SuperviseCommand) -> int:
     """Start the command until its run is finished, or put the job back into its queue."""
     if arguments.requeue:
         return _requeue(arguments)
-    from ..operations.diagnosis import Limits
-    from ..operations.supervision import SupervisionSettings, Supervisor
-
     words = arguments.supervised
     if not words:
         raise InputError("supervise: no command; give it after --: hmm-datasets supervise -- accelerate launch ...")
@@ -69,8 +68,6 @@ def supervise_command(arguments: SuperviseCommand) -> int:
 
 def _folder(arguments: SuperviseCommand) -> str | Path:
     """The folder of the run, from the flag or else from the command."""
-    from ..runtime.program import named_output_dir
-
     folder = arguments.output_dir or named_output_dir(arguments.supervised)
     if folder is None:
         raise InputError("the command names no output_dir; name the folder of the run with --output_dir RUN before --")

@@ -1,4 +1,4 @@
-"""The subcommand that runs sweeps. Slow imports are in the functions that need them, as in `cli`."""
+"""The subcommand that runs sweeps."""
 
 import contextlib
 import sys
@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 
 from ..display import format_duration
 from ..errors import InputError
+from ..files import read_yaml
+from ..operations.launching import launch_config, recipe_command
+from ..operations.sweeps.cells import FAILED, FINISHED, LOG_NAME, prepare, read_states
+from ..operations.sweeps.file import read_sweep
+from ..operations.sweeps.local import CellLanes, LocalRun
+from ..operations.sweeps.planning import plan_sweep
+from ..operations.sweeps.results import check_values, collect
+from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
+from ..runtime.lock import exclusive_lock
 from ..runtime.settings import argument, option, rest
 
 if TYPE_CHECKING:
@@ -49,11 +58,6 @@ class SweepCommand:
 
 def sweep_command(arguments: SweepCommand) -> int:
     """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
-    from ..operations.launching import launch_config, recipe_command
-    from ..operations.sweeps.file import read_sweep
-    from ..operations.sweeps.planning import plan_sweep
-    from ..runtime.lock import exclusive_lock
-
     for name, least in (("jobs", 1), ("retries", 0), ("num_processes", 1)):
         if getattr(arguments, name) is not None and getattr(arguments, name) < least:
             raise InputError(f"--{name} {getattr(arguments, name)}; expected {least} or more")
@@ -74,15 +78,12 @@ def sweep_command(arguments: SweepCommand) -> int:
 
 
 def _print_plan(found: "Sweep", plan: "SweepPlan") -> None:
-    from ..operations.sweeps.cells import read_states
     from ..operations.sweeps.report import plan_text
 
     print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
 
 
 def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":
-    from ..operations.sweeps.cells import prepare
-
     launch = [] if arguments.launch is None else ["--launch", arguments.launch]
     launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
     return prepare(found, launch)
@@ -90,10 +91,6 @@ def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]"
 
 def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
     """Run the cells on this machine."""
-    from ..files import read_yaml
-    from ..operations.launching import launch_config
-    from ..operations.sweeps.local import CellLanes, LocalRun
-
     processes = arguments.num_processes or 1
     if arguments.launch is not None and arguments.num_processes is None:
         processes = int(read_yaml(launch_config(arguments.launch)).get("num_processes", 1))
@@ -121,8 +118,6 @@ def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
 
 def _refuse_queued(found: "Sweep") -> None:
     """Refuse to run cells here that wait in the queue of Slurm."""
-    from ..operations.sweeps.slurm import JOBS_NAME, queued_cells
-
     if (found.output_dir / JOBS_NAME).exists():
         queued = queued_cells(found)
         if queued:
@@ -134,9 +129,6 @@ def _refuse_queued(found: "Sweep") -> None:
 
 def _submit(found: "Sweep", arguments: SweepCommand) -> int:
     """Submit the cells to Slurm."""
-    from ..operations.sweeps.cells import FINISHED
-    from ..operations.sweeps.slurm import parse_parameters, submit
-
     parameters = parse_parameters(arguments.slurm)
     states = _prepared(found, arguments)
     jobs = submit(found, states, parameters, retries=arguments.retries)
@@ -153,7 +145,6 @@ def _submit(found: "Sweep", arguments: SweepCommand) -> int:
 
 def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | None" = None, *, page: bool) -> dict:
     from ..operations.sweeps.report import write_sweep_page, write_tables
-    from ..operations.sweeps.results import collect
 
     results = collect(found, states)
     write_tables(results)
@@ -164,9 +155,7 @@ def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | Non
 
 def _show_results(found: "Sweep") -> int:
     """Write and print the tables, and list the cells that failed."""
-    from ..operations.sweeps.cells import FAILED, LOG_NAME
     from ..operations.sweeps.report import states_sentence, sweep_table
-    from ..operations.sweeps.results import check_values
 
     if not found.output_dir.is_dir():
         raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")

@@ -1,4 +1,4 @@
-"""Checking that files have not changed. Slow imports are in the functions that need them."""
+"""Checking that files have not changed."""
 
 from dataclasses import dataclass
 from pathlib import Path

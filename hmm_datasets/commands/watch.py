@@ -1,5 +1,6 @@
-"""The subcommand that watches a run. Slow imports are in the functions that need them, as in `cli`."""
+"""The subcommand that watches a run."""
 
+import json
 import sys
 import time
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..operations.alerts import AlertSettings, alert, is_pending
+from ..operations.diagnosis import Limits, read_stacks
+from ..operations.run_state import FINISHED, RunObserver, format_state, state_to_dict
 from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
@@ -52,10 +56,6 @@ class WatchCommand(HangFlags):
 
 def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
-    from ..operations.alerts import AlertSettings, alert, is_pending
-    from ..operations.diagnosis import Limits
-    from ..operations.run_state import RunObserver
-
     if not 0 < arguments.every < 1e6:
         raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
     alerts = AlertSettings(arguments.email, arguments.smtp, arguments.webhook, arguments.command, arguments.quiet)
@@ -85,8 +85,6 @@ def watch_command(arguments: WatchCommand) -> int:
 
 
 def _follow(look, arguments: WatchCommand) -> "RunState":
-    from ..operations.run_state import FINISHED
-
     while True:
         state = look()
         _print(state, arguments)
@@ -97,11 +95,6 @@ def _follow(look, arguments: WatchCommand) -> "RunState":
 
 
 def _print(state: "RunState", arguments: WatchCommand) -> None:
-    import json
-
-    from ..operations.diagnosis import read_stacks
-    from ..operations.run_state import format_state, state_to_dict
-
     print(json.dumps(state_to_dict(state), ensure_ascii=False) if arguments.json else format_state(state), flush=True)
     if not (arguments.stacks or arguments.all_stacks) or state.diagnosis is None:
         return

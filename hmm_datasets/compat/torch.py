@@ -20,6 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo.callback import callback_handler
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import distributed_c10d
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.checkpoint import CheckpointException, filesystem
 
 from ..errors import InputError
 
@@ -54,8 +59,6 @@ def only_data(source: str | os.PathLike, classes: Sequence[type] = ()) -> Genera
     Raises:
         `InputError`: a file names something else.
     """
-    from torch.distributed.checkpoint import CheckpointException, filesystem
-
     forced = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
     before, pickles = {name: os.environ.get(name) for name in forced}, filesystem.pickle
     try:
@@ -95,8 +98,6 @@ def fake_tensors() -> Any:
     `torch.device("meta")` would be enough for shapes, but the tracker of [`tracked_memory`] needs fake tensors. This
     can be removed once torch exports the class.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     return FakeTensorMode()
 
 
@@ -125,8 +126,6 @@ def on_compilations(call: Callable[[bool], None]) -> None:
     Compilations inside others do not count. They include backward passes, which are compiled when they first run.
     `torch.compiler` has no such hook; this can be removed once it exports the callbacks of `torch._dynamo.callback`.
     """
-    from torch._dynamo.callback import callback_handler
-
     callback_handler.register_start_callback(lambda arguments: call(True))
     callback_handler.register_end_callback(lambda arguments: call(False))
 
@@ -144,8 +143,6 @@ def tracked_memory(model: nn.Module) -> Generator[Callable[[], int]]:
     Yields:
         callable: returns the bytes; call it after the context has ended.
     """
-    from torch.distributed._tools.mem_tracker import MemTracker
-
     tracker = MemTracker()
     tracker.track_external(model)
 
@@ -167,8 +164,6 @@ def set_timeout_of_all_groups(timeout: timedelta) -> None:
     `torch.distributed.set_timeout` and deprecates `_set_pg_timeout`; we know of no public list of groups. This can be
     removed once there is one, or once DeepSpeed takes a timeout for the groups that it makes.
     """
-    from torch.distributed import distributed_c10d
-
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
 

@@ -35,6 +35,7 @@ import torch
 
 from ..errors import InputError
 from ..hmm.process import Process
+from ..training.models import new_model
 from .probes import LinearProbe, Starts, partners, shuffled_positions, split_sequences
 from .scoring import check_vocabulary, share_rows, shared_batches
 
@@ -246,8 +247,6 @@ def _positions(
 
 def _untrained(model: "PreTrainedModel", seed: int) -> "PreTrainedModel":
     """A model of the same configuration with initial weights; the state of torch's random numbers is restored."""
-    from ..training.models import new_model
-
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         fresh = new_model(deepcopy(model.config))

@@ -36,6 +36,7 @@ from ..files import (
     written_together,
 )
 from ..report.evaluation_tables import read_report
+from ..report.page import Section, embed, flattened, render_page
 from ..report.tables import Z_95, Table, figure_text, interval_text, predictor_titles
 from ..statistics import Difference, interval, paired_difference, resampled_sums
 
@@ -445,7 +446,6 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
         folder (path): folder to write, created if needed.
     """
     from ..report.comparison_plots import FIGURES, draw_comparison
-    from ..report.page import Section, embed, flattened, render_page
 
     made_of = {run["name"]: run for run in comparison["runs"]}
     made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}

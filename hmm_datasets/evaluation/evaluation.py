@@ -10,13 +10,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ..data.windows import StridedWindows
 from ..errors import InputError
 from ..files import read_json, read_log, write_digests, write_json, write_jsonl, written_together
 from ..hmm.integers import integer
 from ..hmm.names import SAVED_NAME
+from ..hmm.process import Process
+from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..hub.download import model_file
-from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks
-from .targets import checkpoints_of, progress_of, revisions_of
+from ..report.evaluation_tables import evaluation_text
+from ..report.page import write_page
+from ..text.corpora.loading import load_corpus
+from ..training.models import load_pretrained, tokenizer_of
+from .beliefs import probe_beliefs, row_of
+from .chat.measures import measure_chat
+from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks, measure_chat_core
+from .completions import complete
+from .core import score_core
+from .scoring import context_limit
+from .targets import (
+    Documents,
+    checkpoints_of,
+    data_hashes,
+    held_out_part,
+    open_target,
+    progress_of,
+    provenance,
+    revisions_of,
+    trained_on,
+)
+from .text import DocumentWindows, measure_text
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -186,12 +212,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     Raises:
         `InputError`: a name that is not found, or a task that does not apply.
     """
-    import torch
     from accelerate import Accelerator
-    from transformers import AutoModelForCausalLM
-
-    from ..training.models import load_pretrained
-    from .targets import data_hashes, provenance
 
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     subject = _Subject(settings)
@@ -216,8 +237,6 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
 def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
     """Write the folder of an evaluation and print its tables; an existing folder is replaced once all is written."""
     from ..report.evaluation_plots import draw_evaluation
-    from ..report.evaluation_tables import evaluation_text
-    from ..report.page import write_page
 
     folder = Path(folder)
     with written_together(folder) as temporary:
@@ -240,13 +259,7 @@ class _Subject:
     chosen: Sequence[str] = ()
 
     def __init__(self, settings: EvaluationSettings):
-        from transformers import AutoConfig
-
         from ..hmm import causal_lm  # noqa: F401, so that `settings.model` can be an HMM
-        from ..hmm.process import Process
-        from ..hmm.tokenizer import check_symbols, reads_symbols
-        from ..training.models import load_pretrained, tokenizer_of
-        from .targets import Documents, open_target, trained_on
 
         self.settings = settings
         self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
@@ -299,8 +312,6 @@ class _Subject:
         return self._measure_optimum(self.model, self.settings.num_sequences, accelerator)
 
     def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .beliefs import probe_beliefs
-
         rows, settings = self._rows(self.settings.num_sequences), self.settings
         return probe_beliefs(
             self.model, self.source, rows, accelerator, batch_size=settings.batch_size, seed=settings.seed
@@ -320,11 +331,6 @@ class _Subject:
         return {"from": source} | learning_phases(rows) if accelerator.is_main_process else {}
 
     def text(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from ..data.windows import StridedWindows
-        from .scoring import context_limit
-        from .targets import Documents
-        from .text import DocumentWindows, measure_text
-
         settings = self.settings
         window = settings.window or min(context_limit(self.model) or _MAX_WINDOW, _MAX_WINDOW)
         stride = settings.stride or max(1, window // 2)
@@ -345,8 +351,6 @@ class _Subject:
         return found and found | {"sha256": sha256}
 
     def core(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .core import score_core
-
         settings = self.settings
         return score_core(
             self.model,
@@ -360,10 +364,6 @@ class _Subject:
         )
 
     def chat(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from ..text.corpora.loading import load_corpus
-        from .chat.measures import measure_chat
-        from .targets import held_out_part
-
         settings = self.settings
         part = held_out_part(settings.chat_data, settings.test_fraction, self.known)
         rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
@@ -378,8 +378,6 @@ class _Subject:
         )
 
     def chat_core(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .chat_core.score import measure_chat_core
-
         if not accelerator.is_main_process:
             return {}
         settings = self.settings
@@ -391,8 +389,6 @@ class _Subject:
         )
 
     def completions(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .completions import complete
-
         if not accelerator.is_main_process:
             return {}
         return complete(self.model, self.tokenizer, seed=self.settings.seed)
@@ -428,9 +424,6 @@ class _Subject:
         return evaluations_of(read_log(path)) if path.exists() else []
 
     def _checkpoint(self, name: str, accelerator: "Accelerator") -> dict[str, Any]:
-        from transformers import AutoModelForCausalLM
-
-        from ..training.models import load_pretrained
         from .optimum import evaluation_of
 
         settings, progress = self.settings, progress_of(name)
@@ -438,8 +431,6 @@ class _Subject:
         measured = self._measure_optimum(model, settings.checkpoint_sequences, accelerator)
         row = evaluation_of(measured) if measured else {}
         if "beliefs" in self.chosen:
-            from .beliefs import probe_beliefs, row_of
-
             rows = self._rows(settings.checkpoint_sequences)
             sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
             row |= row_of(probe_beliefs(model, self.source, rows, accelerator, **sizes, controls=False))

@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 from torch.nn.functional import nll_loss
+from transformers import DynamicCache, DynamicLayer
 
 from ..data.windows import IGNORED
 from ..errors import InputError
@@ -270,8 +271,6 @@ def _shared_length(group: Sequence[Row]) -> int:
 
 def _can_reuse_cache(model: "PreTrainedModel") -> bool:
     """Whether the cache has plain keys and values, and a trial with padding gives the same result as whole rows."""
-    from transformers import DynamicCache, DynamicLayer
-
     tokens = [index % min(7, model.config.get_text_config().vocab_size) for index in range(16)]
     groups = [[Row(tokens[:size], size - 2), Row([*tokens[:size], 0], size - 2)] for size in (16, 6)]
     with torch.inference_mode():

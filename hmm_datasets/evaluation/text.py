@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..runtime.progress import progress_bar
 from ..statistics import as_table, ratio_interval
 from ..text.corpora.local_files import check_text
+from ..text.tokenizers.bpe import token_bytes
 from .scoring import (
     Row,
     beginning_token,
@@ -264,8 +265,6 @@ def _score_stream(
     batch_size: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nats, tokens and bytes of each window."""
-    from ..text.tokenizers.bpe import token_bytes
-
     check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
     sizes = torch.from_numpy(token_bytes(tokenizer))
     nats, tokens, num_bytes = [], [], []

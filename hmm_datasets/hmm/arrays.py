@@ -17,7 +17,6 @@ from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 _REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
@@ -194,8 +193,6 @@ def read_tokens(path: str | Path) -> "np.ndarray":
     Raises:
         `InputError`: there is no such file, it is not an array, or its type or shape is another.
     """
-    import numpy as np
-
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:

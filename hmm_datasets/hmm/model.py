@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..errors import InputError
+from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, as_tokens
 from .integers import integer
@@ -329,8 +330,6 @@ class HMM(Process):
 
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
         """The distinct beliefs after at most `depth` tokens; see [`mixed_states`]."""
-        from .analysis.mixed_states import mixed_states
-
         return mixed_states(self, depth, max_states=max_states)
 
     @classmethod

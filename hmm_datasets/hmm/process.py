@@ -20,6 +20,9 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
+from ..hub.push import push_folder
+from .arrays import as_tokens
+from .storage import save_process
 
 if TYPE_CHECKING:
     import torch
@@ -277,8 +280,6 @@ class Process:
         """
         import torch
 
-        from .arrays import as_tokens
-
         values, _ = as_tokens(tokens, self.num_symbols)
         distribution = self.next_token_probs(values)[:, :-1]
         # After an impossible token there is no distribution, so the first zero decides.
@@ -327,14 +328,10 @@ class Process:
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically."""
-        from .storage import save_process
-
         save_process(self, folder)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None):
         """Save and push to the Hub as one commit; returns the [`~hmm_datasets.hub.push.PushResult`]."""
-        from ..hub.push import push_folder
-
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return push_folder(folder, repo_id, private=private, token=token)

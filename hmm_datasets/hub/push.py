@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from .. import __version__
 from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
 from ..errors import InputError
 from .access import causes_of, endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
@@ -169,8 +170,6 @@ def push_files(
         folder (path): folder of the files, for the commit message and to find host names in its records.
     """
     from huggingface_hub import HfApi
-
-    from .. import __version__
 
     if "README.md" in files:
         _check_front_matter(files["README.md"])

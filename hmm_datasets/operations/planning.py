@@ -17,6 +17,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import InputError
 from ..files import read_yaml
+from ..hmm.arrays import read_tokens
 from ..runtime.command_line import parse_settings
 from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
 from ..training.optimizers import check_sharding
@@ -82,7 +83,6 @@ def plan_fit_recipe(
     Raises:
         `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
     """
-    from ..hmm.arrays import read_tokens
     from ..training.plan.fit_plan import plan_fit
 
     corpus, fit = parse_settings(*recipe_settings("fit"), arguments=["--config", str(path), *flags])

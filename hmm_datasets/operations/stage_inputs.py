@@ -17,7 +17,12 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_yaml
+from ..training.models import load_pretrained, model_config
+from ..training.plan.budget import accumulation_steps
 from .launching import launch_config, launch_of, split_command
+from .recipe_settings import recipe_settings
+from .sweeps.cells import run_settings, write_yaml
+from .sweeps.file import read_sweep
 
 _OUTPUTS = ("--output", "--output_dir", "--output-dir")
 
@@ -93,8 +98,6 @@ def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], l
     Raises:
         `InputError`: the recipe would refuse flags, file, values, or the number of its processes.
     """
-    from .recipe_settings import recipe_settings
-
     launch, others = launch_of(name, arguments)
     kinds = recipe_settings(name)
     if not kinds:
@@ -144,7 +147,6 @@ def _named(setting: str):
 
 def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | None) -> None:
     from ..training.optimizers import check_sharding
-    from ..training.plan.budget import accumulation_steps
 
     size = 1
     if launch is not None:
@@ -157,9 +159,6 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
 
 def _check_sweep(arguments: list[str], written: _Written, number: int) -> None:
     """The cells of a sweep as stages, and the commands after each; a sweep that is only planned writes nothing."""
-    from .sweeps.cells import run_settings, write_yaml
-    from .sweeps.file import read_sweep
-
     sweep = read_sweep(arguments[0])
     launch = [
         word
@@ -207,7 +206,6 @@ def _model(name: str, recipe: str, values: dict[str, Any]) -> None:
     from transformers import AutoConfig
 
     from ..hmm import causal_lm  # noqa: F401, so that the model can be an HMM
-    from ..training.models import load_pretrained, model_config
 
     if recipe == "pretrain":
         model_config(name, vocab_size=2, max_length=2)
@@ -217,8 +215,6 @@ def _model(name: str, recipe: str, values: dict[str, Any]) -> None:
 
 def _tokenizer(name: str, recipe: str, values: dict[str, Any]) -> None:
     from transformers import AutoTokenizer
-
-    from ..training.models import load_pretrained
 
     load_pretrained(AutoTokenizer, name)
 

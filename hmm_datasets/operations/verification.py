@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
 from ..errors import InputError
 from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
 from ..hmm.loading import load_source
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hmm.tilted import TiltedHMM
 from ..text.stream.index import INDEX_NAME, read_index
+from ..text.stream.reader import TokenStream
+from ..text.stream.tokenization import tokenizer_hash
 from ..training.checkpoints.archive import SET_ASIDE_NAME
 from ..training.checkpoints.verifying import read_safetensors_sizes, verify_checkpoint
 
@@ -114,8 +118,6 @@ def _model_type(folder: Path) -> str | None:
 
 
 def _stream_problems(folder: Path) -> Iterator[str]:
-    from ..text.stream.reader import TokenStream
-
     return TokenStream(folder, verify=False).problems()
 
 
@@ -160,10 +162,6 @@ def _record_problems(folder: Path) -> Iterator[str]:
 
 def _tokenizer_problems(folder: Path) -> Iterator[str]:
     """A tokenizer is unchanged if its hash is the one in the indexes of the streams next to it."""
-    from transformers import AutoTokenizer
-
-    from ..text.stream.tokenization import tokenizer_hash
-
     try:
         found = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     except Exception as error:  # the Rust library raises nothing narrower

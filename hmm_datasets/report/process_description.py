@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..errors import InputError
 from ..hmm.analysis.entropy import bounds_of_rate, made_to_agree
+from ..hmm.analysis.predictors import predictors_of, stream
 from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.families.family import Family
 from ..hmm.integers import integer
@@ -45,10 +47,6 @@ def predictor_losses(process: Process, length: int, num_sequences: int, seed: in
     Raises:
         `InputError`: a number is out of range, or the process has neither an exact distribution nor an oracle.
     """
-    import torch
-
-    from ..hmm.analysis.predictors import predictors_of, stream
-
     check_sizes(length, num_sequences)
     if not (process.has_exact_distribution or process.has_oracle):
         raise InputError(f"{process!r} has neither an exact distribution nor an oracle, so that no loss is known")

@@ -37,6 +37,7 @@ from transformers import ProgressCallback, TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
+from ..compat.torch import set_timeout_of_all_groups
 from ..display import format_date
 from ..errors import InputError
 from ..files import append_jsonl, atomic_file
@@ -147,8 +148,6 @@ class Interruptions(TrainerCallback):
 
 def _bound_waiting(timeout: timedelta) -> None:
     """Set the timeout of all process groups; the Trainer sets only that of the first, and not those of DeepSpeed."""
-    from ..compat.torch import set_timeout_of_all_groups
-
     set_timeout_of_all_groups(timeout)
 
 

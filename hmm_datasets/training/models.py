@@ -44,6 +44,7 @@ from ..compat.transformers_models import (
 )
 from ..errors import InputError
 from ..files import read_json
+from ..hmm.tokenizer import reads_symbols
 from ..hub.download import check_downloaded, model_file, split_revision
 from ..runtime import environment as launch_environment
 from ..runtime.shipped import local_or_shipped
@@ -497,8 +498,6 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
     """
     from transformers import AutoTokenizer
 
-    from ..hmm.tokenizer import reads_symbols
-
     folder = Path(name_or_path)
     if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
         return None  # transformers would make up a tokenizer or ask the Hub
@@ -516,8 +515,6 @@ def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] 
         return None
     launch_environment.expect_no_gpu_if_there_is_none()
     from transformers import AutoModelForCausalLM
-
-    from ..hmm.tokenizer import reads_symbols
 
     tokenizer = tokenizer_of(name_or_path, symbols=True)
     if tokenizer is None or not reads_symbols(tokenizer):

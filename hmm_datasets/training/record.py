@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
 
@@ -153,8 +154,6 @@ def command_line() -> str:
 
 def device_name() -> str:
     """The name of this process's accelerator, or `CPU` with the number of cores that the process may use."""
-    import torch
-
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

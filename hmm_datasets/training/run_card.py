@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..compat.deepspeed import whole_models
 from ..display import format_duration
 from ..files import read_json, weights_sha256
 from ..hub.cards import is_own_card, write_card
@@ -128,8 +129,6 @@ def _evaluated(
     if not reports:
         return
     from transformers import AutoModelForCausalLM
-
-    from ..compat.deepspeed import whole_models
 
     with whole_models():
         own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))

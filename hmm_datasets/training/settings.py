@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
+from transformers.integrations import INTEGRATION_TO_CALLBACK
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..data.rows import PassedOver
@@ -47,8 +48,6 @@ def check_trackers(names: str | list[str] | None) -> None:
     Raises:
         `InputError`: a tracker that transformers does not know, or whose package is not installed.
     """
-    from transformers.integrations import INTEGRATION_TO_CALLBACK
-
     known = ["none", "all", *INTEGRATION_TO_CALLBACK]
     for name in [names] if isinstance(names, str) else names or []:
         if name not in known:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..hmm.tokenizer import hmm_tokenizer
+from .models import check_packed, load_pretrained
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -190,7 +192,6 @@ class SequenceData(TrainingData):
     def __init__(self, settings: DataSettings):
         from ..data.sequences import TEST_FIRST, HMMSequences
         from ..hmm.families import load_source
-        from ..hmm.tokenizer import hmm_tokenizer
 
         self._settings = settings
         self.source = load_source(settings.hmm)
@@ -230,7 +231,6 @@ class TokenData(TrainingData):
 
         from ..data.windows import TokenWindows
         from ..text.stream import TokenStream
-        from .models import load_pretrained
 
         self._settings = settings
         self.packed = settings.packed
@@ -278,7 +278,6 @@ class MixedData(TrainingData):
 
         from ..data.windows import TokenWindows
         from ..text.stream import TokenStream, tokenizer_hash
-        from .models import check_packed, load_pretrained
         from .step.held_out_loss import HeldOutParts
 
         self._settings = settings

@@ -25,7 +25,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from ...errors import InputError
 from .held_out import NUM_SEQUENCES, HeldOut, open_benchmark
 from .processes import chosen_processes
-from .scoring import model_nats, optimal_nats
+from .scoring import load_causal_lm, model_nats, optimal_nats
 
 _EXCESS = "nats_above_optimum"
 
@@ -132,8 +132,6 @@ class SymbolsAPI(ModelAPI):
     def __init__(self, model_name: str, base_url: str | None = None, api_key: str | None = None,
                  config: GenerateConfig = GenerateConfig(), **model_args: Any):  # noqa: B008  # fmt: skip
         from accelerate import Accelerator
-
-        from .scoring import load_causal_lm
 
         super().__init__(model_name, base_url, api_key, [], config)
         self.model = load_causal_lm(model_name, Accelerator())

@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ...errors import InputError
-from ...files import write_digests, write_json, written_together
+from ...files import weights_sha256, write_digests, write_json, written_together
+from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
-from ...report.tables import Z_95
+from ...report.tables import Z_95, text_table
+from ...training.models import tokenizer_of
+from ...training.record import command_line, git_commit, package_versions
 from .held_out import NUM_SEQUENCES, Benchmark, open_benchmark
 from .processes import KINDS
-from .scoring import BASELINES, TRACKS, load_models
+from .scoring import BASELINES, TRACKS, load_models, score_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -133,11 +137,7 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     Raises:
         `InputError`: the model cannot read the sequences, or a data set differs from the benchmark.
     """
-    import torch
     from accelerate import Accelerator
-
-    from ...training.models import tokenizer_of
-    from .scoring import score_model
 
     benchmark = open_benchmark(
         settings.data, processes=settings.processes or None, num_sequences=settings.num_sequences
@@ -168,8 +168,6 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
 
 def benchmark_text(report: dict[str, Any]) -> str:
     """The scores as a table for the terminal."""
-    from ...report.tables import text_table
-
     header = ["process", "optimum", "model", "excess", "+-", "share", "uniform", "bigram", "one of 12"]
     rows = [_cells(name, row) for name, row in report["processes"].items()]
     if len(rows) > 1:
@@ -185,8 +183,6 @@ def benchmark_text(report: dict[str, Any]) -> str:
 
 def models_text(reports: Sequence[dict[str, Any]]) -> str:
     """A table of the means of several models and of the baselines."""
-    from ...report.tables import text_table
-
     rows = []
     for report in reports:
         mean = report["mean"]
@@ -217,9 +213,6 @@ def _whole(benchmark: Benchmark) -> bool:
 def _described(
     settings: BenchmarkSettings, benchmark: Benchmark, models: "dict[str, PreTrainedModel]"
 ) -> dict[str, Any]:
-    from ...files import weights_sha256
-    from ...training.record import command_line, git_commit, package_versions
-
     distinct = list({id(model): model for model in models.values()}.values())
     return {
         "model": {
@@ -278,8 +271,6 @@ def _file_name(dataset_id: str) -> str:
 
 
 def _push(report: dict[str, Any], repo_id: str, dataset_id: str) -> None:
-    from ...hub.push import push_files
-
     with tempfile.TemporaryDirectory() as folder:
         path = write_eval_results(folder, _file_name(dataset_id), [_entry(report, dataset_id)])
         files = {path.relative_to(folder).as_posix(): path}

@@ -25,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from transformers import AutoModelForCausalLM
 
 from ...errors import InputError
 from ...hmm.analysis.predictors import predictors_of, stream
+from ...hmm.causal_lm import HMMForCausalLM
 from ...runtime.progress import progress_bar
 from ...statistics import clustered_mean
+from ...training.models import load_pretrained
 from ..scoring import Row, beginning_token, common_prefix, context_limit, encode, score_rows
 from .held_out import LENGTH, HeldOut
 from .processes import benchmark_processes, mixture
@@ -64,11 +67,6 @@ def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator")
 
 def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":
     """A causal language model in eval mode; an HMM gets a beginning token, from which it predicts the first symbol."""
-    from transformers import AutoModelForCausalLM
-
-    from ...hmm.causal_lm import HMMForCausalLM
-    from ...training.models import load_pretrained
-
     model = load_pretrained(AutoModelForCausalLM, name)
     if isinstance(model, HMMForCausalLM) and model.config.bos_token_id is None:
         hmm = model.to_hmm()

@@ -6,6 +6,7 @@ into files and pipes; line editing is that of readline, which is off unless both
 
 import contextlib
 import os
+import readline
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -228,6 +229,4 @@ def _edit_lines() -> None:
     """Let `input` edit lines with a history, and take a pasted text of several lines as one message."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         with contextlib.suppress(ImportError):  # Python has no readline on Windows
-            import readline
-
             readline.parse_and_bind("set enable-bracketed-paste on")

@@ -17,7 +17,7 @@ passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for bat
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from ..arrays import as_tokens
 from ..integers import integer
 from ..model import HMM
 from ..process import Process
-
-if TYPE_CHECKING:
-    import torch
 
 Predictor = Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T+1 E"]]
 
@@ -357,6 +354,4 @@ def mean_losses(
 def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:
     if device is None:
         return source.log_likelihood(tokens)
-    import torch
-
     return source.log_likelihood(torch.from_numpy(tokens.astype(np.int64)).to(device)).cpu().numpy()

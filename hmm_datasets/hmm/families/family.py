@@ -20,9 +20,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
+from .. import inference
 from ..arrays import as_tokens
 from ..integers import integer
 from ..kernels.draws import MAX_SHUFFLED, shuffle, shuffle_buffer
@@ -122,10 +124,6 @@ class Family(Process):
             first (`int`, *optional*, defaults to 0): index of row 0.
             step (`int`, *optional*, defaults to 1): difference between the indices of consecutive rows.
         """
-        import torch
-
-        from .. import inference
-
         values, _ = as_tokens(tokens, self.num_symbols)
         asked = (("seed", seed, 0), ("first", first, 0), ("step", step, 1))
         seed, first, step = (integer(*arguments, 64) for arguments in asked)

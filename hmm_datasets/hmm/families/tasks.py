@@ -11,19 +11,17 @@ Some positions are scored: those whose token an observer can predict better by w
 `kernels.tasks` has the random numbers. Laws take `O(B T E)` time and memory.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ...errors import InputError
+from ..analysis.entropy import OptimalLoss
 from ..arrays import as_given, token_array
 from ..integers import integer
 from ..kernels.tasks import draw_bijections, draw_copies, draw_recalls
 from ..process import Process
-
-if TYPE_CHECKING:
-    from ..analysis.entropy import OptimalLoss
 
 
 class EpisodicTask(Process):
@@ -78,8 +76,6 @@ class EpisodicTask(Process):
 
         Nothing is sampled: `num_sequences` and `seed` change nothing.
         """
-        from ..analysis.entropy import OptimalLoss
-
         length = integer("length", length, 0, 31)
         return OptimalLoss(np.resize(np.log(self.choices), length), np.zeros(length))
 

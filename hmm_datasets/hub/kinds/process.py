@@ -22,6 +22,8 @@ from ...hmm.families.family import Family
 from ...hmm.model import HMM
 from ...hmm.process import Process
 from ...hmm.storage import FAMILY_NAME, FORMAT_VERSION, PROCESS_NAME, WEIGHTS_NAME
+from ...report.process_description import describe_process
+from ...report.tables import predictor_titles
 from ...runtime.progress import progress_bar
 from ..cards import is_own_card, write_card
 from ..parquet import MAX_SHARD_BYTES, write_split
@@ -193,8 +195,6 @@ def _write_card(
 ) -> None:
     """Measure the predictors, draw the optimal loss by position, and write the card."""
     from ...report.plots import plot_predictors
-    from ...report.process_description import describe_process
-    from ...report.tables import predictor_titles
 
     length = settings["length"]
     width = source.belief_width or source.max_states or source.num_symbols

@@ -12,14 +12,18 @@ from typing import Any
 
 from ...errors import InputError
 from ...files import read_json
+from ...hmm.loading import load_source
 from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ...text.corpora.local_files import SUFFIXES
 from ...text.stream.index import INDEX_NAME
+from ...text.stream.reader import TokenStream
 from ...text.tokenizers import words
 from ..cards import CARD_NAME
 from ..contents import DEFAULT_IGNORE, files_in
 from ..download import RepoType
-from .process import SETTINGS_NAME
+from .evaluation import write_evaluation_dataset
+from .process import SETTINGS_NAME, write_hmm_dataset, write_process_card
+from .text import write_corpus_dataset, write_token_dataset, write_word_dataset
 
 Make = Callable[..., None]
 
@@ -95,9 +99,6 @@ def _process(path: Path, repo_type: RepoType | None) -> Contents:
         return Contents(kind, "model", path, files_in(path, DEFAULT_IGNORE), _hmm_card(path), "a card")
 
     def make(folder: Path, **settings: Any) -> None:
-        from ...hmm.loading import load_source
-        from .process import write_hmm_dataset
-
         write_hmm_dataset(load_source(path), folder, **settings)
 
     article = "an" if kind == "HMM" else "a"
@@ -108,9 +109,6 @@ def _process(path: Path, repo_type: RepoType | None) -> Contents:
 
 def _hmm_card(path: Path) -> Make:
     def make(folder: Path, *, licence: str | None, repo_id: str, name: str, show_progress: bool) -> None:
-        from ...hmm.loading import load_source
-        from .process import write_process_card
-
         if not (path / CARD_NAME).exists():
             write_process_card(load_source(path), folder, name=name, licence=licence, repo_id=repo_id)
 
@@ -168,9 +166,6 @@ def _tokens(path: Path, repo_type: RepoType | None) -> Contents:
         files |= {f"tokenizer/{name}": file for name, file in files_in(tokenizer, DEFAULT_IGNORE).items()}
 
     def make(folder: Path, **settings: Any) -> None:
-        from ...text.stream.reader import TokenStream
-        from .text import write_token_dataset
-
         streams = {
             corpus: {split: TokenStream(place) for split, place in sorted(splits.items(), key=_train_first)}
             for corpus, splits in _indexes(path).items()
@@ -193,8 +188,6 @@ def _is_words(path: Path) -> bool:
 
 def _words(path: Path, repo_type: RepoType | None) -> Contents:
     def make(folder: Path, **settings: Any) -> None:
-        from .text import write_word_dataset
-
         write_word_dataset(words.WordCorpus.load(path), folder, **settings)
 
     files = files_in(path, DEFAULT_IGNORE)
@@ -207,8 +200,6 @@ def _is_evaluation(path: Path) -> bool:
 
 def _evaluation(path: Path, repo_type: RepoType | None) -> Contents:
     def make(folder: Path, **settings: Any) -> None:
-        from .evaluation import write_evaluation_dataset
-
         write_evaluation_dataset(path, folder, **settings)
 
     files = files_in(path, DEFAULT_IGNORE)
@@ -222,8 +213,6 @@ def _is_corpus(path: Path) -> bool:
 
 def _corpus(path: Path, repo_type: RepoType | None = None) -> Contents:
     def make(folder: Path, **settings: Any) -> None:
-        from .text import write_corpus_dataset
-
         write_corpus_dataset(path, folder, **settings)
 
     folder = path if path.is_dir() else path.parent

@@ -17,6 +17,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+from ...hub.access import reachable
 from .check import GIB, Check
 from .device import gpu_states
 from .network import infiniband
@@ -136,8 +137,6 @@ def check_hub(needed: bool = False) -> Check:
     Args:
         needed (`bool`, *optional*, defaults to `False`): whether the run pushes.
     """
-    from ...hub.access import reachable
-
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         if needed:

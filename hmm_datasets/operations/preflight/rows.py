@@ -15,7 +15,9 @@ from typing import Any
 
 from ...errors import InputError
 from ...files import read_yaml
+from ...runtime import environment as launch_environment
 from ...runtime.shipped import local_or_shipped
+from ...training.models import new_model
 from .check import Check
 
 _BATCHES = 2
@@ -62,8 +64,6 @@ def _trainer(path: Path, flags: Sequence[str], world_size: int, folder: str) -> 
     import torch
     from transformers import default_data_collator
 
-    from ...runtime import environment as launch_environment
-    from ...training.models import new_model
     from ...training.trainer import Pretrainer
     from ..planning import read_recipe
 

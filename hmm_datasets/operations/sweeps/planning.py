@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, suggestion
 from ...files import read_yaml
 from ...runtime.progress import progress_bar
 from ..launching import split_command
+from ..recipe_settings import recipe_settings
 from .cells import run_settings, write_yaml
 from .file import Sweep
 
@@ -68,7 +69,6 @@ def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: i
 def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processes: int | None = None) -> SweepPlan:
     """[`plan_sweep`] in this process."""
     from ...runtime.command_line import setting_names
-    from ..recipe_settings import recipe_settings
 
     kinds = recipe_settings(sweep.recipe)
     if not kinds or "output_dir" not in setting_names(kinds):
@@ -103,9 +103,7 @@ def _num_gpus() -> int:
 
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
     """Refuse settings that the recipe does not have, and flags that commands of `then` do not have."""
-    from ...errors import suggestion
     from ...runtime.command_line import check_flags, setting_names
-    from ..recipe_settings import recipe_settings
 
     content = read_yaml(sweep.path)
     known, own = setting_names(kinds), set(content.get("settings") or {})

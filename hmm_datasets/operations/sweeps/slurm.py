@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...files import read_json, write_json
 from ...runtime.children import kill_session, wait_for
+from ...runtime.stop_requests import parse_time
 from .cell_process import start_cell
 from .cells import FAILED, FINISHED, CellState
 from .file import Cell, Sweep
@@ -41,8 +42,6 @@ def parse_parameters(text: str) -> dict[str, Any]:
 
     ```
     """
-    from ...runtime.stop_requests import parse_time
-
     if not text.strip().isprintable():
         raise InputError(f"--slurm {text!a}: expected NAME=VALUE without control characters")
     found: dict[str, Any] = {}

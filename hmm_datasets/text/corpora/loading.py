@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import datasets
 from datasets import DatasetInfo, Features, IterableDataset
+from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
 from ...errors import InputError
@@ -29,9 +31,6 @@ from .filters import DocumentFilter, FirstSeen, with_digests
 from .local_files import SUFFIXES, read_rows
 from .presets import CORPORA, Corpus
 from .splits import divided
-
-if TYPE_CHECKING:
-    import datasets
 
 _TEST_FRACTION = 0.1
 
@@ -280,8 +279,6 @@ def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: st
 
 
 def _features(kind: str) -> "datasets.Features":
-    import datasets
-
     string = datasets.Value("string")
     if kind == "text":
         return datasets.Features({"text": string})
@@ -292,8 +289,6 @@ def _features(kind: str) -> "datasets.Features":
 def _load_file(
     source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    import datasets
-
     corpus = source.corpus
     if selection.split not in ("train", "test"):
         raise InputError(
@@ -318,8 +313,6 @@ def _load_file(
 def _load_computed(
     source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    import datasets
-
     corpus = source.corpus
     if selection.split not in ("train", "test"):
         raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
@@ -382,8 +375,6 @@ def _check_remote(name: str) -> None:
 def _load_hub(
     source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    import datasets
-
     corpus = source.corpus
     split, divided = selection.split, selection.test_fraction is not None
     if divided and split not in ("train", "test"):
@@ -432,9 +423,6 @@ def _load_verified(
     path: str, config: str | None, split: str, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """`datasets.load_dataset`, but the pages of Parquet files are compared with their checksums, if they have some."""
-    import datasets
-    from pyarrow.dataset import ParquetFragmentScanOptions
-
     builder = datasets.load_dataset_builder(path, config)
     if hasattr(builder.config, "fragment_scan_options"):
         builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datasets.distributed import split_dataset_by_node
 from datatrove.data import Document, DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.tokens import DocumentTokenizer
@@ -64,8 +65,6 @@ class CorpusReader(PipelineStep):
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
         """Yield the documents of the steps before, then those of this task."""
-        from datasets.distributed import split_dataset_by_node
-
         if data:
             yield from data
         rows = self.open()

@@ -29,6 +29,7 @@ from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
 from ..tokenizers.bpe import is_byte_level, token_bytes
 from ..tokenizers.chat_templates import lay_out
+from ..tokenizers.encoding import Encoder
 from .index import INDEX_NAME, TokenIndex, blank_index, read_index
 from .writer import SHARD_TOKENS, ShardWriter, Source, TokenBatch, documents_from, write_batches, writing
 
@@ -197,8 +198,6 @@ class _Read:
 @contextlib.contextmanager
 def _text_encoder(tokenizer: "PreTrainedTokenizerFast") -> Generator[Callable[[_Read], TokenBatch]]:
     """What encodes texts; a thread prepares it, which takes a third of a second for 50,000 tokens."""
-    from ..tokenizers.encoding import Encoder
-
     with ThreadPoolExecutor(1) as thread:
         encoder = thread.submit(Encoder, tokenizer)
 

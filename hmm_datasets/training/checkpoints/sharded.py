@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from accelerate.utils import save_fsdp_optimizer
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ...compat.deepspeed import (
@@ -106,8 +107,6 @@ class ShardedTrainer(OpenTrainer):
             with only_data(checkpoint):
                 super().load_weights(checkpoint, model)
             return
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
         weights = {}
         if self.args.process_index == 0:
             for path in sorted(Path(checkpoint).glob("model*.safetensors")):

@@ -37,6 +37,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch.nn import Embedding
+
 from ...compat.deepspeed import whole_shape
 from ..models import parameter_size
 
@@ -146,8 +148,6 @@ def matrix_parameters(model: "PreTrainedModel") -> int:
 
 def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:
     """For every parameter but embeddings how many of its weights multiply a token, and whether they are trained."""
-    from torch.nn import Embedding
-
     output = model.get_output_embeddings()
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
     looked_up -= {id(output.weight) if output is not None else None}

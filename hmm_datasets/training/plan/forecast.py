@@ -32,14 +32,20 @@ buffers.
 """
 
 import contextlib
+import copy
 import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from ...compat.torch import fake_tensors, tracked_memory
+from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
 from ...files import read_log
+from ..models import default_dtype, is_recurrent, new_model, set_attention
 from .compute import find_device, peak_flops
 
 if TYPE_CHECKING:
@@ -226,8 +232,6 @@ def peak_activations(
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
         chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
     """
-    from ..models import is_recurrent
-
     chunked_loss = chunked_loss and _allows_chunks(config)
     layers = config.get_text_config().num_hidden_layers
 
@@ -252,8 +256,6 @@ _peaks: dict[tuple, int] = {}
 
 def _remembered_peak(config, *how) -> int:
     """[`_tracked_peak`], which takes seconds; the cells of a sweep mostly ask for the same."""
-    from ...compat.transformers_models import attention_of
-
     # The configuration's text leaves out its attention.
     key = (type(config), config.to_json_string(), attention_of(config), *how)
     if key not in _peaks:
@@ -262,9 +264,6 @@ def _remembered_peak(config, *how) -> int:
 
 
 def _allows_chunks(config: "PretrainedConfig") -> bool:
-    import torch
-
-    from ..models import new_model
     from ..output_layer import obstacle
 
     with torch.device("meta"):
@@ -275,13 +274,6 @@ def _allows_chunks(config: "PretrainedConfig") -> bool:
 def _tracked_peak(
     config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss
 ) -> int:
-    import copy
-
-    import torch
-
-    from ...compat.torch import fake_tensors, tracked_memory
-    from ...compat.transformers_models import attention_of, set_config_attention
-    from ..models import default_dtype, new_model, set_attention
     from ..output_layer import LabelScores, set_loss_output
 
     config = copy.deepcopy(config)

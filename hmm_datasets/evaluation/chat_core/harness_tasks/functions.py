@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hmm_datasets.evaluation.chat_core.sandbox import passes
 from hmm_datasets.training.post_training.rewards import final_number, gsm8k
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ def judge_instructions(row: Question, answers: Sequence[str]) -> Judged:
 
 def judge_program(row: Question, answers: Sequence[str]) -> Judged:
     """Whether the function passes its tests, run in a sandbox, and is in a block of code."""
-    from hmm_datasets.evaluation.chat_core.sandbox import passes
-
     (said,) = answers
     passed = passes(*programs(row, said), row["entry_point"])
     return _generated(passed, in_format=_CODE.search(said) is not None)

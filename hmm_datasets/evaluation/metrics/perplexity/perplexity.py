@@ -3,6 +3,9 @@
 import datasets
 import evaluate
 
+from hmm_datasets.errors import InputError
+from hmm_datasets.training.models import load_pretrained
+
 _DESCRIPTION = """\
 exp of the mean of -log P(token | tokens before it) over all tokens of all texts, each scored once. Bits per byte are
 given too, since they can be compared between tokenizers and perplexity cannot. Texts are read independently, each
@@ -60,9 +63,7 @@ class Perplexity(evaluate.Metric):
         from accelerate import Accelerator
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from hmm_datasets.errors import InputError
         from hmm_datasets.evaluation.text import DocumentWindows, measure_text
-        from hmm_datasets.training.models import load_pretrained
 
         if isinstance(model, str):
             accelerator = Accelerator(cpu=not torch.accelerator.is_available())
