@@ -120,7 +120,7 @@ def convert_command(arguments: CheckpointConvertCommand) -> int:
     from ..operations.checkpoints.convert import convert
 
     written = convert(arguments.path, arguments.destination, arguments.to)
-    print(f"{written}: {format_bytes(_size(written))}")
+    print(f"{written}: {format_bytes(size_of(written))}")
     if arguments.to == "hf" and not (written / "tokenizer_config.json").is_file():
         print(f"{written}: has no tokenizer, since the checkpoint has none; copy one there if the model reads text")
     if arguments.to != "hf":
@@ -159,7 +159,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
             )
         resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
         if arguments.delete:
-            size = sum(_size(one / name) for one in folders if one not in resumable for name in resuming_names(one))
+            size = sum(size_of(one / name) for one in folders if one not in resumable for name in resuming_names(one))
             _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
         saved, kept = 0, None
         for folder in folders:
@@ -270,7 +270,7 @@ def _prune_run(run: Path, arguments: CheckpointPruneCommand) -> int:
     run = run.resolve()
     if not list_steps(run) and not (run / "run.json").is_file():
         raise InputError(f"{run}: is not the folder of a run, which has run.json or checkpoint-N; delete it by hand")
-    size = _size(run)
+    size = size_of(run)
     if arguments.delete:
         _confirm([str(run)], size, arguments.yes)
         delete(run)
@@ -375,7 +375,3 @@ def _say_kept(entry: "SetAside") -> None:
 def _listed(names: Sequence[str]) -> str:
     names = sorted({name.split("/")[0] for name in names})
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _size(path: Path) -> int:
-    return size_of(path)

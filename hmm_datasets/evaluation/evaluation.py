@@ -5,73 +5,25 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from accelerate import Accelerator
 
-from ..data.windows import StridedWindows
 from ..errors import InputError
-from ..files import read_json, read_log, write_digests, write_json, write_jsonl, written_together
+from ..files import read_json, write_digests, write_json, write_jsonl, written_together
 from ..hmm.integers import integer
 from ..hmm.names import SAVED_NAME
-from ..hmm.process import Process
-from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..hub.download import model_file
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
-from ..text.corpora.loading import load_corpus
-from ..training.models import load_pretrained, tokenizer_of
-from .beliefs import probe_beliefs, row_of
-from .chat.measures import measure_chat
-from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks, load_tasks, measure_chat_core
-from .completions import complete
-from .core import score_core
-from .scoring import context_limit
-from .targets import (
-    Documents,
-    checkpoints_of,
-    data_hashes,
-    held_out_part,
-    open_target,
-    progress_of,
-    provenance,
-    revisions_of,
-    trained_on,
-)
-from .text import DocumentWindows, measure_text
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from lm_eval.api.task import Task
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from ..data.sequences import HMMSequences
-    from ..text.stream import TokenStream
+from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks
+from .targets import data_hashes, provenance
+from .tasks import TASKS, open_subject
 
 REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
-
-_MAX_WINDOW = 1024
-
-TASKS = ("optimum", "beliefs", "training", "text", "core", "chat", "chat_core", "completions")
-ON_REQUEST = ("chat_core",)
-"""Tasks that run only if they are named, since they download their questions."""
-
-_WHY_NOT = {
-    "optimum": "there is no distribution to measure it against; give a process with --targets",
-    "beliefs": "it needs one HMM or another process with beliefs, and a model with hidden "
-    "states; give the process with --targets, and a model that is not an HMM itself",
-    "training": "the model's folder has no history with divergences, and checkpoints is not set; set --checkpoints "
-    "true or --revisions all, and give the distribution with --targets",
-    "text": "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
-    "core": "no questions; give their folder with --core_data, and a model with a tokenizer",
-    "chat": "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
-    "chat_core": "the model's tokenizer has no chat template; name a chat model",
-    "completions": "the model has no tokenizer",
-}
 
 
 @dataclass
@@ -212,18 +164,12 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     Raises:
         `InputError`: a name that is not found, or a task that does not apply.
     """
-    from accelerate import Accelerator
-
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-    subject = _Subject(settings)
-    tasks = subject.tasks()
-    if "chat_core" in tasks and accelerator.is_main_process:
-        # Before any work is done, so that what is missing shows at once.
-        subject.questions = load_tasks(settings.chat_core_tasks)
-    subject.model = load_pretrained(AutoModelForCausalLM, settings.model).to(accelerator.device).eval()
+    subject = open_subject(settings)
+    subject.load(accelerator)
     found, items = {}, {}
-    for name in tasks:
-        found[name] = getattr(subject, name)(accelerator)
+    for name in subject.tasks:
+        found[name] = TASKS[name].measure(subject, accelerator)
         rows = found[name].pop("items", None)
         if rows is not None:
             items[name] = rows
@@ -249,189 +195,3 @@ def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folde
         write_digests(temporary, into=folder)
     print(evaluation_text(report))
     print(f"\n{folder}/: {REPORT_NAME}, {PAGE_NAME}, {PLOTS_NAME}/, {ITEMS_NAME}/")
-
-
-class _Subject:
-    """A model, its targets, and a method for each task."""
-
-    model: "PreTrainedModel"
-    questions: "dict[str, Task]"
-    chosen: Sequence[str] = ()
-
-    def __init__(self, settings: EvaluationSettings):
-        from ..hmm import causal_lm  # noqa: F401, so that `settings.model` can be an HMM
-
-        self.settings = settings
-        self.model_type: str = load_pretrained(AutoConfig, settings.model).model_type
-        self.known = known = trained_on(settings.model)
-        targets = [
-            open_target(name, settings.max_documents, test_fraction=settings.test_fraction, known=known)
-            for name in settings.targets
-        ]
-        processes = [target for target in targets if isinstance(target, Process)]
-        texts = [target for target in targets if not isinstance(target, Process)]
-        if len(processes) > 1 or len(texts) > 1:
-            raise InputError(
-                f"targets has {len(processes)} processes and {len(texts)} texts; expected at most one of each"
-            )
-        self.source: Process | None = processes[0] if processes else None
-        self.held_out: TokenStream | Documents | None = texts[0] if texts else None
-        words = isinstance(self.held_out, Documents) and self.held_out.of_symbols
-        self.tokenizer: PreTrainedTokenizerBase | None = tokenizer_of(settings.model, symbols=words)
-        self.reads_symbols = self.tokenizer is not None and reads_symbols(self.tokenizer)
-        if self.reads_symbols:
-            for text in self.held_out.texts:
-                check_symbols(self.tokenizer, text)
-
-    def tasks(self) -> list[str]:
-        """The tasks in the settings, or all that apply, in the order of `TASKS`."""
-        has_beliefs = self.source is not None and self.source.belief_width is not None
-        has_text = self.tokenizer is not None and not self.reads_symbols
-        possible = {
-            "optimum": self.source is not None,
-            "beliefs": has_beliefs and self.model_type != "hmm",
-            "training": bool(self._history())
-            or (bool(self.settings.checkpoints or self.settings.revisions) and self.source is not None),
-            "text": self.held_out is not None and self.tokenizer is not None,
-            "core": self.settings.core_data is not None and has_text,
-            "chat": self.settings.chat_data is not None and getattr(self.tokenizer, "chat_template", None) is not None,
-            "chat_core": getattr(self.tokenizer, "chat_template", None) is not None,
-            "completions": has_text,
-        }
-        for task in self.settings.tasks:
-            if not possible[task]:
-                raise InputError(f"task {task}: {_WHY_NOT[task]}")
-        wanted = self.settings.tasks or [task for task in TASKS if task not in ON_REQUEST]
-        chosen = [task for task in TASKS if possible[task] and task in wanted]
-        if not chosen:
-            raise InputError(f"{self.settings.model}: {_WHY_NOT['optimum']}, or text")
-        self.chosen = chosen
-        return chosen
-
-    def optimum(self, accelerator: "Accelerator") -> dict[str, Any]:
-        return self._measure_optimum(self.model, self.settings.num_sequences, accelerator)
-
-    def beliefs(self, accelerator: "Accelerator") -> dict[str, Any]:
-        rows, settings = self._rows(self.settings.num_sequences), self.settings
-        return probe_beliefs(
-            self.model, self.source, rows, accelerator, batch_size=settings.batch_size, seed=settings.seed
-        )
-
-    def training(self, accelerator: "Accelerator") -> dict[str, Any]:
-        from .optimum import learning_phases
-
-        settings = self.settings
-        if settings.revisions:
-            source, models = "revisions", revisions_of(settings.model, settings.revisions)
-        elif settings.checkpoints:
-            source, models = "checkpoints", list(map(str, checkpoints_of(Path(settings.model))))
-        else:
-            return {"from": "history"} | learning_phases(self._history())
-        rows = [self._checkpoint(model, accelerator) for model in models]
-        return {"from": source} | learning_phases(rows) if accelerator.is_main_process else {}
-
-    def text(self, accelerator: "Accelerator") -> dict[str, Any]:
-        settings = self.settings
-        window = settings.window or min(context_limit(self.model) or _MAX_WINDOW, _MAX_WINDOW)
-        stride = settings.stride or max(1, window // 2)
-        if isinstance(self.held_out, Documents):
-            windows = DocumentWindows(self.held_out.texts, self.tokenizer, window, stride)
-            sha256 = self.held_out.sha256
-        else:
-            windows = StridedWindows(self.held_out, window, stride, settings.by_document)
-            sha256 = self.held_out.index.sha256
-        found = measure_text(
-            self.model,
-            self.tokenizer,
-            windows,
-            accelerator,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-        )
-        return found and found | {"sha256": sha256}
-
-    def core(self, accelerator: "Accelerator") -> dict[str, Any]:
-        settings = self.settings
-        return score_core(
-            self.model,
-            self.tokenizer,
-            settings.core_data,
-            accelerator,
-            tasks=settings.core_tasks or None,
-            max_per_task=settings.core_max_per_task,
-            batch_size=settings.batch_size,
-            baselines=settings.core_baselines,
-        )
-
-    def chat(self, accelerator: "Accelerator") -> dict[str, Any]:
-        settings = self.settings
-        part = held_out_part(settings.chat_data, settings.test_fraction, self.known)
-        rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
-        return measure_chat(
-            self.model,
-            self.tokenizer,
-            rows.select(range(min(len(rows), settings.chat_questions))),
-            accelerator,
-            max_new_tokens=settings.chat_max_new_tokens,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-        )
-
-    def chat_core(self, accelerator: "Accelerator") -> dict[str, Any]:
-        if not accelerator.is_main_process:
-            return {}
-        settings = self.settings
-        return measure_chat_core(
-            *(self.model, self.tokenizer, self.questions),
-            max_per_task=settings.chat_core_max_per_task,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-        )
-
-    def completions(self, accelerator: "Accelerator") -> dict[str, Any]:
-        if not accelerator.is_main_process:
-            return {}
-        return complete(self.model, self.tokenizer, seed=self.settings.seed)
-
-    def _measure_optimum(
-        self, model: "PreTrainedModel", num_sequences: int, accelerator: "Accelerator"
-    ) -> dict[str, Any]:
-        from .optimum import measure_optimum
-
-        rows, settings = self._rows(num_sequences), self.settings
-        return measure_optimum(
-            model, self.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order
-        )
-
-    def _rows(self, num_sequences: int) -> "HMMSequences":
-        from ..data.sequences import TEST_FIRST, HMMSequences
-
-        settings = self.settings
-        # Not the held-out sequences that were used for evaluations during training.
-        return HMMSequences(
-            self.source,
-            settings.length,
-            seed=settings.stream_seed,
-            first=TEST_FIRST + (1 << 32),
-            num_sequences=num_sequences,
-            bos=settings.bos,
-        )
-
-    def _history(self) -> list[dict[str, Any]]:
-        from .optimum import evaluations_of
-
-        path = Path(self.settings.model) / "history.jsonl"
-        return evaluations_of(read_log(path)) if path.exists() else []
-
-    def _checkpoint(self, name: str, accelerator: "Accelerator") -> dict[str, Any]:
-        from .optimum import evaluation_of
-
-        settings, progress = self.settings, progress_of(name)
-        model = load_pretrained(AutoModelForCausalLM, name).to(accelerator.device).eval()
-        measured = self._measure_optimum(model, settings.checkpoint_sequences, accelerator)
-        row = evaluation_of(measured) if measured else {}
-        if "beliefs" in self.chosen:
-            rows = self._rows(settings.checkpoint_sequences)
-            sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
-            row |= row_of(probe_beliefs(model, self.source, rows, accelerator, **sizes, controls=False))
-        return progress | row

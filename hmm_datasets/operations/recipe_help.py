@@ -120,11 +120,15 @@ def _text(path: Path, node: ast.expr | None) -> str:
 
 
 def _constant(path: Path, name: str) -> object:
-    """The value of a name that a file, or the file of the package that it imports it from, gives as a literal."""
+    """The value of a name that a file, or the file of the package that it imports it from, gives as a literal.
+
+    Of a dictionary of other values it is the keys.
+    """
     for node in _tree(path).body:
         if isinstance(node, ast.Assign) and name in [getattr(one, "id", None) for one in node.targets]:
             with contextlib.suppress(ValueError):
                 return ast.literal_eval(node.value)
+            return list(map(ast.literal_eval, node.value.keys)) if isinstance(node.value, ast.Dict) else None
         if isinstance(node, ast.ImportFrom) and any(name == (one.asname or one.name) for one in node.names):
             origin = _file_of(path, node)
             return None if origin is None else _constant(origin, name)

@@ -100,8 +100,8 @@ class Interruptions(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Listen for requests, and bound the time to wait for other ranks."""
-        if args.world_size > 1:
-            _bound_waiting(timedelta(seconds=args.ddp_timeout))
+        if args.world_size > 1:  # the Trainer sets the timeout of the first group alone, and not those of DeepSpeed
+            set_timeout_of_all_groups(timedelta(seconds=args.ddp_timeout))
             self.trainer.step_loss.request = self._look
         self._requests.__enter__()
 
@@ -144,11 +144,6 @@ class Interruptions(TrainerCallback):
         """What is asked for on this rank."""
         needed = 2 * self._longest_save + 2 * self._longest_step
         return self._requests.look(needed=needed, main=self.trainer.is_world_process_zero())
-
-
-def _bound_waiting(timeout: timedelta) -> None:
-    """Set the timeout of all process groups; the Trainer sets only that of the first, and not those of DeepSpeed."""
-    set_timeout_of_all_groups(timeout)
 
 
 FOLDER_NAME = "profile"

@@ -14,13 +14,13 @@ from tiny_chat import save_tiny_chat
 from transformers import AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation import evaluation
 from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.evaluation.chat_core import score as tasks
 from hmm_datasets.evaluation.chat_core.harness_tasks import functions
 from hmm_datasets.evaluation.chat_core.sandbox import check_sandbox
 from hmm_datasets.evaluation.chat_core.score import chat_core_summary
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+from hmm_datasets.evaluation.tasks import open_subject
 from hmm_datasets.hub.kinds.evaluation import metrics_of
 from hmm_datasets.training.post_training.rewards import gsm8k
 
@@ -307,8 +307,8 @@ def test_a_question_that_is_too_long_is_not_asked(model, tokenizer):
 
 def test_it_runs_only_if_it_is_named(tmp_path):
     save_tiny_chat(tmp_path)
-    assert evaluation._Subject(EvaluationSettings(str(tmp_path))).tasks() == ["completions"]
-    assert evaluation._Subject(EvaluationSettings(str(tmp_path), tasks=["chat_core"])).tasks() == ["chat_core"]
+    assert open_subject(EvaluationSettings(str(tmp_path))).tasks == ["completions"]
+    assert open_subject(EvaluationSettings(str(tmp_path), tasks=["chat_core"])).tasks == ["chat_core"]
 
 
 def test_a_base_model_is_refused(tmp_path):

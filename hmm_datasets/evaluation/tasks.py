@@ -1,0 +1,317 @@
+"""The tasks of an evaluation: for each, whether it applies to a model and its targets, and what it measures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate import Accelerator
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.sequences import TEST_FIRST, HMMSequences
+from ..data.windows import StridedWindows
+from ..errors import InputError
+from ..files import read_log
+from ..hmm import causal_lm  # noqa: F401, so that a model can be an HMM
+from ..hmm.process import Process
+from ..hmm.tokenizer import check_symbols, reads_symbols
+from ..text.corpora.loading import load_corpus
+from ..text.stream import TokenStream
+from ..training.models import load_pretrained, tokenizer_of
+from .beliefs import probe_beliefs, row_of
+from .chat.measures import measure_chat
+from .chat_core.score import load_tasks, measure_chat_core
+from .completions import complete
+from .core import score_core
+from .optimum import evaluation_of, evaluations_of, learning_phases, measure_optimum
+from .scoring import context_limit
+from .targets import (
+    Documents,
+    TrainedOn,
+    checkpoints_of,
+    held_out_part,
+    open_target,
+    progress_of,
+    revisions_of,
+    trained_on,
+)
+from .text import DocumentWindows, measure_text
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task as HarnessTask
+
+    from .evaluation import EvaluationSettings
+
+_MAX_WINDOW = 1024
+
+Result = dict[str, Any]
+"""What a task measures: the part of `report.json` that has its name, and `items`. Empty on ranks but the main one."""
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A model, and what it is measured against.
+
+    Attributes:
+        settings ([`~hmm_datasets.EvaluationSettings`]): what to measure, and how.
+        model_type (`str`): of its configuration.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): the one in its folder.
+        source ([`~hmm_datasets.hmm.process.Process`], *optional*): the distribution among the targets.
+        held_out ([`~hmm_datasets.TokenStream`] or [`~.targets.Documents`], *optional*): the text among them.
+        known ([`~.targets.TrainedOn`]): what it was trained on.
+        tasks (sequence of `str`): the tasks chosen, in the order of [`TASKS`].
+        model ([`~transformers.PreTrainedModel`]), questions (`dict`): the model, and the questions of ChatCORE, once
+            they are loaded.
+    """
+
+    settings: "EvaluationSettings"
+    model_type: str
+    tokenizer: PreTrainedTokenizerBase | None
+    source: Process | None
+    held_out: TokenStream | Documents | None
+    known: TrainedOn
+    tasks: Sequence[str] = ()
+    model: PreTrainedModel = field(init=False)
+    questions: "dict[str, HarnessTask]" = field(init=False)
+
+    def load(self, accelerator: Accelerator) -> None:
+        """Load the questions of ChatCORE, whose download may fail, and then the model."""
+        if "chat_core" in self.tasks and accelerator.is_main_process:
+            self.questions = load_tasks(self.settings.chat_core_tasks)
+        self.model = load_pretrained(AutoModelForCausalLM, self.settings.model).to(accelerator.device).eval()
+
+    @property
+    def has_template(self) -> bool:
+        return getattr(self.tokenizer, "chat_template", None) is not None
+
+    @property
+    def writes_text(self) -> bool:
+        return self.tokenizer is not None and not reads_symbols(self.tokenizer)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The evaluations of its training that have divergences."""
+        path = Path(self.settings.model) / "history.jsonl"
+        return evaluations_of(read_log(path)) if path.exists() else []
+
+    def rows(self, num_sequences: int) -> HMMSequences:
+        """Held-out sequences, but not those of the evaluations during training."""
+        settings = self.settings
+        return HMMSequences(
+            self.source,
+            settings.length,
+            seed=settings.stream_seed,
+            first=TEST_FIRST + (1 << 32),
+            num_sequences=num_sequences,
+            bos=settings.bos,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task.
+
+    Attributes:
+        applies (callable): whether a subject, whose model is not loaded yet, has what it needs.
+        measure (callable): takes a subject with its model and the accelerator, and returns the result.
+        needs (`str`): why it does not apply, and how to mend that.
+        by_name (`bool`, *optional*, defaults to `False`): whether it runs only if it is named.
+    """
+
+    applies: Callable[[Subject], bool]
+    measure: Callable[[Subject, Accelerator], Result]
+    needs: str
+    by_name: bool = False
+
+
+def open_subject(settings: "EvaluationSettings") -> Subject:
+    """The subject of an evaluation and the tasks that are run on it; its model is not loaded yet.
+
+    Raises:
+        `InputError`: a target that is not found, more than one of a kind, or a task that does not apply.
+    """
+    known = trained_on(settings.model)
+    targets = [
+        open_target(name, settings.max_documents, test_fraction=settings.test_fraction, known=known)
+        for name in settings.targets
+    ]
+    processes = [target for target in targets if isinstance(target, Process)]
+    texts = [target for target in targets if not isinstance(target, Process)]
+    if len(processes) > 1 or len(texts) > 1:
+        raise InputError(
+            f"targets has {len(processes)} processes and {len(texts)} texts; expected at most one of each"
+        )
+    held_out = texts[0] if texts else None
+    of_symbols = isinstance(held_out, Documents) and held_out.of_symbols
+    tokenizer = tokenizer_of(settings.model, symbols=of_symbols)
+    if of_symbols and tokenizer is not None and reads_symbols(tokenizer):
+        for text in held_out.texts:
+            check_symbols(tokenizer, text)
+    subject = Subject(
+        settings=settings,
+        model_type=load_pretrained(AutoConfig, settings.model).model_type,
+        tokenizer=tokenizer,
+        source=processes[0] if processes else None,
+        held_out=held_out,
+        known=known,
+    )
+    subject.tasks = _chosen(subject)
+    return subject
+
+
+def _chosen(subject: Subject) -> list[str]:
+    """The tasks in the settings, or all that apply."""
+    wanted, possible = subject.settings.tasks, [name for name, task in TASKS.items() if task.applies(subject)]
+    for name in wanted:
+        if name not in possible:
+            raise InputError(f"task {name}: {TASKS[name].needs}")
+    found = [name for name in possible if (name in wanted if wanted else not TASKS[name].by_name)]
+    if not found:
+        raise InputError(f"{subject.settings.model}: {TASKS['optimum'].needs}, or text")
+    return found
+
+
+def _optimum(subject: Subject, accelerator: Accelerator) -> Result:
+    return _measure_optimum(subject, subject.model, subject.settings.num_sequences, accelerator)
+
+
+def _measure_optimum(subject: Subject, model: PreTrainedModel, num_sequences: int, accelerator: Accelerator) -> Result:
+    rows, settings = subject.rows(num_sequences), subject.settings
+    return measure_optimum(
+        model, subject.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order
+    )
+
+
+def _beliefs(subject: Subject, accelerator: Accelerator) -> Result:
+    rows, settings = subject.rows(subject.settings.num_sequences), subject.settings
+    sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
+    return probe_beliefs(subject.model, subject.source, rows, accelerator, **sizes)
+
+
+def _training(subject: Subject, accelerator: Accelerator) -> Result:
+    settings = subject.settings
+    if settings.revisions:
+        origin, models = "revisions", revisions_of(settings.model, settings.revisions)
+    elif settings.checkpoints:
+        origin, models = "checkpoints", list(map(str, checkpoints_of(Path(settings.model))))
+    else:
+        return {"from": "history"} | learning_phases(subject.history())
+    rows = [_checkpoint(subject, model, accelerator) for model in models]
+    return {"from": origin} | learning_phases(rows) if accelerator.is_main_process else {}
+
+
+def _checkpoint(subject: Subject, name: str, accelerator: Accelerator) -> dict[str, Any]:
+    settings, progress = subject.settings, progress_of(name)
+    model = load_pretrained(AutoModelForCausalLM, name).to(accelerator.device).eval()
+    measured = _measure_optimum(subject, model, settings.checkpoint_sequences, accelerator)
+    row = evaluation_of(measured) if measured else {}
+    if "beliefs" in subject.tasks:
+        rows = subject.rows(settings.checkpoint_sequences)
+        sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
+        row |= row_of(probe_beliefs(model, subject.source, rows, accelerator, **sizes, controls=False))
+    return progress | row
+
+
+def _text(subject: Subject, accelerator: Accelerator) -> Result:
+    settings, held_out = subject.settings, subject.held_out
+    window = settings.window or min(context_limit(subject.model) or _MAX_WINDOW, _MAX_WINDOW)
+    stride = settings.stride or max(1, window // 2)
+    if isinstance(held_out, Documents):
+        windows, sha256 = DocumentWindows(held_out.texts, subject.tokenizer, window, stride), held_out.sha256
+    else:
+        windows, sha256 = StridedWindows(held_out, window, stride, settings.by_document), held_out.index.sha256
+    sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
+    found = measure_text(subject.model, subject.tokenizer, windows, accelerator, **sizes)
+    return found and found | {"sha256": sha256}
+
+
+def _core(subject: Subject, accelerator: Accelerator) -> Result:
+    settings = subject.settings
+    return score_core(
+        subject.model,
+        subject.tokenizer,
+        settings.core_data,
+        accelerator,
+        tasks=settings.core_tasks or None,
+        max_per_task=settings.core_max_per_task,
+        batch_size=settings.batch_size,
+        baselines=settings.core_baselines,
+    )
+
+
+def _chat(subject: Subject, accelerator: Accelerator) -> Result:
+    settings = subject.settings
+    part = held_out_part(settings.chat_data, settings.test_fraction, subject.known)
+    rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
+    return measure_chat(
+        subject.model,
+        subject.tokenizer,
+        rows.select(range(min(len(rows), settings.chat_questions))),
+        accelerator,
+        max_new_tokens=settings.chat_max_new_tokens,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def _chat_core(subject: Subject, accelerator: Accelerator) -> Result:
+    if not accelerator.is_main_process:
+        return {}
+    settings = subject.settings
+    return measure_chat_core(
+        *(subject.model, subject.tokenizer, subject.questions),
+        max_per_task=settings.chat_core_max_per_task,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+
+
+def _completions(subject: Subject, accelerator: Accelerator) -> Result:
+    return (
+        complete(subject.model, subject.tokenizer, seed=subject.settings.seed) if accelerator.is_main_process else {}
+    )
+
+
+TASKS = {
+    "optimum": Task(
+        lambda subject: subject.source is not None,
+        _optimum,
+        "there is no distribution to measure it against; give a process with --targets",
+    ),
+    "beliefs": Task(
+        lambda subject: getattr(subject.source, "belief_width", None) is not None and subject.model_type != "hmm",
+        _beliefs,
+        "it needs one HMM or another process with beliefs, and a model with hidden states; give the process with "
+        "--targets, and a model that is not an HMM itself",
+    ),
+    "training": Task(
+        lambda subject: bool(
+            subject.history()
+            or (subject.source is not None and (subject.settings.checkpoints or subject.settings.revisions))
+        ),
+        _training,
+        "the model's folder has no history with divergences, and checkpoints is not set; set --checkpoints true or "
+        "--revisions all, and give the distribution with --targets",
+    ),
+    "text": Task(
+        lambda subject: subject.held_out is not None and subject.tokenizer is not None,
+        _text,
+        "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
+    ),
+    "core": Task(
+        lambda subject: subject.settings.core_data is not None and subject.writes_text,
+        _core,
+        "no questions; give their folder with --core_data, and a model with a tokenizer",
+    ),
+    "chat": Task(
+        lambda subject: subject.settings.chat_data is not None and subject.has_template,
+        _chat,
+        "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
+    ),
+    "chat_core": Task(
+        lambda subject: subject.has_template,
+        _chat_core,
+        "the model's tokenizer has no chat template; name a chat model",
+        by_name=True,  # since it downloads its questions
+    ),
+    "completions": Task(lambda subject: subject.writes_text, _completions, "the model has no tokenizer"),
+}
