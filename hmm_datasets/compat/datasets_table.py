@@ -26,17 +26,20 @@ FACTORY_MODULE = "datasets.load"
 Entries = Callable[[], dict[str, tuple[str, str]]]
 
 
-def add_builders(entries: Entries, prefix: str) -> None:
+def add_builders(entries: Entries, needs_no_files: Callable[[str, str | None], bool]) -> None:
     """Add builders to the table, now or when `datasets` is imported. Calling it twice does no harm.
 
     Args:
         entries (callable): returns for each name the module of the builder, and a version of its data, which becomes
             part of the name of their cache.
-        prefix (`str`): a `data_dir` that starts with it is passed to these builders without looking for files.
+        needs_no_files (callable): takes the name of a builder and a `data_dir`, and returns whether it is passed to
+            the builder without looking for files.
     """
     actions: dict[str, Callable[[ModuleType], None]] = {
         TABLE_MODULE: lambda module: module._PACKAGED_DATASETS_MODULES.update(entries()),
-        FACTORY_MODULE: lambda module: _replace_get_module(module.PackagedDatasetModuleFactory, entries, prefix),
+        FACTORY_MODULE: lambda module: _replace_get_module(
+            module.PackagedDatasetModuleFactory, entries, needs_no_files
+        ),
     }
     for name in [name for name in actions if name in sys.modules]:
         actions.pop(name)(sys.modules[name])
@@ -44,14 +47,14 @@ def add_builders(entries: Entries, prefix: str) -> None:
         sys.meta_path.insert(0, _AfterImport(actions))
 
 
-def _replace_get_module(factory: Any, entries: Entries, prefix: str) -> None:
+def _replace_get_module(factory: Any, entries: Entries, needs_no_files: Callable[[str, str | None], bool]) -> None:
     original: Callable[[Any], Any] = vars(factory)["get_module"]
     if hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def get_module(self: Any) -> Any:
-        if self.data_files is None and str(self.data_dir).startswith(prefix) and self.name in entries():
+        if self.data_files is None and self.name in entries() and needs_no_files(self.name, self.data_dir):
             self.data_files = {}
         return original(self)
 

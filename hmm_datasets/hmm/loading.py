@@ -1,26 +1,29 @@
 """A process by its name, from a folder or from the Hub."""
 
 import os
+import re
 from pathlib import Path
 
+from ..errors import InputError, suggestion
 from ..files import restored
-from ..hub.download import RepoType, download
-from .names import is_process_name, named_process
+from ..hub.download import RepoType, download, exists, is_address
+from .names import constructors, is_process_name, named_process
 from .process import Process
 from .storage import CONFIG_NAME, FORMATS, TABLES_NAME, WEIGHTS_NAME, load_process
 
 
 def load_source(
-    name_or_path: str | os.PathLike, *, revision: str | None = None, repo_type: RepoType = "model"
+    name_or_path: str | os.PathLike | Process, *, revision: str | None = None, repo_type: RepoType | None = None
 ) -> Process:
     """An HMM, a family or another process, by its name or from a folder or the Hub.
 
     Args:
-        name_or_path (`str` or path): a folder that `save_pretrained` wrote; a name on the Hub: `"USER/NAME"` or an
-            address such as `"hf://datasets/USER/NAME@REVISION"`; or a call such as `"process:mess3(x=0.05, a=0.85)"`
-            (see [`~hmm_datasets.hmm.names`]).
+        name_or_path (`str`, path or [`~hmm_datasets.hmm.process.Process`]): a folder that `save_pretrained` wrote; a
+            call such as `"mess3(x=0.05, a=0.85)"` (see [`~hmm_datasets.hmm.names`]); a name on the Hub: `"USER/NAME"`
+            or an address such as `"hf://datasets/USER/NAME@REVISION"`; or a process, which is returned as it is.
         revision (`str`, *optional*): branch, tag or commit on the Hub.
-        repo_type (`str`, *optional*, defaults to `"model"`): type of the repository, `"model"` or `"dataset"`.
+        repo_type (`str`, *optional*): type of the repository, `"model"` or `"dataset"`; by default that of the one
+            that exists, a model's first.
 
     Raises:
         `InputError`: there is no such process or folder, its format is another, or its tables do not match its
@@ -36,6 +39,8 @@ def load_source(
 
     ```
     """
+    if isinstance(name_or_path, Process):
+        return name_or_path
     if is_process_name(name_or_path):
         return named_process(str(name_or_path))
     folder = restored(name_or_path)
@@ -44,9 +49,24 @@ def load_source(
     return load_process(folder)
 
 
-def download_source(name: str, *, revision: str | None = None, repo_type: RepoType = "model") -> Path:
+def download_source(name: str, *, revision: str | None = None, repo_type: RepoType | None = None) -> Path:
     """Download the files of a process from the Hub and return their folder; see [`load_source`]."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_address(name):
+        near = suggestion(name.partition("(")[0], constructors()) or ";"
+        raise InputError(
+            f"{name}: neither a folder nor a process that has a name{near} expected a folder, one of `hmm-datasets "
+            "processes`, or USER/NAME on the Hub"
+        )
     names = (*FORMATS, TABLES_NAME, CONFIG_NAME, WEIGHTS_NAME)
     # In the patterns of the Hub `*` also stands for what has a slash in it: parts may have parts.
     patterns = [*names, *(f"{part}-*/{name}" for part in ("hmm", "part") for name in names)]
-    return download(name, patterns, revision=revision, repo_type=repo_type, expected="a process")
+
+    def of_type(kind: RepoType) -> Path:
+        return download(name, patterns, revision=revision, repo_type=kind, expected="a process")
+
+    try:
+        return of_type(repo_type or "model")
+    except InputError:
+        if repo_type is not None or is_address(name) or not exists(name, "dataset"):
+            raise
+        return of_type("dataset")

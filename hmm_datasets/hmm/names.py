@@ -3,7 +3,8 @@
 After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`] or of one in `FURTHER`.
 Its arguments, by position or by name, are numbers, quotients of numbers (`1/3`), strings, `True`, `False`, `None`,
 lists and tuples of these, and other processes: `process:permuted_symbols(mess3(x=0.1), group=4)`. Parentheses may be
-left out where there is nothing between them: `process:rrxor`. Strings have quotes of either kind, so that in a shell
+left out where there is nothing between them: `process:rrxor`. So may `process:`, unless a file or folder here has
+this name. Strings have quotes of either kind, so that in a shell
 one pair of the other kind around the whole is enough.
 
 The text is parsed into a syntax tree, whose nodes are looked up one by one; nothing in it is executed. The process is
@@ -97,8 +98,19 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def is_process_name(name: str | os.PathLike) -> bool:
-    """Whether a name is that of a process here, and not of a folder or a repository."""
-    return str(name).startswith(PREFIX)
+    """Whether a name is that of a process here, and not of a folder or a repository: `process:` and a call, or a call
+    of a known process alone, where no file or folder has this name.
+
+    ```python
+    >>> [is_process_name(name) for name in ("process:mess3", "mess3", "mess3(x=0.05)", "me/mess3", "mess")]
+    [True, True, True, False, False]
+
+    ```
+    """
+    name = str(name)
+    called = name.partition("(")[0].strip()
+    known = called in FURTHER or (called[:1] != "_" and inspect.isfunction(vars(processes).get(called)))
+    return name.startswith(PREFIX) or (known and not os.path.exists(name))
 
 
 def constructors() -> dict[str, Callable[..., Process]]:

@@ -1,10 +1,11 @@
 """Processes named as calls are those of the same calls in Python, and nothing else can be written."""
 
+import re
+
 import pytest
 import yaml
 
 from hmm_datasets import HMM, HMMMixture, InputError, PermutedSymbols, RandomChains, load_source, processes
-from hmm_datasets.data.builders import registration
 from hmm_datasets.hmm.names import (
     EXAMPLES,
     PREFIX,
@@ -105,8 +106,25 @@ def test_every_constructor_has_a_call_that_makes_a_process():
     assert signature_of("random", processes.random) == "random(num_states, num_symbols, *, alpha=1.0, seed=0)"
 
 
-def test_the_builders_know_the_same_prefix():
-    assert registration.PREFIX == PREFIX
+def test_a_call_alone_is_a_name_unless_a_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_source("mess3(x=0.05)") == processes.mess3(x=0.05)
+    processes.even().save_pretrained("mess3")
+    assert load_source("mess3") == processes.even()
+    assert load_source("process:mess3") == processes.mess3()
+    assert load_source(load_source("mess3")) == processes.even()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mes3", "mes3: neither a folder nor a process that has a name; did you mean mess3? expected a folder, one"),
+        ("a/b/c", "a/b/c: neither a folder nor a process that has a name; expected a folder, one of `hmm-datasets"),
+    ],
+)
+def test_what_is_no_name_says_which_names_there_are(name, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_source(name)
 
 
 def test_an_hmm_by_name_is_an_hmm():

@@ -151,6 +151,8 @@ OURS = """
             name = {"hmm": "model.safetensors", "family": "family.json"}[kind]
             stream = load_dataset("hmm", data_files=f"hf://datasets/{repo}/{name}", **common)
             found.append({"train": list(stream["train"].take(50)), "test": list(stream["test"])})
+            by_name = load_dataset("hmm", repo, split="test", **common)
+            assert list(by_name) == found[-1]["test"]
         return found
 
     def tokens(repo):

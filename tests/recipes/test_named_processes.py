@@ -28,7 +28,7 @@ def test_a_run_saves_the_process_that_it_names_and_is_evaluated_on_it(program, s
     assert other.returncode == 2
     assert "data.hmm" in other.stderr
     assert load_source(output / "process") == NAMED
-    succeeded(pretrain("process:mess3(0.05, 0.85)", 3))  # another way to write the same process
+    succeeded(pretrain("mess3(0.05, 0.85)", 3))  # another way to write the same process
 
     succeeded(
         program.run(

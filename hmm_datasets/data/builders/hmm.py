@@ -4,16 +4,16 @@
 import hmm_datasets
 from datasets import load_dataset
 
-stream = load_dataset("hmm", data_dir="outputs/hmm", length=100, split="train", streaming=True)
+stream = load_dataset("hmm", "mess3", length=100, split="train", streaming=True)
 for batch in stream.with_format("torch").batch(256):  # about ten times as fast as single rows
-    batch["input_ids"], batch["labels"]  # (256, 100), int64
+    batch["input_ids"], batch["labels"]  # (256, 101), int64: 100 symbols after the beginning token
 table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
 ```
 
-`data_dir` is a folder written by `save_pretrained` of a process, or a name such as `process:mess3(x=0.05)`. On the
-Hub, `data_files` names the file `model.safetensors` of an HMM, `family.json` of a family or `process.json` of another
-process. Streaming stores nothing. The `state_dict` of a stream is one index, and the number of rows read from there in
-a table of 1,024 rows, so resuming takes constant time.
+The second argument, or `data_dir`, is a folder written by `save_pretrained` of a process, a name such as
+`mess3(x=0.05)`, or `USER/NAME` of a process on the Hub. `data_files` may name a file there: `model.safetensors` of an
+HMM, `family.json` of a family or `process.json` of another process. Streaming stores nothing. The `state_dict` of a
+stream is one index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,6 @@ from ...errors import InputError
 from ...hmm.integers import integer
 from ...hmm.loading import load_source
 from ...hmm.model import HMM
-from ...hmm.names import is_process_name
 from ...hmm.process import Process
 from ...hmm.sampling import smallest_unsigned
 from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
@@ -87,17 +86,26 @@ class HMMBuilder(IndexedBuilder):
 
     BUILDER_CONFIG_CLASS = HMMBuilderConfig
 
-    def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
-        if data_dir is not None and is_process_name(data_dir):
+    def __init__(
+        self,
+        *args,
+        config_name: str | None = None,
+        data_dir: str | None = None,
+        data_files: Any = None,
+        **settings,
+    ):
+        if config_name not in (None, "default") and data_dir is None and not data_files:
+            config_name, data_dir = None, config_name  # load_dataset("hmm", "mess3")
+        if data_dir is not None and not Path(data_dir).expanduser().is_dir() and not data_files:
             # The names of prepared data have it in them, whatever the name means in later versions.
             settings["fingerprint"] = load_source(data_dir).fingerprint()
-            super().__init__(*args, data_dir=data_dir, **settings)
+            super().__init__(*args, config_name=config_name, data_dir=data_dir, **settings)
             return
         # If a folder has names like train.log or test/, `datasets` would find only those.
         if data_dir is not None and not files_named(WEIGHTS_NAME, data_files):
             found = (Path(data_dir).expanduser() / name for name in (*_MARKS, WEIGHTS_NAME))
             data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
-        super().__init__(*args, data_dir=data_dir, data_files=data_files, **settings)
+        super().__init__(*args, config_name=config_name, data_dir=data_dir, data_files=data_files, **settings)
 
     def _info(self) -> datasets.DatasetInfo:
         return datasets.DatasetInfo(description="Sequences drawn from a known process.")
@@ -122,7 +130,7 @@ class HMMBuilder(IndexedBuilder):
         ]
 
     def _load(self) -> Process:
-        if self.config.data_dir is not None and is_process_name(self.config.data_dir):
+        if self.config.fingerprint is not None:
             return load_source(self.config.data_dir)
         marked = [path for name in _MARKS for path in files_named(name, self.config.data_files)]
         if marked:
@@ -137,7 +145,7 @@ class HMMBuilder(IndexedBuilder):
         if not weights:
             raise InputError(
                 f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; pass a folder written by save_pretrained "
-                "as data_dir=, or that file in it as data_files="
+                "or a name such as mess3 as data_dir=, or that file in it as data_files="
             )
         if is_address(weights[0]):
             return load_source(parent_of(weights[0]))

@@ -1,9 +1,8 @@
 """Registration of the builders for `load_dataset`, without importing `datasets`."""
 
-from ...compat.datasets_table import add_builders
+from pathlib import Path
 
-PREFIX = "process:"
-"""Start of the name of a process, which stands in place of a folder; see [`~hmm_datasets.hmm.names`]."""
+from ...compat.datasets_table import add_builders
 
 _COLUMNS_VERSION = 4
 """Version of the columns of prepared rows. It must change when the columns or their types change."""
@@ -11,7 +10,7 @@ _COLUMNS_VERSION = 4
 
 def register() -> None:
     """Register the builders of this package with `datasets`. Calling it twice does no harm."""
-    add_builders(_builders, PREFIX)
+    add_builders(_builders, _needs_no_files)
 
 
 def _builders() -> dict[str, tuple[str, str]]:
@@ -30,3 +29,8 @@ def _builders() -> dict[str, tuple[str, str]]:
         ),
         "words": ("hmm_datasets.data.builders.words", f"words-columns-{_COLUMNS_VERSION}"),
     }
+
+
+def _needs_no_files(name: str, data_dir: str | None) -> bool:
+    """Whether a builder gets a process by its name."""
+    return name == "hmm" and (data_dir is None or not Path(data_dir).expanduser().is_dir())

@@ -1,4 +1,5 @@
 import pickle
+import re
 import subprocess
 import sys
 from itertools import chain, islice
@@ -338,3 +339,26 @@ def test_a_torn_model_file_is_named(load, folder):
 )
 def test_settings_out_of_range_are_refused_by_name(load, settings, message):
     assert error(load, **settings) == message
+
+
+@pytest.mark.parametrize("name", ["mess3", "process:mess3(x=0.15)"])
+def test_a_name_stands_in_place_of_a_folder(load, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where files of other names are not looked at
+    rows = list(load().take(3))
+    assert list(load(data_dir=name).take(3)) == rows
+    settings = {"length": 8, "bos": False, "cache_dir": str(tmp_path / "cache")}
+    assert list(load_dataset("hmm", name, split="train", streaming=True, **settings).take(3)) == rows
+    assert list(load_dataset("hmm", name, split="train", num_sequences=3, **settings)) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (None, "pass a folder written by save_pretrained or a name such as mess3 as data_dir="),
+        ("mes3", "did you mean mess3?"),
+    ],
+)
+def test_without_a_process_the_error_says_what_to_name(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_dataset("hmm", name, split="train", streaming=True)
