@@ -1,14 +1,7 @@
 """trl: private methods of its trainers that this package must override.
 
-Each can be removed once TRL accepts rows that are already tokenized, and reference log-probabilities that are already
-columns, as its docstrings announce; and once it keeps the log-probabilities of rows in memory where all ranks find
-them.
-
-trl: a reference model of `GRPOTrainer` that is not the one that training starts from.
-
-`GRPOTrainer` loads its reference by the name of the model and gives it the output layer that computes
-log-probabilities in pieces, by a function that is not documented. This can be removed once the trainer takes a
-`ref_model`, as `DPOTrainer` does.
+Each can be removed once TRL accepts rows that are already tokenized, as its docstrings announce, and once it keeps the
+log-probabilities of rows in memory where all ranks find them.
 """
 
 import functools
@@ -18,17 +11,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from datasets import Dataset
-from transformers import PreTrainedModel
 from trl import DPOConfig, DPOTrainer, GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head
 
 from ..files import atomic_folder, remove
 
 PAIR_COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
 """The columns of token ids that `DPOTrainer` makes from preference pairs."""
-
-REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
-"""The columns of log-probabilities under the reference, in nats per completion."""
 
 REFERENCE_NAME = ".reference"
 """The folder in that of the run with the tokenized pairs and their log-probabilities under the reference."""
@@ -40,10 +28,9 @@ _SHAPING = ("max_length", "truncation_mode", "ld_alpha")  # settings on which th
 class OpenDPOTrainer(DPOTrainer):
     """A `DPOTrainer` that leaves rows alone which have its columns already.
 
-    Rows with `PAIR_COLUMNS` are not tokenized, so no EOS is appended to them. Rows with `REFERENCE_COLUMNS` keep
-    these, so the reference may be any distribution, not only a model with an output layer. Otherwise the
-    log-probabilities are kept in the folder of the run: for rows in memory TRL has a temporary folder on each rank, in
-    which the other ranks find nothing.
+    Rows with `PAIR_COLUMNS` are not tokenized, so no EOS is appended to them. Log-probabilities under the reference
+    are kept in the folder of the run: for rows in memory TRL has a temporary folder on each rank, in which the other
+    ranks find nothing.
     """
 
     def _prepare_dataset(self, dataset, *args: Any, **kwargs: Any):
@@ -52,8 +39,6 @@ class OpenDPOTrainer(DPOTrainer):
         return super()._prepare_dataset(dataset, *args, **kwargs)
 
     def _precompute_ref_logps(self, dataset, name: str, batch_size: int):
-        if set(REFERENCE_COLUMNS) <= set(dataset.column_names):
-            return dataset
         rows = dataset.select_columns(list(PAIR_COLUMNS))
         digest = _digest(rows, *map(vars(self.args).get, _SHAPING))
         folder = Path(str(self.args.output_dir), REFERENCE_NAME, f"{name}-{digest}")
@@ -126,9 +111,3 @@ def _digest(rows: Dataset, *settings: Any) -> str:
             digest.update(tokens.value_lengths().to_numpy(zero_copy_only=False).tobytes())
             digest.update(tokens.flatten().to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()[:16]
-
-
-def set_reference(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
-    """Let the divergence in the loss be that from `model`, which stays as it is."""
-    add_fused_lm_head(model)
-    trainer.ref_model = model

@@ -109,8 +109,7 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
     """TRL's trainer for preference pairs; its settings are [`~hmm_datasets.training.settings.DPOSettings`].
 
     In addition to the forms of TRL, rows may have the columns `prompt_ids`, `chosen_ids` and `rejected_ids` (token
-    ids), and `ref_chosen_logps` and `ref_rejected_logps` (log-probabilities of both completions under the reference,
-    in nats), which are then used as they are.
+    ids), which are then used as they are.
     """
 
     stage = "preference optimization"
