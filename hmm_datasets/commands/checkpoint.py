@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..display import format_bytes
 from ..errors import InputError
@@ -100,11 +100,10 @@ class CheckpointConvertCommand:
 
     path: Path = argument("CHECKPOINT", "checkpoint-N of a run")
     destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
-    to: str = option(
+    to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,
         None,
         "hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
-        choices=("hf", "plain", "zero", "fsdp"),
     )
 
 
