@@ -67,7 +67,7 @@ class CheckpointVerifyCommand:
 
 def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
     """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
-    from ..operations.verification import verify as verify_folder
+    from ..operations.verification import verify
     from ..training.checkpoints.verifying import list_steps, verify_checkpoint
 
     path = arguments.path
@@ -84,7 +84,7 @@ def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
         if arguments.quick:
             problems = [str(folder / problem) for problem in report.problems]
         else:
-            problems = [problem for found in verify_folder(folder) for problem in found.problems]
+            problems = [problem for found in verify(folder) for problem in found.problems]
         failed |= bool(problems)
         newest = folder if newest is None and not problems else newest
         for line in problems or [str(folder)]:
@@ -132,7 +132,7 @@ class CheckpointSlimCommand:
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
     """Make the checkpoints of a run, or one checkpoint, smaller."""
-    from ..operations.checkpoints.slim import slim as slim_checkpoint
+    from ..operations.checkpoints.slim import slim
     from ..runtime.lock import exclusive_lock
     from ..training.checkpoints.verifying import good_checkpoints, resuming_names
 
@@ -157,7 +157,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
             _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
         saved, kept = 0, None
         for folder in folders:
-            done = slim_checkpoint(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
+            done = slim(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
             saved += done.before - done.after
             kept = done.aside or kept
             parts = [

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
     from .analysis.mixed_states import MixedStates
-    from .inference import ExpectedCounts, Parameters
-    from .inference import Path as ViterbiPath
-    from .inference import Paths as ViterbiPaths
+    from .inference import ExpectedCounts, Parameters, Path, Paths
     from .kernels.cuda import DeviceTable
     from .sampling import AliasTable
 
@@ -227,13 +225,13 @@ class HMM(Process):
 
         return self._infer(inference.posteriors, tokens, lengths, dtype)
 
-    def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "Path":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
         from . import inference
 
         return self._infer(inference.viterbi, tokens, lengths, dtype)
 
-    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "ViterbiPaths":
+    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "Paths":
         """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.
