@@ -62,12 +62,12 @@ def _trainer(path: Path, flags: Sequence[str], world_size: int, folder: str) -> 
     import torch
     from transformers import default_data_collator
 
-    from ...runtime import environment as launch_environment
+    from ...runtime import environment
     from ...training.models import new_model
     from ...training.trainer import Pretrainer
     from ..planning import read_recipe
 
-    launch_environment.expect_no_gpu_if_there_is_none()
+    environment.expect_no_gpu_if_there_is_none()
     recipe, _ = read_recipe(path, flags, num_processes=world_size)
     settings = recipe.settings
     settings.output_dir = folder
