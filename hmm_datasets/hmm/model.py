@@ -94,6 +94,10 @@ class HMM(Process):
             return {"start": self.start, "transition": self.transition, "emission": self.emission}
         return {"start": self.start, "edges": self.edges}
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tables."""
+        return self.tables()
+
     def fingerprint(self) -> str:
         """The first 32 hexadecimal digits of the SHA-256 of the tables. Equal fingerprints mean equal streams."""
         digest = hashlib.sha256(b"hmm")
@@ -122,12 +126,6 @@ class HMM(Process):
     def __getstate__(self) -> dict:
         # Tensors on a device belong to this process and cannot be pickled for another one.
         return {name: value for name, value in self.__dict__.items() if name != "_device_tables"}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        # NumPy's pickles forget that an array is read-only.
-        for table in self.tables().values():
-            table.setflags(write=False)
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         from .sampling import draw_tokens
