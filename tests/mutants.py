@@ -135,7 +135,7 @@ def tests_of(path: str, root: Path) -> list[list[str]]:
     """Arguments of pytest for the tests of a file in four stages, the likeliest to notice a mutant first."""
     stem, package = Path(path).stem, Path("hmm_datasets", path).with_suffix("")
     files = sorted((root / "tests").rglob("test_*.py"))
-    named = [file for file in files if file.stem in (f"test_{stem}", f"test_{stem.replace('fused_', '')}")]
+    named = [file for file in files if file.stem == f"test_{stem}"]
     named.append(root / "hmm_datasets" / path)  # its examples
     imports = re.compile(rf"^\s*(from|import) .*\b{stem}\b", re.MULTILINE)
     importing = {file.stem for file in (root / "hmm_datasets").rglob("*.py") if imports.search(file.read_text())}

@@ -3,6 +3,7 @@
 import secrets
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 from ..errors import InputError
 from ..runtime.settings import argument, option
@@ -28,11 +29,8 @@ class ChatCommand:
     top_k: int | None = option(None, "K", "draw from the K most likely tokens; 0 for all")
     seed: int | None = option(None, "N", "same seed, same answers; default one at random")
     max_new_tokens: int = option(512, "N", "maximum number of tokens per answer, default 512")
-    mode: str = option(
-        "auto",
-        None,
-        "answer messages or continue texts; default by the model: a base model continues",
-        choices=("auto", "chat", "continue"),
+    mode: Literal["auto", "chat", "continue"] = option(
+        "auto", None, "answer messages or continue texts; default by the model: a base model continues"
     )
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..display import format_bytes
 from ..errors import InputError
@@ -75,7 +75,7 @@ class CheckpointVerifyCommand:
 
 def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
     """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
-    from ..operations.verification import verify as verify_folder
+    from ..operations.verification import verify
 
     path = arguments.path
     if not path.is_dir():
@@ -91,7 +91,7 @@ def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
         if arguments.quick:
             problems = [str(folder / problem) for problem in report.problems]
         else:
-            problems = [problem for found in verify_folder(folder) for problem in found.problems]
+            problems = [problem for found in verify(folder) for problem in found.problems]
         failed |= bool(problems)
         newest = folder if newest is None and not problems else newest
         for line in problems or [str(folder)]:
@@ -107,11 +107,10 @@ class CheckpointConvertCommand:
 
     path: Path = argument("CHECKPOINT", "checkpoint-N of a run")
     destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
-    to: str = option(
+    to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,
         None,
         "hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
-        choices=("hf", "plain", "zero", "fsdp"),
     )
 
 
@@ -140,7 +139,7 @@ class CheckpointSlimCommand:
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
     """Make the checkpoints of a run, or one checkpoint, smaller."""
-    from ..operations.checkpoints.slim import slim as slim_checkpoint
+    from ..operations.checkpoints.slim import slim
 
     path = arguments.path
     is_run = not path.resolve().name.startswith("checkpoint-")
@@ -163,7 +162,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
             _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
         saved, kept = 0, None
         for folder in folders:
-            done = slim_checkpoint(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
+            done = slim(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
             saved += done.before - done.after
             kept = done.aside or kept
             parts = [

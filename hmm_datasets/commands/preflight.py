@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..operations.launching import launch_module
 from ..operations.preflight import PreflightSettings, run_preflight
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.one_line_errors import one_line_errors, report_to_launcher
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import exit_without_teardown
@@ -64,17 +64,17 @@ def preflight_command(arguments: PreflightCommand) -> int:
         raise InputError(
             "preflight: name OUTPUT_DIR first, because a value of the recipe's flags would be taken for it"
         )
-    problem = launch_environment.take_from_mpi()
+    problem = environment.take_from_mpi()
     if problem is not None:
         raise InputError(problem)
     names = ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout", "config")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     settings = PreflightSettings(push=arguments.push, flags=tuple(arguments.flags), **given)
-    if launch_environment.world_size() == 1:
+    if environment.world_size() == 1:
         return 1 if run_preflight(arguments.output_dir, settings) else 0
     with exit_without_teardown():  # a thread that hangs in a collective would abort the teardown
         failures = run_preflight(arguments.output_dir, settings)
-        if failures and launch_environment.rank() == 0:
+        if failures and environment.rank() == 0:
             line = f"error: preflight: {failures} failures; rank 0 has printed what they are"
             report_to_launcher(line, time.time())
         sys.exit(1 if failures else 0)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file
@@ -132,11 +132,8 @@ class ScoreCommand:
         ".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
     )
     length: int = option(64, "L", "words per window, default 64")
-    split: str = option(
-        "test",
-        None,
-        "sentences of words/, default test",
-        choices=("train", "test", "unique", "unique_test"),
+    split: Literal["train", "test", "unique", "unique_test"] = option(
+        "test", None, "sentences of words/, default test"
     )
 
 
@@ -265,7 +262,7 @@ class DescribeCommand:
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")
     plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 states the beliefs")
-    only: str | None = option(None, None, "only the best possible loss, in nats per token", choices=("entropy-rate",))
+    only: Literal["entropy-rate"] | None = option(None, None, "only the best possible loss, in nats per token")
     emissions: bool = option(
         False,
         None,

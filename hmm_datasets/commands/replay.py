@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..report.tables import text_table
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ReplayCommand:
 
 def replay_command(arguments: ReplayCommand) -> int:
     """Print the rows of a step and their losses, largest first."""
-    launch_environment.expect_no_gpu_if_there_is_none()
+    environment.expect_no_gpu_if_there_is_none()
     from transformers.utils.logging import set_verbosity_error
 
     from ..operations.replay import replay

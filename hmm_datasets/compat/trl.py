@@ -3,12 +3,6 @@
 Each can be removed once TRL accepts rows that are already tokenized, and reference log-probabilities that are already
 columns, as its docstrings announce; and once it keeps the log-probabilities of rows in memory where all ranks find
 them.
-
-trl: a reference model of `GRPOTrainer` that is not the one that training starts from.
-
-`GRPOTrainer` loads its reference by the name of the model and gives it the output layer that computes
-log-probabilities in pieces, by a function that is not documented. This can be removed once the trainer takes a
-`ref_model`, as `DPOTrainer` does.
 """
 
 import functools
@@ -18,9 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from datasets import Dataset
-from transformers import PreTrainedModel
 from trl import DPOConfig, DPOTrainer, GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head
 
 from ..files import atomic_folder, remove
 
@@ -126,9 +118,3 @@ def _digest(rows: Dataset, *settings: Any) -> str:
             digest.update(tokens.value_lengths().to_numpy(zero_copy_only=False).tobytes())
             digest.update(tokens.flatten().to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()[:16]
-
-
-def set_reference(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
-    """Let the divergence in the loss be that from `model`, which stays as it is."""
-    add_fused_lm_head(model)
-    trainer.ref_model = model

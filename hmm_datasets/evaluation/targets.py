@@ -23,7 +23,7 @@ from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
 from ..hub.download import branches_of, model_file, split_revision
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.credentials import masked_arguments
 from ..text.corpora.loading import load_corpus
 from ..text.corpora.presets import CORPORA
@@ -232,7 +232,7 @@ def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> d
             f"{name}: test_fraction is {share:g}, and training held out {known.test_fraction}; expected a share above "
             "0 and at most as large, or 1 for a file of which nothing was trained on"
         )
-    if is_file and launch_environment.rank() == 0:
+    if is_file and environment.rank() == 0:
         print(
             f"{name}: the documents that training holds out are read, a share of {share:g}; pass --test_fraction 1 if "
             "it was not trained on",

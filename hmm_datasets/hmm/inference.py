@@ -48,9 +48,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .kernels import counts as fused_counts
-from .kernels import filter as fused_filter
-from .kernels import viterbi as fused_viterbi
+from .kernels import counts
+from .kernels.filter import Tables, filter_rows, log_likelihoods, serves, smooth_rows
+from .kernels.viterbi import MAX_STATES, LogTables, best_paths, logarithms
 
 _WORK_BYTES = 1 << 26  # of the matrices gathered at one step
 _BAG = 32  # weights that are added in their own type; their sums are added in float64
@@ -147,8 +147,8 @@ def forward_filter(
     """
     batch, length = tokens.shape
     if _is_compiled(hmm, tokens, initial):
-        tables = fused_filter.Tables(hmm, initial)
-        beliefs, scales = fused_filter.filter_rows(tables, tokens, lengths, keep_scales=True)
+        tables = Tables(hmm, initial)
+        beliefs, scales = filter_rows(tables, tokens, lengths, keep_scales=True)
         return Filtered(beliefs, scales.log_())
     initial = hmm.start.expand(batch, -1) if initial is None else initial
     beliefs = initial.new_empty(batch, length + 1, initial.shape[1])
@@ -168,7 +168,7 @@ def beliefs(
 ) -> Float[Tensor, "B T+1 H"]:
     """The beliefs of [`forward_filter`] alone, without the logarithms."""
     if _is_compiled(hmm, tokens, initial):
-        return fused_filter.filter_rows(fused_filter.Tables(hmm, initial), tokens, lengths)[0]
+        return filter_rows(Tables(hmm, initial), tokens, lengths)[0]
     return forward_filter(hmm, tokens, lengths, initial).beliefs
 
 
@@ -177,14 +177,14 @@ def predictions(
 ) -> Float[Tensor, "B T+1 E"]:
     """`P(token t | tokens before t)` for `t = 0 .. T`: [`next_token_probs`] of [`beliefs`], which are not kept."""
     if _is_compiled(hmm, tokens, None):
-        tables = fused_filter.Tables(hmm)
-        return fused_filter.filter_rows(tables, tokens, lengths, readout=hmm.emission)[0]
+        tables = Tables(hmm)
+        return filter_rows(tables, tokens, lengths, readout=hmm.emission)[0]
     return next_token_probs(hmm, beliefs(hmm, tokens, lengths))
 
 
 def _is_compiled(hmm: Parameters, tokens: Tensor, initial: Tensor | None) -> bool:
     # A single step is one call into torch, cheaper than to lay out the tables anew.
-    return tokens.shape[1] > 1 and fused_filter.serves(hmm, tokens, initial)
+    return tokens.shape[1] > 1 and serves(hmm, tokens, initial)
 
 
 def filter_steps(
@@ -210,8 +210,8 @@ def log_likelihood(
     hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
 ) -> Float[Tensor, "B"]:
     """`log P(tokens)` in nats, in memory `(B, H)`; the logarithms are summed in float64."""
-    if fused_filter.serves(hmm, tokens):
-        return fused_filter.log_likelihoods(fused_filter.Tables(hmm), tokens, lengths).to(hmm.start.dtype)
+    if serves(hmm, tokens):
+        return log_likelihoods(Tables(hmm), tokens, lengths).to(hmm.start.dtype)
     belief_BH = hmm.start.expand(tokens.shape[0], -1)
     total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
     for _, log_scale_B in filter_steps(hmm, tokens, lengths, belief_BH):
@@ -256,8 +256,8 @@ def posteriors(
     hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
 ) -> Float[Tensor, "B T H"]:
     """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
-    if fused_filter.serves(hmm, tokens):
-        return fused_filter.smooth_rows(fused_filter.Tables(hmm), tokens, lengths)
+    if serves(hmm, tokens):
+        return smooth_rows(Tables(hmm), tokens, lengths)
     filtered = forward_filter(hmm, tokens, lengths)
     values = backward_values(hmm, tokens, filtered, lengths)
     gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])
@@ -276,7 +276,7 @@ def expected_counts(
 
     Each step is three products of `(B, H)` and `(H, H)` and some passes over `(B, H)`. One table `(T, B, H)` is kept
     in memory, or two for an edge-emitting HMM. Rows that have ended cost nothing. HMMs with few states on a CPU use
-    [`fused_counts`].
+    [`~hmm_datasets.hmm.kernels.counts.fused_counts`].
 
     Args:
         hmm ([`Parameters`]): the tables; their type is that of the computation and of the counts.
@@ -288,10 +288,10 @@ def expected_counts(
     """
     if hmm.edges is not None:
         return _expected_edge_counts(hmm, tokens, lengths)
-    if tokens.device.type == "cpu" and len(hmm.start) <= fused_counts.MAX_STATES:
+    if tokens.device.type == "cpu" and len(hmm.start) <= counts.MAX_STATES:
         tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
         ends = None if lengths is None else lengths.numpy()
-        *sums, scores = fused_counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
+        *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
         return ExpectedCounts(
             *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
         )
@@ -344,14 +344,14 @@ def _smooth_by_time(
         rows = num_live[t]
         value = value_BH[:rows]
         posterior = filtered_TBH[t, :rows].mul_(value)
-        if t % fused_counts.BLOCK == 0:
+        if t % counts.BLOCK == 0:
             value.div_(_divisor(posterior.sum(1))).clamp_(max=bound)
         if t > 0:
             arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
             flow_HH.addmm_(filtered_TBH[t - 1, :rows].T, arriving)
             torch.mm(arriving, to_previous, out=value)
-        if t % fused_counts.BLOCK == 0:
+        if t % counts.BLOCK == 0:
             total_HH += flow_HH
             flow_HH.zero_()
     start = filtered_TBH[0, : num_live[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
@@ -569,8 +569,8 @@ def viterbi_k_best(
         [`Paths`]: ties are broken as in [`viterbi`]. Where fewer than `k` paths are possible, the rest have
             log-probability -inf and state 0 throughout.
     """
-    if fused_filter.serves(hmm, tokens) and len(hmm.start) <= fused_viterbi.MAX_STATES:
-        states, scores = fused_viterbi.best_paths(fused_viterbi.LogTables(hmm), tokens, lengths, k)
+    if serves(hmm, tokens) and len(hmm.start) <= MAX_STATES:
+        states, scores = best_paths(LogTables(hmm), tokens, lengths, k)
         return Paths(states, scores.to(hmm.start.dtype))
     if lengths is None:
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
@@ -589,7 +589,7 @@ class _Logarithms(NamedTuple):
     @classmethod
     def of(cls, hmm: Parameters) -> "_Logarithms":
         moves = (hmm.transition[None] if hmm.edges is None else hmm.edges).transpose(1, 2).contiguous()
-        tables = map(fused_viterbi.logarithms, (hmm.start, hmm.emission.T, moves))
+        tables = map(logarithms, (hmm.start, hmm.emission.T, moves))
         return cls(*tables, hmm.edges is not None)
 
     def leave(self, arrival_BHk: Tensor, symbol_B: Tensor) -> tuple[Tensor, Tensor]:

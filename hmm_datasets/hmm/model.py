@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
     from .analysis.mixed_states import MixedStates
-    from .inference import ExpectedCounts, Parameters
-    from .inference import Path as ViterbiPath
-    from .inference import Paths as ViterbiPaths
+    from .inference import ExpectedCounts, Parameters, Path, Paths
     from .kernels.cuda import DeviceTable
     from .sampling import AliasTable
 
@@ -97,6 +95,10 @@ class HMM(Process):
             return {"start": self.start, "transition": self.transition, "emission": self.emission}
         return {"start": self.start, "edges": self.edges}
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tables."""
+        return self.tables()
+
     def fingerprint(self) -> str:
         """The first 32 hexadecimal digits of the SHA-256 of the tables. Equal fingerprints mean equal streams."""
         digest = hashlib.sha256(b"hmm")
@@ -125,12 +127,6 @@ class HMM(Process):
     def __getstate__(self) -> dict:
         # Tensors on a device belong to this process and cannot be pickled for another one.
         return {name: value for name, value in self.__dict__.items() if name != "_device_tables"}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        # NumPy's pickles forget that an array is read-only.
-        for table in self.tables().values():
-            table.setflags(write=False)
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         from .sampling import draw_tokens
@@ -228,13 +224,13 @@ class HMM(Process):
 
         return self._infer(inference.posteriors, tokens, lengths, dtype)
 
-    def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ViterbiPath":
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "Path":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
         from . import inference
 
         return self._infer(inference.viterbi, tokens, lengths, dtype)
 
-    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "ViterbiPaths":
+    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "Paths":
         """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from .access import how_to_push, reachable
 from .cards import write_card
-from .push import PushResult, push_folder
+from .push import PushResult, PushSettings, push_folder
 
 if TYPE_CHECKING:
     from .kinds.process import write_hmm_dataset
-    from .kinds.push import PushSettings, push_path
+    from .kinds.push import push_path
 
 __all__ = [
     "PushResult",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # These import torch and datasets, which pushing a folder does not need.
-_MODULE_OF = {"PushSettings": "kinds.push", "push_path": "kinds.push", "write_hmm_dataset": "kinds.process"}
+_MODULE_OF = {"push_path": "kinds.push", "write_hmm_dataset": "kinds.process"}
 
 
 def __getattr__(name: str) -> Any:

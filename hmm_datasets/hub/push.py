@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .. import __version__
 from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
 from ..errors import InputError
+from ..runtime.settings import option
 from .access import causes_of, endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .download import RepoType
@@ -36,7 +37,7 @@ from .download import RepoType
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-__all__ = ["DEFAULT_IGNORE", "PushResult", "push_files", "push_folder"]
+__all__ = ["DEFAULT_IGNORE", "PushResult", "PushSettings", "push_files", "push_folder"]
 
 Result = TypeVar("Result")
 
@@ -51,6 +52,23 @@ PATIENCE = 120.0
 # Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
 _LARGE_FILE = 8 * 2**20
 _GROUP = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushSettings:
+    """What of a path is pushed, and where to; see [`~hmm_datasets.hub.kinds.push.push_path`]."""
+
+    repo_type: RepoType | None = option(
+        None, None, "default that of what PATH is; with dataset an HMM becomes a data set of its sequences"
+    )
+    dry_run: bool = option(False, None, "only say what would be pushed")
+    revision: str | None = option(None, "BRANCH", "branch to push to, created if missing; default main")
+    tag: str | None = option(None, "TAG", "name for the commit")
+    private: bool | None = option(None, None, "make the repository private; default as the Hub does")
+    include_checkpoints: bool = option(False, None, "push each checkpoint-N of a run to a branch step-N")
+    licence: str | None = option(None, "ID", "licence for a card that is made, such as cc0-1.0")
+    name: str | None = option(None, "TITLE", "title of a card that is made; default the repository's name")
+    message: str | None = option(None, "TEXT", "message of the commit")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from typing import Any
 from ..display import format_duration
 from ..errors import DiskFull, InputError
 from ..files import overwrite_json
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.beat import Beat
 from ..runtime.children import Children, SignalHandler, wait_for
 from ..runtime.credentials import masked_arguments
@@ -244,7 +244,7 @@ def judge(code: int, diagnosis: Diagnosis | None) -> Verdict:
         return Verdict("unknown", f"the command ended with {_exit_code(code)} before any process had reported", True)
     beat, message = blamed.beat, f"{blamed.beat.place} {blamed.words}"
     if beat.error == LOST_LAUNCHER or (beat.follows and code < 0):
-        said = f"the command on {launch_environment.host()} ended with {_exit_code(code)}, and so did its processes"
+        said = f"the command on {environment.host()} ended with {_exit_code(code)}, and so did its processes"
         return Verdict("killed", said, True)
     if beat.follows:
         return Verdict("lost", message, True, beat)
@@ -297,7 +297,7 @@ class Supervisor:
 
     def _run(self) -> int:
         failures, reached, last = 0, kept_work(self.folder), None
-        host = launch_environment.host()
+        host = environment.host()
         start = 1 + sum(one["kind"] == "start" and one["host"] == host for one in read_events(self.folder))
         while True:
             if not self._presence.begin(self._wait, self._others_go_on):
@@ -338,7 +338,7 @@ class Supervisor:
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
-            child = self._children.start(command, env=os.environ | {launch_environment.SUPERVISED: str(start)})
+            child = self._children.start(command, env=os.environ | {environment.SUPERVISED: str(start)})
         except OSError as error:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
         hang_since, hang, told = None, None, set()

@@ -15,7 +15,7 @@ from trl import TrlParser
 from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
-from . import environment as launch_environment
+from . import environment
 from .shipped import local_or_shipped
 
 
@@ -126,7 +126,7 @@ def _find_config(arguments: list[str], silent: bool) -> None:
     index = arguments.index("--config") + 1
     given = arguments[index : index + 1]
     for found in (str(local_or_shipped(name, "recipes")) for name in given):
-        if found != str(Path(given[0])) and not silent and launch_environment.rank() == 0:
+        if found != str(Path(given[0])) and not silent and environment.rank() == 0:
             print(f"--config {given[0]}: no such file here; using the shipped {found}", file=sys.stderr, flush=True)
         arguments[index] = found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import append_jsonl, read_log
-from . import environment as launch_environment
+from . import environment
 from .credentials import masked
 
 EVENTS_NAME = "events.jsonl"
@@ -30,9 +30,9 @@ def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: A
     Returns:
         `dict`: the event, as written.
     """
-    origin: dict[str, Any] = {"host": launch_environment.host()}
+    origin: dict[str, Any] = {"host": environment.host()}
     if "RANK" in os.environ:
-        origin["rank"] = launch_environment.rank()
+        origin["rank"] = environment.rank()
     event = {
         "time": time.time(),
         "kind": kind,

@@ -28,7 +28,7 @@ from typing import IO, Any, get_args, get_origin
 
 from ..errors import InputError, LostPeer
 from ..files import overwrite_json
-from . import environment as launch_environment
+from . import environment
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
 
@@ -244,9 +244,9 @@ class Heart:
             self._beat.now()
         # A start that was refused leaves nothing behind, in a new folder or in that of another run.
         is_refused = error == InputError.__name__ and self._step is None
-        is_removed = phase is None or (is_refused and launch_environment.SUPERVISED not in os.environ)
+        is_removed = phase is None or (is_refused and environment.SUPERVISED not in os.environ)
         with contextlib.suppress(OSError):
-            if phase is None and launch_environment.rank() == 0:
+            if phase is None and environment.rank() == 0:
                 for path in self._path.parent.iterdir():  # also what killed processes of earlier starts have left
                     if not path.name.startswith("supervisor-"):
                         path.unlink(missing_ok=True)
@@ -282,9 +282,9 @@ class Heart:
         message = None if self._message is None else self._message.encode()[:500].decode(errors="ignore")
         return Heartbeat(
             **asdict(self._identity),
-            rank=launch_environment.rank(),
-            local_rank=launch_environment.local_rank(),
-            world_size=launch_environment.world_size(),
+            rank=environment.rank(),
+            local_rank=environment.local_rank(),
+            world_size=environment.world_size(),
             device=self._device[:100],
             started=self._started,
             time=time.time(),
@@ -366,7 +366,7 @@ def fatal_error_path(folder: str | os.PathLike, host: str, process: int) -> Path
 
 def _fatal_error_file(path: Path) -> IO[str] | None:
     """The file into which `faulthandler` writes, of a process with a supervisor, which shows it; else None."""
-    if launch_environment.SUPERVISED not in os.environ:
+    if environment.SUPERVISED not in os.environ:
         return None
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from ..display import format_duration
 from ..errors import InputError, disk_full, is_disk_full, not_permitted
 from ..files import discard_unfinished
-from . import environment as launch_environment
+from . import environment
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
 
@@ -105,7 +105,7 @@ def exclusive_lock(
         yield
         return
     held, refusal = None, None
-    if launch_environment.rank() == 0:
+    if environment.rank() == 0:
         try:
             held = _acquire(folder, lock)
         except InputError as error:

@@ -24,7 +24,7 @@ from ..errors import (
     not_permitted,
     printable,
 )
-from . import environment as launch_environment
+from . import environment
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def one_line_errors() -> Generator[None]:
             yield
     except InputError as error:
         moment = time.time()
-        rank = launch_environment.rank()
+        rank = environment.rank()
         origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
         if rank > 0 or isinstance(error, LostPeer):
             if threading.current_thread() is threading.main_thread():

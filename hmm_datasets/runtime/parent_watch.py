@@ -19,8 +19,7 @@ import threading
 import time
 
 from ..files import discard_unfinished
-from . import environment as launch_environment
-from . import heartbeats
+from . import environment, heartbeats
 
 _LOOK_EVERY = 0.5  # seconds
 _OTHER_RANKS = 1.0  # seconds until the other ranks have noticed it too and stopped writing
@@ -95,7 +94,7 @@ def _end(launcher: int | None) -> None:
     message = f"its launcher (process {launcher}) has ended"
     heartbeats.end(heartbeats.FAILED, message, heartbeats.LOST_LAUNCHER)
     discard_unfinished(after=_OTHER_RANKS)
-    rank = launch_environment.rank()
+    rank = environment.rank()
     with contextlib.suppress(OSError):  # the terminal of the launcher may be closed
         print(f"error: rank {rank} ends: its launcher (process {launcher}) has ended", file=sys.stderr, flush=True)
     os._exit(1)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from ..process_state import machine_id, start_time
-from . import environment as launch_environment
+from . import environment
 
 PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
 """Environment variable that asks every process to print its place."""
@@ -44,7 +44,7 @@ class ProcessIdentity:
 def this_process() -> ProcessIdentity:
     """The identity of this process."""
     process = os.getpid()
-    return ProcessIdentity(launch_environment.host(), process, machine_id(), start_time(process) or 0.0)
+    return ProcessIdentity(environment.host(), process, machine_id(), start_time(process) or 0.0)
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def this_place(local_rank: int | None = None) -> Place:
     Args:
         local_rank (`int`, *optional*): instead, the place that it would have with this local rank.
     """
-    local_rank = launch_environment.local_rank() if local_rank is None else local_rank
+    local_rank = environment.local_rank() if local_rank is None else local_rank
     device, uuid = _device(local_rank)
     return Place(
         **asdict(this_process()),
-        rank=launch_environment.rank(),
-        world_size=launch_environment.world_size(),
+        rank=environment.rank(),
+        world_size=environment.world_size(),
         local_rank=local_rank,
         device=device,
         uuid=uuid,

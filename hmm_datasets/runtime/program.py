@@ -26,8 +26,7 @@ from typing import Any, NoReturn
 
 from ..errors import InputError, LostPeer, RolledBack
 from ..files import read_yaml
-from . import environment as launch_environment
-from . import heartbeats
+from . import environment, heartbeats
 from .credentials import masked_arguments
 from .lock import exclusive_lock
 from .one_line_errors import one_line_errors
@@ -39,11 +38,11 @@ _SETTINGS = "hmm_datasets.training.settings"
 """Where settings are that a recipe names instead of importing, which takes seconds."""
 
 
-def start_again(environment: Mapping[str, str]) -> NoReturn:
+def start_again(variables: Mapping[str, str]) -> NoReturn:
     """Replace this process by a new one with the same command; to be called by all ranks.
 
     Args:
-        environment (mapping of `str` to `str`): the environment that this process was started with, and the time of
+        variables (mapping of `str` to `str`): the environment that this process was started with, and the time of
             the first start.
 
     Raises:
@@ -58,7 +57,7 @@ def start_again(environment: Mapping[str, str]) -> NoReturn:
     _close_on_exec()
     command = [sys.executable, *sys.orig_argv[1:]]
     try:
-        os.execve(sys.executable, command, {**environment, **rendezvous})
+        os.execve(sys.executable, command, {**variables, **rendezvous})
     except OSError as error:
         raise InputError(
             f"{command[0]}: cannot be started again ({error.strerror}); start the same command to continue"
@@ -110,18 +109,18 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
         kinds (`type` or `str`): dataclasses of settings, or names of dataclasses in `hmm_datasets.training.settings`,
             which is imported only here.
     """
-    environment = {launch_environment.FIRST_START: str(time.monotonic()), **os.environ}
+    variables = {environment.FIRST_START: str(time.monotonic()), **os.environ}
     end_with_launcher()
     # DeepSpeed calls deprecated functions of torch at every step, which users of a recipe cannot change.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
     with exit_without_teardown(), one_line_errors():
-        problem = launch_environment.take_from_mpi()
+        problem = environment.take_from_mpi()
         if problem is not None:
             raise InputError(problem)
         with heartbeats.beating(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
-            _run(main, kinds, environment)
+            _run(main, kinds, variables)
 
 
 def named_output_dir(arguments: list[str]) -> str | None:
@@ -143,11 +142,11 @@ def named_output_dir(arguments: list[str]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _run(main: Callable[..., None], kinds: Sequence[type | str], environment: dict[str, str]) -> None:
+def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict[str, str]) -> None:
     import torch
 
     print_place()
-    launch_environment.expect_no_gpu_if_there_is_none()
+    environment.expect_no_gpu_if_there_is_none()
     from . import command_line
 
     kinds = [getattr(importlib.import_module(_SETTINGS), kind) if isinstance(kind, str) else kind for kind in kinds]
@@ -157,14 +156,14 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], environment: di
     output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
     lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)
     with lock, heartbeats.beating(output_dir):
-        if launch_environment.rank() == 0:
+        if environment.rank() == 0:
             heartbeats.forget_earlier()
         trains = any(hasattr(one, "max_steps") for one in chosen)
         heartbeats.enter("setup" if trains else "working")
         is_to_continue = _goes_back(main, chosen)
     if is_to_continue:
         heartbeats.enter("import")
-        start_again(environment)
+        start_again(variables)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from accelerate import PartialState
 
@@ -215,7 +214,7 @@ def _one_line_of_lost_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = "" if launch_environment.world_size() == 1 else _reason_of_lost_peer(str(error))
+        reason = "" if environment.world_size() == 1 else _reason_of_lost_peer(str(error))
         if not reason:
             raise
         own = error.__cause__ or error.__context__
@@ -250,7 +249,7 @@ def exit_without_teardown() -> Iterator[None]:
     code = 1  # for an exception that is not caught
 
     def leave() -> None:
-        if launch_environment.world_size() > 1:
+        if environment.world_size() > 1:
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

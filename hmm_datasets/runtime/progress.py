@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from . import environment as launch_environment
+from . import environment
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -23,6 +23,6 @@ def progress_bar(total: int | None, unit: str, *, shown: bool = True, **options:
     """
     from tqdm.auto import tqdm
 
-    if not shown or launch_environment.rank() != 0:
+    if not shown or environment.rank() != 0:
         options["disable"] = True  # passed only if it hides the bar: tqdm then ignores the environment
     return tqdm(total=total, unit=unit, unit_scale=True, delay=_DELAY, **options)

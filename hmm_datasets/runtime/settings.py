@@ -1,6 +1,7 @@
 """Settings of commands: a dataclass for each, whose fields are arguments and flags. It imports nothing slow.
 
-Flags may be spelt with hyphens or underscores: parsers of this package have hyphens, those of recipes underscores.
+A field whose type is a `Literal` has one of its values. Flags may be spelt with hyphens or underscores: parsers of
+this package have hyphens, those of recipes underscores.
 """
 
 import argparse
@@ -28,7 +29,6 @@ def option(
     metavar: str | None,
     text: str,
     *,
-    choices: Sequence[str] | None = None,
     many: int | str | None = None,
     repeated: bool = False,
 ) -> Any:
@@ -38,11 +38,10 @@ def option(
         default: its value without the flag; `dataclasses.MISSING` if the flag must be given.
         metavar (`str`, *optional*): name of the value in the help.
         text (`str`): the help.
-        choices (sequence of `str`, *optional*): the values that it may have.
         many (`int` or `str`, *optional*): number of values; a list's is `"+"` by default.
         repeated (`bool`, *optional*, defaults to `False`): whether each flag adds a value to a list.
     """
-    given = {"metavar": metavar, "help": text, "choices": choices, "nargs": many}
+    given = {"metavar": metavar, "help": text, "nargs": many}
     return _field("option", default, given | ({"action": "append"} if repeated else {}))
 
 
@@ -77,6 +76,8 @@ def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
         if typing.get_origin(value) is list:
             given = {"nargs": "+"} | given if "action" not in given else given
             value = typing.get_args(value)[0]
+        if typing.get_origin(value) is typing.Literal:
+            given["choices"], value = typing.get_args(value), str
         default = one.default if one.default is not dataclasses.MISSING else None
         default = one.default_factory() if one.default_factory is not dataclasses.MISSING else default
         is_required = one.default is one.default_factory  # both are missing

@@ -46,7 +46,7 @@ from ..errors import InputError
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
 from ..hub.download import check_downloaded, model_file, split_revision
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.shipped import local_or_shipped
 
 if TYPE_CHECKING:
@@ -465,7 +465,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({str(error).splitlines()[0]})"
         ) from None
-    if not is_local and launch_environment.local_rank() == 0:
+    if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     return loaded
 
@@ -513,7 +513,7 @@ def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] 
     config = Path(name_or_path) / "config.json"
     if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
         return None
-    launch_environment.expect_no_gpu_if_there_is_none()
+    environment.expect_no_gpu_if_there_is_none()
     from transformers import AutoModelForCausalLM
 
     tokenizer = tokenizer_of(name_or_path, symbols=True)

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..errors import InputError
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
 _ADAMW = ("adamw_torch_fused", "adamw_torch")
@@ -291,7 +291,7 @@ def check_optimizer(args) -> None:
         raise InputError(
             f"optim is {args.optim}; matrix_optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}"
         )
-    check_sharding(args.matrix_optimizer, args.max_grad_norm, launch_environment.uses_deepspeed())
+    check_sharding(args.matrix_optimizer, args.max_grad_norm, environment.uses_deepspeed())
 
 
 def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:

@@ -21,7 +21,7 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from ..errors import InputError
 from ..files import read_json
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 
 LAUNCHER_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 """Environment variable by which the launcher tells its processes a precision."""
@@ -107,7 +107,7 @@ def _launched() -> str | None:
 def _deepspeed_json() -> tuple[str, dict[str, bool]]:
     """The launcher's DeepSpeed JSON, and what it switches on or off of bf16 and fp16; "auto" is neither."""
     path = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
-    if not launch_environment.uses_deepspeed() or not Path(path).is_file():
+    if not environment.uses_deepspeed() or not Path(path).is_file():
         return path, {}
     config = read_json(Path(path))
     given = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}

@@ -29,7 +29,7 @@ from transformers import Trainer, TrainerCallback
 from ..errors import InputError
 from ..files import DIGESTS_NAME, append_jsonl, read_json, read_log, write_json, write_jsonl
 from ..hub.download import model_file
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
 from ..runtime.run_identity import check_folder_identity, write_identity
 from .models import parameter_size
@@ -132,14 +132,14 @@ def write_record(
         "python": platform.python_version(),
         "command": command_line(),
         "host": socket.gethostname(),
-        "world_size": launch_environment.world_size(),
+        "world_size": environment.world_size(),
         "device": device_name(),
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if lineage is not None:
         record["lineage"] = lineage
-    if launch_environment.rank() == 0:
+    if environment.rank() == 0:
         write_identity(folder, {"data": data} | (identity or {}))
         write_json(folder / RECORD_NAME, record)
     return record

@@ -20,7 +20,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..data.rows import PassedOver
 from ..errors import InputError
-from ..runtime import environment as launch_environment
+from ..runtime import environment
 from ..runtime.stop_requests import parse_time
 from .callbacks import check_samples
 from .checkpoints.resuming import possible_starts, rollbacks_of, rows_passed_over
@@ -216,9 +216,7 @@ class RunSettings(WatchSettings):
     """Number of GPUs that this process sees and does not use."""
 
     def __post_init__(self):
-        steps = accumulation_steps(
-            self.global_batch_size, launch_environment.world_size(), self.per_device_train_batch_size
-        )
+        steps = accumulation_steps(self.global_batch_size, environment.world_size(), self.per_device_train_batch_size)
         if self.gradient_accumulation_steps not in (1, steps):
             raise InputError(
                 f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but follows from "
@@ -252,9 +250,9 @@ class RunSettings(WatchSettings):
         with launched_in(precision):
             super().__post_init__()
         self.bf16, self.fp16 = precision == "bf16", precision == "fp16"
-        if launch_environment.world_size() != self.world_size:
+        if environment.world_size() != self.world_size:
             raise InputError(
-                f"the launcher started {launch_environment.world_size()} processes that do not see each other (world "
+                f"the launcher started {environment.world_size()} processes that do not see each other (world "
                 f"size {self.world_size}); use one of accelerate_configs/, or set use_cpu"
             )
         self.idle_devices = max(0, self.n_gpu - 1)
@@ -487,7 +485,7 @@ def _fit_to_machine(settings: TrainingArguments) -> None:
     if torch.accelerator.is_available():
         return
     settings.dataloader_pin_memory = False
-    if launch_environment.uses_deepspeed():
+    if environment.uses_deepspeed():
         settings.ddp_backend = "gloo"  # accelerate does not use DeepSpeed if use_cpu is set
     else:
         settings.use_cpu = True

@@ -1,12 +1,12 @@
 """What the tokenizing recipes read, and what they check before the work; called in this process."""
 
-import base64
 import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tiktoken_files import write_ranks
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora import loading as corpora
@@ -273,9 +273,7 @@ def test_text_alone_goes_through_datatrove_and_conversations_are_refused_before_
 
 
 def tiktoken_file(folder, ranks):
-    path = folder / "small.tiktoken"
-    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
-    return path
+    return write_ranks(folder / "small.tiktoken", ranks)
 
 
 def gpt2_file(folder, ranks):

@@ -1,13 +1,19 @@
-"""TRL's trainers are given the objective whose optimum is known."""
+"""The trainers of the recipes are given the objective whose optimum is known."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from experiments import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
+from hmm_datasets.training.run import train_and_save
 
 measure = load("known_optimum", "measure")
 
@@ -27,47 +33,58 @@ def pretrained(tmp_path_factory):
     return folder
 
 
+def trained(tuner):
+    tuner.add_callback(measure.Measurements(lambda model: {}, 1))
+    train_and_save(tuner, settings={}, data={})
+    return Path(tuner.args.output_dir)
+
+
 @pytest.mark.parametrize("reference", ["hmm", "model"])
 def test_dpo_starts_from_the_log_ratios_with_its_reference(pretrained, tmp_path, reference):
-    along = measure.Measurements(lambda model: {}, 1)
-    losses = []
-
-    class Losses(measure.Measurements):
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            losses.append(logs)
-
     settings = {"logging_steps": 1, "warmup_steps": 0}
-    callbacks = [along, Losses(lambda model: {}, 1)]
-    measure.optimize_preferences(
-        pretrained, OPTIMUM, output_dir=tmp_path, reference=reference, settings=settings, callbacks=callbacks, **BUDGET
+    tuner = measure.preference_tuner(
+        pretrained, OPTIMUM, output_dir=tmp_path, reference=reference, settings=settings, **BUDGET
     )
-    assert [row["step"] for row in along.rows] == [0, 2]
-    chosen = losses[0]["rewards/chosen"]
+    folder = trained(tuner)
+    assert [row["step"] for row in read_jsonl(folder / "measurements.jsonl")] == [0, 2]
+    chosen = read_jsonl(folder / "history.jsonl")[0]["rewards/chosen"]
     assert chosen == pytest.approx(0, abs=1e-5) if reference == "model" else abs(chosen) > 0.01
 
 
-@pytest.mark.parametrize("divergence_in", ["reward", "loss"])
-def test_grpo_gets_the_reward_and_the_divergence_where_it_belongs(pretrained, tmp_path, divergence_in):
-    logged = []
+def test_the_reference_of_pairs_is_exactly_the_hmm(pretrained, tmp_path):
+    tuner = measure.preference_tuner(pretrained, OPTIMUM, output_dir=tmp_path, **BUDGET)
+    pairs = tuner.plan.train_rows()
+    for name in ("chosen", "rejected"):
+        tokens = np.array([pairs[index][f"{name}_ids"] for index in range(16)])
+        assert tokens.shape == (16, 6)
+        found = [float(pairs[index][f"ref_{name}_logps"]) for index in range(16)]
+        np.testing.assert_allclose(found, OPTIMUM.hmm.log_likelihood(tokens), rtol=1e-6)
 
-    class Logs(measure.Measurements):
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            logged.append(logs)
 
+@pytest.mark.parametrize(("divergence_in", "reference"), [("reward", "hmm"), ("reward", "model"), ("loss", "model")])
+def test_grpo_gets_the_reward_and_the_divergence_where_it_belongs(pretrained, tmp_path, divergence_in, reference):
     before = LlamaForCausalLM.from_pretrained(pretrained)
-    model = measure.optimize_rewards(
+    tuner = measure.policy_tuner(
         pretrained,
         OPTIMUM,
         output_dir=tmp_path,
+        reference=reference,
         divergence_in=divergence_in,
         settings={"logging_steps": 1},
-        callbacks=[Logs(lambda model: {}, 1)],
         **BUDGET,
     )
-    assert logged[0]["completions/mean_length"] == 6
-    assert ("kl" in logged[0]) == (divergence_in == "loss")
-    changed = [not torch.equal(new, old) for new, old in zip(model.parameters(), before.parameters(), strict=True)]
+    folder = trained(tuner)
+    logged = read_jsonl(folder / "history.jsonl")[0]
+    assert logged["completions/mean_length"] == 6
+    assert ("kl" in logged) == (divergence_in == "loss")
+    after = LlamaForCausalLM.from_pretrained(folder)
+    changed = [not torch.equal(new, old) for new, old in zip(after.parameters(), before.parameters(), strict=True)]
     assert any(changed)
+
+
+def test_the_divergence_from_the_hmm_in_the_loss_is_refused(pretrained, tmp_path):
+    with pytest.raises(InputError, match="divergence_in is loss and reference is hmm"):
+        measure.policy_tuner(pretrained, OPTIMUM, output_dir=tmp_path, divergence_in="loss", **BUDGET)
 
 
 def test_the_divergence_in_the_reward_is_that_of_sequences(pretrained):

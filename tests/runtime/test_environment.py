@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hmm_datasets.runtime import environment as launch_environment
+from hmm_datasets.runtime import environment
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -22,7 +22,7 @@ def take(monkeypatch):
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        missing = launch_environment.take_from_mpi()
+        missing = environment.take_from_mpi()
         return missing, {name: os.environ[name] for name in OURS if name in os.environ}
 
     return take

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tiny_chat import WORDS, losses, message
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
@@ -57,9 +57,10 @@ def settings(folder, **given) -> DPOSettings:
     return DPOSettings(str(folder), **defaults | given)
 
 
-def tune(folder, base, tokenizer, *, stop_in=None, rows=None, data=None, **given):
+def tune(folder, base, tokenizer, *, stop_in=None, rows=None, reference=None, data=None, **given):
     trainer = Stopped(
         model=AutoModelForCausalLM.from_pretrained(base),
+        ref_model=reference,
         args=settings(folder, **given),
         train_dataset=pairs() if rows is None else rows,
         processing_class=tokenizer,
@@ -144,35 +145,42 @@ def test_a_changed_beta_or_reference_is_refused_when_a_run_continues(base, token
         tune(tmp_path, base, tokenizer, data={"reference": "b"})
 
 
-def test_token_ids_with_log_probs_of_another_reference_are_used_as_they_are(base, tokenizer, tmp_path):
+@pytest.mark.parametrize("given", ["as columns", "as a model"])
+def test_token_ids_are_used_as_they_are_with_the_reference_that_is_given(base, tokenizer, tmp_path, given):
     """The loss is `-log sigmoid(beta (log ratio of chosen - log ratio of rejected))` (Rafailov et al., eq. 7)."""
     generator = torch.Generator().manual_seed(1)
+    lengths = {"prompt_ids": 3, "chosen_ids": 6, "rejected_ids": 6}
     rows = [
-        {
-            "prompt_ids": torch.randint(5, 90, (3,), generator=generator).tolist(),
-            "chosen_ids": torch.randint(5, 90, (6,), generator=generator).tolist(),
-            "rejected_ids": torch.randint(5, 90, (6,), generator=generator).tolist(),
-            "ref_chosen_logps": -20.0 - number,
-            "ref_rejected_logps": -22.0,
-        }
-        for number in range(4)
+        {name: torch.randint(5, 90, (length,), generator=generator).tolist() for name, length in lengths.items()}
+        for _ in range(4)
     ]
+    torch.manual_seed(2)
+    reference = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base)).eval()
+    policy = AutoModelForCausalLM.from_pretrained(base).eval()
+
+    def log_prob(model, row, part) -> torch.Tensor:
+        ids = torch.tensor([row["prompt_ids"] + row[f"{part}_ids"]])
+        return model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[2:].sum().detach()
+
+    expected = []
+    for number, row in enumerate(rows):
+        known = {"chosen": -20.0 - number, "rejected": -22.0}
+        if given == "as columns":
+            row |= {f"ref_{part}_logps": nats for part, nats in known.items()}
+        else:
+            known = {part: log_prob(reference, row, part) for part in known}
+        chosen, rejected = (log_prob(policy, row, part) - nats for part, nats in known.items())
+        expected.append(-torch.nn.functional.logsigmoid(0.3 * (chosen - rejected)))
     trainer, _ = tune(
         *(tmp_path, base, tokenizer),
         rows=Dataset.from_list(rows),
+        reference=reference if given == "as a model" else None,
         **{"max_steps": 1, "per_device_train_batch_size": 4, "beta": 0.3},
     )
     assert trainer.seen["input_ids"].shape == (8, 9), "no end of sequence was appended"
-    model = AutoModelForCausalLM.from_pretrained(base).eval()
-    expected = []
-    for row in rows:
-        scores = []
-        for part in ("chosen", "rejected"):
-            ids = torch.tensor([row["prompt_ids"] + row[f"{part}_ids"]])
-            log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None]).squeeze(1)
-            scores.append(log_probs[2:].sum() - row[f"ref_{part}_logps"])
-        expected.append(-torch.nn.functional.logsigmoid(0.3 * (scores[0] - scores[1])))
-    assert losses(tmp_path)[1] == pytest.approx(torch.stack(expected).mean().item(), abs=1e-5)
+    found = losses(tmp_path)[1]
+    assert found == pytest.approx(torch.stack(expected).mean().item(), abs=1e-5)
+    assert abs(found - 0.6931472) > 1e-3, "the reference differs from the model"
 
 
 def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, base, tokenizer, tmp_path):

@@ -14,18 +14,18 @@ def register() -> None:
 
 
 def _builders() -> dict[str, tuple[str, str]]:
-    from ...hmm import storage as hmm_format
-    from ...text.stream import index as token_index
+    from ...hmm import storage
+    from ...text.stream import index
 
     # The version is part of the name of the cache, so data of another format version are prepared again.
     return {
         "hmm": (
             "hmm_datasets.data.builders.hmm",
-            f"hmm-datasets-format-{hmm_format.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
+            f"hmm-datasets-format-{storage.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
         ),
         "token_shards": (
             "hmm_datasets.data.builders.token_shards",
-            f"token-shards-format-{token_index.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
+            f"token-shards-format-{index.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
         ),
         "words": ("hmm_datasets.data.builders.words", f"words-columns-{_COLUMNS_VERSION}"),
     }

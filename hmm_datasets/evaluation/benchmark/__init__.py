@@ -1,1 +1,59 @@
 """A benchmark of language models whose optimum is known: held-out sequences of twelve fixed processes."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from ...errors import InputError
+from ...runtime.settings import argument, option
+
+Track = Literal["ids", "text"]
+TRACKS = get_args(Track)
+"""What a model reads: symbols as token ids, or letters as text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSettings:
+    """The models to score, and on what.
+
+    Raises:
+        `InputError`: a setting has a value that it cannot have, or does not fit to the models.
+    """
+
+    models: list[str] = argument(
+        "MODEL",
+        "causal language model, or folder with one for each process",
+        many="*",
+        default=[],
+    )
+    data: str | None = option(None, "DATA", "folder or Hub name of the data set; computed by default")
+    process: list[str] = option([], "NAME", "one process, may be repeated; default all", repeated=True)
+    track: Track | None = option(None, None, "default text if the model has a tokenizer")
+    num_sequences: int = option(256, "N", "of each process, default 256")
+    batch_size: int = option(32, "B", "sequences per pass, default 32")
+    output_dir: str | None = option(None, "FOLDER", "default benchmark/ in the model's folder")
+    dataset_id: str | None = option(None, "USER/NAME", "data set that .eval_results names; default DATA")
+    push: bool = option(False, None, "add .eval_results to the model's repository on the Hub")
+
+    def __post_init__(self):
+        if len(self.models) > 1 and self.output_dir is not None:
+            raise InputError("--output_dir: is one folder for several models; leave it out, or give one MODEL")
+        if self.track not in (None, *TRACKS):
+            raise InputError(f"track is {self.track!r}; expected {' or '.join(TRACKS)}")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}; expected 1 or more")
+        folder = next((model for model in self.models if Path(model).exists()), None)
+        if self.push and folder is not None:
+            raise InputError(
+                f"--push: {folder} is a folder; leave out --push and send the folder with `hmm-datasets push`, or "
+                "give the model's name on the Hub"
+            )
+        if self.dataset_id is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.dataset_id):
+            raise InputError(f"dataset_id is {self.dataset_id!r}; expected USER/NAME of a data set on the Hub")
+
+    def folder_of(self, model: str) -> Path:
+        """Where the results of a model go."""
+        path = Path(model)
+        default = path / "benchmark" if path.is_dir() else Path(f"benchmark-{path.name}")
+        return Path(self.output_dir) if self.output_dir is not None else default

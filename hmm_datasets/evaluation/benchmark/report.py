@@ -6,11 +6,9 @@ The plot of a model's scores: its excess over the optimum on each process, besid
 """
 
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +25,10 @@ from ...report.plots import PAPER, STYLES, WIDTH, save_figure
 from ...report.tables import Z_95, text_table
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
+from . import BenchmarkSettings
 from .held_out import NUM_SEQUENCES, Benchmark, open_benchmark
 from .processes import KINDS
-from .scoring import BASELINES, TRACKS, load_models, score_model
+from .scoring import BASELINES, load_models, score_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -80,89 +79,47 @@ def plot_benchmark(report: dict[str, Any], path: str | os.PathLike) -> None:
 REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
 
 
-@dataclass(frozen=True)
-class BenchmarkSettings:
-    """The model to score, and on what.
-
-    Args:
-        model (`str`): folder or Hub name of a causal language model, or a folder with one model for each process, such
-            as `processes/` of the data set.
-        data (`str`, *optional*): folder or Hub repository of the data set; by default it is computed.
-        processes (`tuple` of `str`, *optional*): names of processes; all by default.
-        track (`str`, *optional*): `"ids"` or `"text"`; by default `text` if the model has a tokenizer.
-        num_sequences (`int`, *optional*, defaults to 256): sequences of each process.
-        batch_size (`int`, *optional*, defaults to 32): sequences in one forward pass.
-        output_dir (`str`, *optional*): where the results go; by default `benchmark/` in the model's folder.
-        dataset_id (`str`, *optional*): Hub repository that the results name; by default `data` if that is one.
-        push (`bool`, *optional*, defaults to `False`): add the results to the model's repository on the Hub.
-    """
-
-    model: str
-    data: str | None = None
-    processes: tuple[str, ...] = ()
-    track: str | None = None
-    num_sequences: int = NUM_SEQUENCES
-    batch_size: int = 32
-    output_dir: str | None = None
-    dataset_id: str | None = None
-    push: bool = False
-
-    def __post_init__(self):
-        if self.track not in (None, *TRACKS):
-            raise InputError(f"track is {self.track!r}; expected {' or '.join(TRACKS)}")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}; expected 1 or more")
-        if self.push and Path(self.model).exists():
-            raise InputError(
-                f"--push: {self.model} is a folder; leave out --push and send the folder with `hmm-datasets push`, or "
-                "give the model's name on the Hub"
-            )
-        if self.dataset_id is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.dataset_id):
-            raise InputError(f"dataset_id is {self.dataset_id!r}; expected USER/NAME of a data set on the Hub")
-
-    @property
-    def folder(self) -> Path:
-        """Where the results go."""
-        model = Path(self.model)
-        default = model / "benchmark" if model.is_dir() else Path(f"benchmark-{model.name}")
-        return Path(self.output_dir) if self.output_dir is not None else default
-
-
-def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
-    """Score a model, write its results and print them.
+def run_benchmark(settings: BenchmarkSettings) -> list[dict[str, Any]]:
+    """Score models, write the results of each and print them.
 
     Returns:
-        `dict`: the content of `report.json`.
+        list of `dict`: the content of `report.json` of each model.
 
     Raises:
-        `InputError`: the model cannot read the sequences, or a data set differs from the benchmark.
+        `InputError`: a model cannot read the sequences, or a data set differs from the benchmark.
     """
+    reports = [_score(name, settings) for name in settings.models]
+    if len(reports) > 1:
+        print(f"\n{models_text(reports)}")
+    return reports
+
+
+def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
     from accelerate import Accelerator
 
-    benchmark = open_benchmark(
-        settings.data, processes=settings.processes or None, num_sequences=settings.num_sequences
-    )
+    benchmark = open_benchmark(settings.data, processes=settings.process or None, num_sequences=settings.num_sequences)
     results_name = settings.dataset_id or benchmark.dataset_id
     if settings.push and not _whole(benchmark):
         raise InputError("--push: leave out --process and --num_sequences, since results are those of the whole")
     if settings.push and results_name is None:
         raise InputError("--push: name the benchmark's repository with --data USER/NAME or --dataset_id USER/NAME")
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-    tokenizer = None if settings.track == "ids" else tokenizer_of(settings.model)
+    tokenizer = None if settings.track == "ids" else tokenizer_of(name)
     if settings.track == "text" and tokenizer is None:
-        raise InputError(f"{settings.model}: has no tokenizer to read text with; choose --track ids")
-    models = load_models(settings.model, [one.name for one in benchmark.processes], accelerator)
+        raise InputError(f"{name}: has no tokenizer to read text with; choose --track ids")
+    models = load_models(name, [one.name for one in benchmark.processes], accelerator)
     found = score_model(models, tokenizer, benchmark.processes, accelerator, batch_size=settings.batch_size)
-    report = _described(settings, benchmark, models) | found
-    _write(report, settings, results_name if _whole(benchmark) else None)
+    report = _described(name, benchmark, models) | found
+    folder = settings.folder_of(name)
+    _write(report, folder, results_name if _whole(benchmark) else None)
     print(benchmark_text(report))
-    print(f"\n{settings.folder}/: {', '.join(sorted(path.name for path in settings.folder.iterdir()))}")
+    print(f"\n{folder}/: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     if results_name is None and _whole(benchmark):
         print(
             f"No {EVAL_RESULTS_NAME}/, which names the benchmark's repository: give --data or --dataset_id USER/NAME"
         )
     if settings.push:
-        _push(report, settings.model, results_name)
+        _push(report, name, results_name)
     return report
 
 
@@ -210,13 +167,11 @@ def _whole(benchmark: Benchmark) -> bool:
     return len(benchmark.processes) == len(KINDS) and benchmark.processes[0].num_sequences == NUM_SEQUENCES
 
 
-def _described(
-    settings: BenchmarkSettings, benchmark: Benchmark, models: "dict[str, PreTrainedModel]"
-) -> dict[str, Any]:
+def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedModel]") -> dict[str, Any]:
     distinct = list({id(model): model for model in models.values()}.values())
     return {
         "model": {
-            "name": settings.model,
+            "name": name,
             "type": distinct[0].config.model_type,
             "parameters": sum(parameter.numel() for model in distinct for parameter in model.parameters()),
             "sha256": [weights_sha256(model) for model in distinct],
@@ -234,16 +189,15 @@ def _described(
     }
 
 
-def _write(report: dict[str, Any], settings: BenchmarkSettings, dataset_id: str | None) -> None:
-
-    with written_together(settings.folder) as temporary:
+def _write(report: dict[str, Any], folder: Path, dataset_id: str | None) -> None:
+    with written_together(folder) as temporary:
         plot_benchmark(report, temporary / PLOT_NAME)
         write_json(temporary / REPORT_NAME, report)
-        write_digests(temporary, into=settings.folder)
+        write_digests(temporary, into=folder)
     if dataset_id is not None:
-        model = Path(settings.model)
+        model = Path(report["model"]["name"])
         # The Hub reads them at the root of the model's repository.
-        root = model if (model / "config.json").is_file() else settings.folder
+        root = model if (model / "config.json").is_file() else folder
         path = write_eval_results(root, _file_name(dataset_id), [_entry(report, dataset_id)])
         print(path)
 

@@ -22,6 +22,7 @@ from ...hmm.analysis.stationary import entropy
 from ...hmm.storage import FORMAT_VERSION
 from ...runtime.shipped import shipped
 from ...text.stream.writer import check_replaceable
+from . import TRACKS
 from .held_out import (
     DATA_NAME,
     EVAL_NAME,
@@ -34,7 +35,7 @@ from .held_out import (
     parquet_path,
 )
 from .processes import KINDS, LETTERS, mixture
-from .scoring import BASELINES, TRACKS, baseline_losses, mean_of, optimal_nats, summarize_scores
+from .scoring import BASELINES, baseline_losses, mean_of, optimal_nats, summarize_scores
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 

@@ -74,8 +74,6 @@ def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":
     return model.to(accelerator.device).eval()
 
 
-TRACKS = ("ids", "text")
-
 BASELINES = {
     "uniform": "uniform",
     "unigram": "unigram, in context",

@@ -8,7 +8,6 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from ...hmm.loading import load_source
 from ...hmm.names import is_process_name
 from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
 from ..contents import files_in
-from ..download import RepoType
-from ..push import PushResult, push_files
+from ..push import PushResult, PushSettings, push_files
 from .recognition import Contents, recognize
 
 _MODEL_FILES = re.compile(
@@ -28,33 +26,6 @@ _MODEL_FILES = re.compile(
     r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template\..*|trainer_state\.json)"
 )
 """Files of a checkpoint that are pushed: the model, its tokenizer and the history, without what resuming needs."""
-
-
-@dataclass(frozen=True)
-class PushSettings:
-    """Settings of [`push_path`].
-
-    Args:
-        repo_type (`str`, *optional*): `"model"` or `"dataset"`; by default that of the kind.
-        private (`bool`, *optional*): whether to make the repository private; by default what the Hub makes a new one.
-        revision (`str`, *optional*): branch to push to; by default the main branch.
-        tag (`str`, *optional*): name for the commit.
-        include_checkpoints (`bool`): push the model of each `checkpoint-N` to a branch `step-N`.
-        licence (`str`, *optional*): licence for a card that is made, an identifier of the Hub.
-        name (`str`, *optional*): title of a card that is made; by default the name of the repository.
-        message (`str`, *optional*): message of the commit.
-        dry_run (`bool`): only say what would be pushed.
-    """
-
-    repo_type: RepoType | None = None
-    private: bool | None = None
-    revision: str | None = None
-    tag: str | None = None
-    include_checkpoints: bool = False
-    licence: str | None = None
-    name: str | None = None
-    message: str | None = None
-    dry_run: bool = False
 
 
 def push_path(

@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.process_identity import uses_gpu
 from ...runtime.time_limit import within
 from .check import Check
@@ -43,7 +43,7 @@ def check_all_reduce(timeout: float) -> Check:
     If there is no process group, one is created and destroyed afterwards.
     """
     check, _ = measure_all_reduce(timeout)
-    origin = f"rank {launch_environment.rank()} of {launch_environment.world_size()} on {socket.gethostname()}"
+    origin = f"rank {environment.rank()} of {environment.world_size()} on {socket.gethostname()}"
     return Check(check.name, check.ok, f"{origin}: {check.detail}")
 
 
@@ -75,10 +75,10 @@ def _measure(timeout: float, store: "Store | None") -> tuple[Check, dict[str, An
     import torch
     import torch.distributed as dist
 
-    rank, world = launch_environment.rank(), launch_environment.world_size()
+    rank, world = environment.rank(), environment.world_size()
     cuda = uses_gpu()
     if cuda:
-        torch.cuda.set_device(launch_environment.local_rank())
+        torch.cuda.set_device(environment.local_rank())
     ours = not dist.is_initialized()
     if ours:
         given = {} if store is None else {"store": store, "rank": rank, "world_size": world}

@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
 from ...runtime.time_limit import within
 from .check import Check, PreflightSettings, format_checks
@@ -306,7 +306,7 @@ def run_checks(output_dir: str | os.PathLike, settings: PreflightSettings | None
     checks.append(check_devices())
     if checks[-1].ok:
         checks += _checks_of_devices(settings)
-    if launch_environment.world_size() > 1:
+    if environment.world_size() > 1:
         checks.append(check_all_reduce(settings.timeout))
     return checks
 
@@ -315,7 +315,7 @@ def _checks_of_devices(settings: PreflightSettings) -> list[Check]:
     """The checks of the device of this process; of all GPUs of the host, compared, if it is the only process."""
     import torch
 
-    reports, several = [], launch_environment.world_size() == 1 and uses_gpu() and torch.cuda.device_count() > 1
+    reports, several = [], environment.world_size() == 1 and uses_gpu() and torch.cuda.device_count() > 1
     for place in map(this_place, range(torch.cuda.device_count())) if several else [this_place()]:
         found = [attempted(name, check) for name, check in checks_of_rank(place, settings) if name != "device"]
         prefix = f"{place.device}: " if several else ""
@@ -365,7 +365,7 @@ def run_preflight(output_dir: str | os.PathLike, settings: PreflightSettings) ->
         output_dir (path): where the run will write; it need not exist, and is not created.
         settings ([`PreflightSettings`]): what the run needs.
     """
-    if launch_environment.world_size() == 1:
+    if environment.world_size() == 1:
         checks = run_checks(output_dir, settings)
         if settings.config is not None:
             checks.append(_first_rows(settings, 1)[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...files import read_yaml
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.shipped import local_or_shipped
 from ...training.models import new_model
 from .check import Check
@@ -67,7 +67,7 @@ def _trainer(path: Path, flags: Sequence[str], world_size: int, folder: str) -> 
     from ...training.trainer import Pretrainer
     from ..planning import read_recipe
 
-    launch_environment.expect_no_gpu_if_there_is_none()
+    environment.expect_no_gpu_if_there_is_none()
     recipe, _ = read_recipe(path, flags, num_processes=world_size)
     settings = recipe.settings
     settings.output_dir = folder

@@ -25,7 +25,7 @@ from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
 from ...errors import InputError
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .local_files import SUFFIXES, read_rows
@@ -267,7 +267,7 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
             "columns, or name one by text_column= or messages_column="
         )
     line = f"{corpus.name}: recognized as {chosen.describe(row)}"
-    if chosen.kind != "text" and line not in _recognized and launch_environment.rank() == 0:
+    if chosen.kind != "text" and line not in _recognized and environment.rank() == 0:
         _recognized.add(line)
         print(line, file=sys.stderr, flush=True)
     return chosen

@@ -35,7 +35,7 @@ from jaxtyping import Int, Integer
 from ...errors import InputError
 from ...files import file_digest
 from ...hub.download import Repository, download_file, is_address
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, UNFINISHED_SUFFIX, TokenIndex, read_index
 
 _DEFAULT_SPLIT = "train"
@@ -167,7 +167,7 @@ class Verification:
 
 def begin_verification(folder: Path, index: TokenIndex) -> Verification | None:
     """Check the files of a stream in the first process of this machine; return `None` in the others."""
-    return Verification(folder, index) if launch_environment.local_rank() == 0 else None
+    return Verification(folder, index) if environment.local_rank() == 0 else None
 
 
 def check_streams() -> None:

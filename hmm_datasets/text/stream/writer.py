@@ -26,7 +26,7 @@ from jaxtyping import Int, Integer
 from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import discard, put_folder, restored, write_json
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.lock import exclusive_lock
 from ...runtime.run_identity import check_identity
 from .index import (
@@ -260,7 +260,7 @@ def writing(
             if kept:
                 error.add_note(kept)
             raise
-    if writer.index.num_empty and launch_environment.rank() == 0:
+    if writer.index.num_empty and environment.rank() == 0:
         _logger.warning("%s: left out %s empty documents", writer.index.corpus, f"{writer.index.num_empty:,}")
 
 

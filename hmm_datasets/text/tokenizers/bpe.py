@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ...errors import InputError
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.progress import progress_bar
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
 from ..corpora.local_files import check_text
@@ -128,7 +128,7 @@ def train_bpe(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = byte_level_pieces(split_pattern)
     tokenizer.decoder = decoders.ByteLevel()
-    show_progress = show_progress and launch_environment.rank() == 0
+    show_progress = show_progress and environment.rank() == 0
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, TrainingArguments
 
 from ...data.packing import IGNORED
 from ...errors import InputError
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...text.corpora.loading import load_corpus
 from ...text.corpora.local_files import shorten
 from ...text.corpora.presets import CORPORA
@@ -43,7 +43,7 @@ def conversation_splits(
     Raises:
         `InputError`: no conversation to train on has an answer; the message shows the first row.
     """
-    if name in CORPORA and launch_environment.rank() == 0:
+    if name in CORPORA and environment.rank() == 0:
         print(f"{name}: licence {CORPORA[name].licence}")
     train = _answered(name, "train", test_fraction)
     if not len(train):
@@ -246,12 +246,12 @@ def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
     missing = len(rows) - len(numbers)
     if missing == 0:
         return rows
-    if launch_environment.rank() == 0 and numbers:
+    if environment.rank() == 0 and numbers:
         print(
             f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant and "
             "are left out"
         )
-    elif launch_environment.rank() == 0 and split == "test":
+    elif environment.rank() == 0 and split == "test":
         print(
             f"{name}: none of the {missing:,} conversations in split {split!r} has a turn of the assistant; training "
             "continues without a held-out loss"

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from ...errors import InputError
-from ...runtime import environment as launch_environment
+from ...runtime import environment
 from ...runtime.stop_requests import NOTHING
 from .component import Component
 
@@ -141,7 +141,7 @@ class StepLoss(Component):
         """
         trainer = self.trainer
         rows = trainer.rows_of_micro_batches(len(self.losses))
-        mine = {"rank": trainer.args.process_index, "host": launch_environment.host(), "micro_batches": []}
+        mine = {"rank": trainer.args.process_index, "host": environment.host(), "micro_batches": []}
         for number, loss in enumerate(self._own_means()):
             mine["micro_batches"].append({"loss": loss} | ({} if rows is None else {"rows": rows[number]}))
         if trainer.args.world_size == 1:

@@ -1,4 +1,4 @@
-"""DPO and GRPO of a policy whose optimum is known, with TRL's trainers, one call each.
+"""DPO and GRPO of a policy whose optimum is known, with the trainers of the recipes, and measurements along training.
 
 The reference is an HMM, or the model that training starts from. Preferences are labelled by the reward under the
 Bradley-Terry model, so that DPO leads to the optimum. For GRPO the divergence from the reference can be part of the
@@ -6,7 +6,7 @@ reward, `r(x) - beta log(policy(x) / reference(x))`, which is the objective whos
 term in the loss, which leaves out that a token changes the divergence of those after it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,33 @@ import torch
 from datasets import Dataset
 from preferences import preference_pairs
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PrinterCallback, TrainerCallback
-from trl import DPOConfig, GRPOConfig, GRPOTrainer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TrainerCallback
 
-from hmm_datasets.compat.trl import REFERENCE_COLUMNS, OpenDPOTrainer, set_reference
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.policy import symbol_log_probs
+from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.post_training.trainers import PolicyTuner, PreferenceTuner
+from hmm_datasets.training.record import forget_after
+from hmm_datasets.training.settings import DPOSettings, GRPOSettings
 
 COMMON = {
     "bf16": False,
-    "report_to": [],
-    "save_strategy": "no",
-    "logging_steps": 10**9,
     "lr_scheduler_type": "cosine",
     "warmup_steps": 10,
     "adam_beta2": 0.95,
     "weight_decay": 0.0,
     "activation_checkpointing": False,
-    "disable_tqdm": True,
 }
-"""Settings of both trainers that `settings` may override. TRL's defaults include bfloat16, which rounds log-ratios."""
+"""Settings of both trainers that `settings` may override. On GPUs bfloat16 is the default, which rounds log-ratios."""
+
+MEASUREMENTS_NAME = "measurements.jsonl"
 
 
 class Measurements(TrainerCallback):
-    """Calls `measure(model)` before training, `count` times during it, and at the end.
+    """Writes what `measure(model)` returns before training, `count` times during it and at the end, in its folder.
 
     Args:
         measure (callable): takes the model and returns what is kept.
@@ -47,21 +48,22 @@ class Measurements(TrainerCallback):
     """
 
     def __init__(self, measure: Callable[[PreTrainedModel], dict[str, Any]], count: int):
-        self.rows: list[dict[str, Any]] = []
         self._measure, self._count = measure, count
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self._add(model, 0)
+        forget_after(Path(args.output_dir, MEASUREMENTS_NAME), state.global_step)
+        if state.global_step == 0:
+            self._add(args, model, 0)
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step % max(1, state.max_steps // self._count) == 0 or state.global_step == state.max_steps:
-            self._add(model, state.global_step)
+            self._add(args, model, state.global_step)
 
-    def _add(self, model, step: int) -> None:
-        self.rows.append({"step": step, **self._measure(model)})
+    def _add(self, args, model, step: int) -> None:
+        append_jsonl(Path(args.output_dir, MEASUREMENTS_NAME), {"step": step, **self._measure(model)})
 
 
-def optimize_preferences(
+def preference_tuner(
     folder: str | Path,
     optimum: TiltedHMM,
     *,
@@ -71,42 +73,37 @@ def optimize_preferences(
     learning_rate: float,
     reference: str = "hmm",
     settings: dict[str, Any] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
     seed: int = 0,
-) -> PreTrainedModel:
-    """DPO on pairs of sequences of the HMM, every pair once.
+) -> PreferenceTuner:
+    """The trainer for DPO on pairs of sequences of the HMM, every pair once.
 
     Args:
         folder (path): the pretrained model, with its tokenizer.
         optimum ([`~hmm_datasets.hmm.tilted.TiltedHMM`]): the HMM, the rewards and `beta`.
-        output_dir (path): folder for TRL.
+        output_dir (path): folder of the run.
         steps, batch_size (`int`): optimizer steps, and pairs of each.
         learning_rate (`float`): the peak.
         reference (`str`, *optional*, defaults to `"hmm"`): `"hmm"`, or `"model"` for the pretrained model.
-        settings (`dict`, *optional*): more settings of `DPOConfig`.
-        callbacks (sequence of `TrainerCallback`, *optional*): of the trainer.
+        settings (`dict`, *optional*): more settings of `DPOSettings`.
         seed (`int`, *optional*, defaults to 0): seed of the pairs and of the trainer.
     """
-    pairs = preference_pairs(optimum, steps * batch_size, seed=seed)
-    if reference == "model":
-        pairs = pairs.remove_columns(list(REFERENCE_COLUMNS))
-    config = DPOConfig(
-        beta=optimum.beta,
-        max_length=None,
-        precompute_ref_log_probs=True,
-        **_arguments(output_dir, steps, batch_size, learning_rate, seed),
-        **COMMON | (settings or {}),
-    )
     model, tokenizer = load_pretrained(AutoModelForCausalLM, str(folder)), load_pretrained(AutoTokenizer, str(folder))
-    trainer = OpenDPOTrainer(
-        model=model, args=config, train_dataset=pairs, processing_class=tokenizer, callbacks=list(callbacks)
+    chosen = {**COMMON, **(settings or {})}
+    return PreferenceTuner(
+        model=model,
+        ref_model=_hmm_model(optimum) if reference == "hmm" else None,
+        args=DPOSettings(
+            beta=optimum.beta,
+            max_length=None,
+            **_arguments(output_dir, steps, batch_size, learning_rate, seed),
+            **chosen,
+        ),
+        train_dataset=preference_pairs(optimum, steps * batch_size, seed=seed),
+        processing_class=tokenizer,
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    return model
 
 
-def optimize_rewards(
+def policy_tuner(
     folder: str | Path,
     optimum: TiltedHMM,
     *,
@@ -117,53 +114,55 @@ def optimize_rewards(
     reference: str = "hmm",
     divergence_in: str = "reward",
     settings: dict[str, Any] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
     seed: int = 0,
-) -> PreTrainedModel:
-    """GRPO on rollouts after the beginning token; by default all rollouts of a step are one group.
+) -> PolicyTuner:
+    """The trainer for GRPO on rollouts after the beginning token; by default all rollouts of a step are one group.
 
     Args:
-        divergence_in (`str`, *optional*, defaults to `"reward"`): `"reward"`, or `"loss"` for TRL's term.
-        settings (`dict`, *optional*): more settings of `GRPOConfig`.
-        folder, optimum, output_dir, steps, batch_size, learning_rate, reference, callbacks, seed: as for
-            [`optimize_preferences`]; `batch_size` counts rollouts.
+        divergence_in (`str`, *optional*, defaults to `"reward"`): `"reward"`, or `"loss"` for TRL's term, whose
+            reference is the model that training starts from.
+        settings (`dict`, *optional*): more settings of `GRPOSettings`.
+        folder, optimum, output_dir, steps, batch_size, learning_rate, reference, seed: as for [`preference_tuner`];
+            `batch_size` counts rollouts.
+
+    Raises:
+        `InputError`: the divergence from the HMM in the loss.
     """
+    if divergence_in == "loss" and reference == "hmm":
+        raise InputError("divergence_in is loss and reference is hmm; TRL's term takes the model: set reference model")
     model, tokenizer = load_pretrained(AutoModelForCausalLM, str(folder)), load_pretrained(AutoTokenizer, str(folder))
     symbols = optimum.num_symbols
     # TRL needs an EOS token. An HMM has none, so it gets one that is never drawn.
     tokenizer.eos_token = tokenizer.bos_token
-    hmm_model = HMMForCausalLM.from_hmm(optimum.hmm, bos_token_id=symbols)
-    frozen = load_pretrained(AutoModelForCausalLM, str(folder)) if reference == "model" else hmm_model
-    frozen = frozen.requires_grad_(False).eval().to(model.device)
+    frozen = load_pretrained(AutoModelForCausalLM, str(folder)) if reference == "model" else _hmm_model(optimum)
+    frozen = frozen.requires_grad_(False).eval()
 
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
         tokens = torch.tensor(completion_ids, device=model.device)
         total = optimum.reward(tokens)
         if divergence_in == "reward":
-            total = total - optimum.beta * (sequence_log_probs(model, tokens) - sequence_log_probs(frozen, tokens))
+            reference_log_probs = sequence_log_probs(frozen.to(model.device), tokens)
+            total = total - optimum.beta * (sequence_log_probs(model, tokens) - reference_log_probs)
         return total.tolist()
 
     chosen = {"num_generations": batch_size, "generation_kwargs": {}, **COMMON, **(settings or {})}
     chosen["generation_kwargs"] |= {"suppress_tokens": [symbols], "min_new_tokens": optimum.length}
-    config = GRPOConfig(
-        max_completion_length=optimum.length,
-        beta=0.0 if divergence_in == "reward" else optimum.beta,
-        **_arguments(output_dir, steps, batch_size, learning_rate, seed),
-        **chosen,
-    )
-    trainer = GRPOTrainer(
+    return PolicyTuner(
         model=model,
-        args=config,
+        args=GRPOSettings(
+            max_completion_length=optimum.length,
+            beta=0.0 if divergence_in == "reward" else optimum.beta,
+            **_arguments(output_dir, steps, batch_size, learning_rate, seed),
+            **chosen,
+        ),
         reward_funcs=[reward],
         train_dataset=Dataset.from_dict({"prompt": [""] * batch_size}),
         processing_class=tokenizer,
-        callbacks=list(callbacks),
     )
-    if divergence_in == "loss":
-        set_reference(trainer, frozen)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    return model
+
+
+def _hmm_model(optimum: TiltedHMM) -> HMMForCausalLM:
+    return HMMForCausalLM.from_hmm(optimum.hmm, bos_token_id=optimum.num_symbols)
 
 
 def _arguments(output_dir: str | Path, steps: int, batch_size: int, learning_rate: float, seed: int) -> dict[str, Any]:
@@ -171,10 +170,10 @@ def _arguments(output_dir: str | Path, steps: int, batch_size: int, learning_rat
     return {
         "output_dir": str(output_dir),
         "max_steps": steps,
+        "global_batch_size": batch_size,
         "per_device_train_batch_size": batch_size,
         "learning_rate": learning_rate,
         "seed": seed,
-        "use_cpu": not torch.accelerator.is_available(),
     }
 
 

@@ -25,8 +25,7 @@ def preference_pairs(optimum: TiltedHMM, num_pairs: int, seed: int = 0, first: i
         first (`int`, *optional*, defaults to 0): index of the first pair, in `[0, 2**63)`.
 
     Returns:
-        `datasets.Dataset` with `prompt_ids` (the beginning token, `E`), `chosen_ids`, `rejected_ids`, and the exact
-        log-probabilities of both under the HMM, `ref_chosen_logps` and `ref_rejected_logps`, in nats. There is no
+        `datasets.Dataset` with `prompt_ids` (the beginning token, `E`), `chosen_ids` and `rejected_ids`. There is no
         end-of-sequence token.
 
     ```python
@@ -49,7 +48,5 @@ def preference_pairs(optimum: TiltedHMM, num_pairs: int, seed: int = 0, first: i
     rows, winner = np.arange(num_pairs), second_wins.astype(int)
     columns = {"prompt_ids": [[hmm.num_symbols]] * num_pairs}
     for name, index in (("chosen", winner), ("rejected", 1 - winner)):
-        sequences = tokens[rows, index]
-        columns[f"{name}_ids"] = sequences.tolist()
-        columns[f"ref_{name}_logps"] = hmm.log_likelihood(sequences).astype(np.float32)
+        columns[f"{name}_ids"] = tokens[rows, index].tolist()
     return Dataset.from_dict(columns)

@@ -2,8 +2,9 @@
 
     hmm-datasets experiment known-optimum --config known_optimum/small.yaml [--trials dpo grpo ...]
 
-A Llama is pretrained on sequences of Mess3, whose symbols then get rewards. TRL's trainers tune it for each trial of
-`trials.yaml` and each `beta`: DPO on pairs drawn from the HMM and labelled by the reward, GRPO with the reward itself.
+A Llama is pretrained on sequences of Mess3, whose symbols then get rewards. The trainers of the recipes `dpo` and
+`grpo` tune it for each trial of `trials.yaml` and each `beta`: DPO on pairs drawn from the HMM and labelled by the
+reward, GRPO with the reward itself. Each trial is a run in a folder of its own, as those recipes write it.
 The optimum is [`hmm_datasets.TiltedHMM`]. `report.md` in the output folder has the divergence of every policy from it,
 in nats per token, and `frontier.png` the rewards and divergences from the HMM that the policies had along training,
 below the frontier that no policy can exceed. When started again the experiment continues where it stopped.
@@ -57,7 +58,12 @@ def main(settings: KnownOptimumSettings) -> None:
         f"--output_dir {_quoted(folder / 'pretrain')}"
     )
     run_or_exit((("A small Llama on sequences of Mess3", pretrain),))
-    results = [tried(settings, folder, name, beta, trial) for name, beta, trial in chosen]
+    results = []
+    for name, beta, trial in chosen:
+        result = tried(settings, folder, name, beta, trial)
+        if result is None:  # interrupted, with a checkpoint
+            return
+        results.append(result)
     write_known_optimum(folder, results)
 
 
@@ -74,25 +80,28 @@ def trials_of(settings: KnownOptimumSettings) -> list[tuple[str, float, dict]]:
     return [(name, beta, described[name]) for name in names for beta in described[name].get("betas", settings.betas)]
 
 
-def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, trial: dict) -> dict:
-    """The result of a trial, from its file if it has one."""
+def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, trial: dict) -> dict | None:
+    """The result of a trial, from its folder if it has one; None if its run was interrupted."""
     import dataclasses
-    import time
 
-    from measure import Measurements, optimize_preferences, optimize_rewards
+    from measure import MEASUREMENTS_NAME, Measurements, policy_tuner, preference_tuner
+    from transformers import AutoModelForCausalLM
 
     from hmm_datasets import TiltedHMM
     from hmm_datasets.evaluation.policy import measure_policy
-    from hmm_datasets.files import read_json, write_json
+    from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.hmm.model import HMM
+    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.run import train_and_save
 
-    method = trial["method"]
+    method, base = trial["method"], folder / "pretrain"
     optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), settings.rewards, beta, settings.length)
     parts = ("steps", "batch_size", "learning_rate")
     budget = {part: trial.get(part, getattr(settings, f"{method}_{part}")) for part in parts}
     budget["seed"] = settings.seed
     described = {"name": name, **trial, "beta": beta, "optimum": optimum.fingerprint(), **budget}
-    path = folder / "trials" / f"{name}-{beta:g}.json"
+    run_folder = folder / "trials" / f"{name}-{beta:g}"
+    path = run_folder / "result.json"
     found = read_json(path) if path.exists() else {}
     if {key: found.get(key) for key in described} == described:
         print(f"{path}: already done", flush=True)
@@ -101,15 +110,14 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     def measure(model, num_sequences: int = 1024, seed: int = 0) -> dict:
         return dataclasses.asdict(measure_policy(model, optimum, num_sequences, seed=seed))
 
-    along = Measurements(measure, settings.measurements)
-    optimize = {"dpo": optimize_preferences, "grpo": optimize_rewards}[method]
+    make = {"dpo": preference_tuner, "grpo": policy_tuner}[method]
     options = {key: trial[key] for key in ("reference", "divergence_in", "settings") if key in trial}
-    began = time.time()
-    model = optimize(
-        folder / "pretrain", optimum, output_dir=folder / "trainer", callbacks=[along], **budget, **options
-    )
-    seconds = round(time.time() - began, 1)
-    final = measure(model, settings.num_sequences, seed=1)
+    trainer = make(base, optimum, output_dir=run_folder, **budget, **options)
+    trainer.add_callback(Measurements(measure, settings.measurements))
+    summary = train_and_save(trainer, settings=dataclasses.asdict(settings), base=str(base), data=described)
+    if "interrupted" in summary:
+        return None
+    final = measure(load_pretrained(AutoModelForCausalLM, str(run_folder)), settings.num_sequences, seed=1)
     print(f"{name}, beta {beta:g}: {final['divergence']:.5f} nats per token above the optimum", flush=True)
     points = {
         "expected_reward": optimum.expected_reward,
@@ -117,7 +125,8 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
         "length": optimum.length,
         "rewards": list(settings.rewards),
     }
-    result = {**described, "seconds": seconds, "final": final, "along": along.rows, "exact": points}
+    along = read_log(run_folder / MEASUREMENTS_NAME)
+    result = {**described, "seconds": summary["seconds"], "final": final, "along": along, "exact": points}
     write_json(path, result)
     return result
 

@@ -36,10 +36,12 @@ def evaluated(model: str, folder, **arguments) -> dict[str, float]:
 
 
 def benchmarked(model, folder, *flags: str) -> dict:
-    from hmm_datasets.evaluation.benchmark.report import BenchmarkSettings, run_benchmark
+    from hmm_datasets.evaluation.benchmark import BenchmarkSettings
+    from hmm_datasets.evaluation.benchmark.report import run_benchmark
 
-    settings = BenchmarkSettings(str(model), processes=flags, num_sequences=6, output_dir=str(folder))
-    return run_benchmark(settings)
+    settings = BenchmarkSettings(models=[str(model)], process=list(flags), num_sequences=6, output_dir=str(folder))
+    [report] = run_benchmark(settings)
+    return report
 
 
 def test_the_scores_of_text_are_those_of_the_command(text_model, tmp_path):

@@ -8,8 +8,8 @@ from huggingface_hub import parse_eval_result_entries
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.benchmark import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.processes import benchmark_processes
-from hmm_datasets.evaluation.benchmark.report import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.scoring import BASELINES
 
 
@@ -85,4 +85,4 @@ def test_a_folder_with_models_for_some_processes_only_names_the_first_that_is_mi
     with pytest.raises(InputError, match=r"has neither config.json of a model nor mess3/config.json"):
         load_models(str(tmp_path), ["even", "mess3"], accelerator)
     with pytest.raises(InputError, match="track is 'words'; expected ids or text"):
-        BenchmarkSettings(model="x", track="words")
+        BenchmarkSettings(models=["x"], track="words")

@@ -4,8 +4,7 @@ import pytest
 import torch
 from brute_force import LEFT_TO_RIGHT, random_edges
 
-from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.kernels import filter as fused_filter
+from hmm_datasets.hmm import inference, processes
 
 HMMS = {
     "states": processes.random(5, 4, alpha=0.5, seed=1),
@@ -50,7 +49,7 @@ def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dty
         for name in ("log_likelihood", "beliefs", "posteriors", "next_token_probs"):
             compiled = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             with monkeypatch.context() as patch:
-                patch.setattr(fused_filter, "serves", lambda *tables: False)
+                patch.setattr(inference, "serves", lambda *tables: False)
                 called = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             torch.testing.assert_close(compiled, called, **tolerance)
 
@@ -63,7 +62,7 @@ def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
     for k in (1, 2, 5):
         compiled = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
         with monkeypatch.context() as patch:
-            patch.setattr(fused_filter, "serves", lambda *tables: False)
+            patch.setattr(inference, "serves", lambda *tables: False)
             called = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
         assert torch.equal(compiled.states, called.states)
         assert torch.equal(compiled.log_probability, called.log_probability)
@@ -93,6 +92,6 @@ def test_rows_beside_an_impossible_one_keep_their_results():
 def test_a_gradient_is_computed_by_torch():
     parameters = HMMS["states"].parameters()
     parameters.transition.requires_grad_()
-    assert not fused_filter.serves(parameters)
+    assert not inference.serves(parameters)
     with torch.no_grad():
-        assert fused_filter.serves(parameters)
+        assert inference.serves(parameters)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.kernels import counts as fused_counts
+from hmm_datasets.hmm.kernels import counts
 from hmm_datasets.hmm.model import HMM
 
 
@@ -15,7 +15,7 @@ from hmm_datasets.hmm.model import HMM
 def path(way):
     """Few states or many: on a CPU they are counted in different ways."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_counts, "MAX_STATES", 10**6 if way == "compiled" else 0)
+        patch.setattr(counts, "MAX_STATES", 10**6 if way == "compiled" else 0)
         yield
 
 

@@ -7,6 +7,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken_ext.openai_public import r50k_pat_str
+from tiktoken_files import write_ranks
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
@@ -46,11 +47,6 @@ def ranks_of(tokenizer) -> dict[bytes, int]:
     byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in SPECIAL_TOKENS}
     return {bytes(byte_of[c] for c in token): number - len(SPECIAL_TOKENS) for token, number in vocabulary.items()}
-
-
-def write_ranks(path, ranks):
-    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
-    return path
 
 
 def encode(tokenizer, text) -> list[int]:

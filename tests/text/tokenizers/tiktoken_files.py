@@ -1,0 +1,11 @@
+"""Files of tiktoken, for tests that read them. tiktoken's own function that writes them needs another package."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_ranks(path: Path, ranks: Mapping[bytes, int]) -> Path:
+    """Write the tokens, in base64, and their ranks; returns the path."""
+    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
+    return path
