@@ -109,6 +109,10 @@ class HMMSequences(Dataset):
         self.bos_token_id = source.num_symbols if bos else None
         self.only_scored = only_scored
 
+    def __repr__(self) -> str:
+        count = "endless" if self.num_sequences is None else f"{self.num_sequences:,} sequences"
+        return f"HMMSequences({self.source!r}, length={self.length}, seed={self.seed}, {count})"
+
     @property
     def vocab_size(self) -> int:
         """`V`: the symbols, and the beginning token if there is one."""

@@ -28,13 +28,18 @@ class DataSettings:
         default=None,
         metadata={
             "help": (
-                "Folder or Hub name of an HMM, a family of them or another process, or a call such as "
-                "'process:mess3(x=0.05, a=0.85)'."
+                "A process, such as mess3 or 'mess3(x=0.1)', or the folder or Hub name of an HMM, a family of them or "
+                "another process."
             )
         },
     )
-    tokens: str | None = field(default=None, metadata={"help": "Folder with the token streams train/ and test/."})
-    tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
+    tokens: str | None = field(
+        default=None, metadata={"help": "Folder that tokenize wrote, or one with the token streams train/ and test/."}
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the tokenizer that made the tokens; by default the one beside them."},
+    )
     length: int = field(default=64, metadata={"help": "Symbols per sequence (process), tokens per window (text)."})
     packed: bool = field(
         default=False, metadata={"help": "Pack whole documents into windows, without attention across documents."}
@@ -46,13 +51,27 @@ class DataSettings:
 
     def __post_init__(self):
         if (self.hmm is None) == (self.tokens is None):
-            raise InputError(f"hmm is {self.hmm!r} and tokens {self.tokens!r}; expected exactly one of the two")
+            raise InputError(
+                f"hmm is {self.hmm!r} and tokens {self.tokens!r}; give --hmm, such as mess3 or the folder of a "
+                "process, or --tokens, a folder that `hmm-datasets tokenize` wrote, and not both"
+            )
+        if self.tokens is not None:
+            self._find_streams(Path(self.tokens))
         if self.tokens is not None and self.tokenizer is None:
             raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")
         if self.hmm is not None and self.packed:
             raise InputError(
                 "packed and hmm are both set; sequences of a process fill their rows, so leave packed out"
             )
+
+    def _find_streams(self, folder: Path) -> None:
+        """Find the streams of text and the tokenizer in a folder that `tokenize` wrote, or beside its streams."""
+        if (folder / "text" / "train").is_dir() and not (folder / "train").is_dir():
+            folder = folder / "text"
+            self.tokens = str(folder)
+        beside = folder.parent / "tokenizer"
+        if self.tokenizer is None and beside.is_dir():
+            self.tokenizer = str(beside)
 
     def load(self) -> "TrainingData":
         """Open the process or the streams."""

@@ -49,7 +49,7 @@ NAMES = {"gpt2": {"n_embd": 16, "n_layer": 2}}
 @pytest.fixture(scope="module")
 def hmm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hmm")
-    processes.mess3().save_pretrained(folder)
+    processes.mess3(0.15, 0.6).save_pretrained(folder)
     return str(folder)
 
 

@@ -133,7 +133,7 @@ def test_activations_are_measured_twice_for_each_choice():
 
 @pytest.fixture
 def file(tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     content = {"hmm": tmp_path / "hmm", "length": 63, "model": "1m", "train_tokens": 10_000_000, "bf16": "true"}
     content |= {"global_batch_size": 64, "per_device_train_batch_size": 4, "output_dir": tmp_path / "run"}
     path = tmp_path / "pretrain.yaml"
