@@ -19,16 +19,17 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
+from typing import NoReturn
 from unittest import mock
 
 ROOT = Path(__file__).parents[2]
-# Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing.
+# Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing. Those
+# that `huggingface_hub` and `datasets` read (HF_HOME, HF_ENDPOINT, ...) are read anew instead.
 READ_BY_IMPORTS = (
     "PYTHONHASHSEED",
     "PYTHONWARNINGS",
-    "HF_",
-    "HUGGINGFACE_",
     "TRANSFORMERS_",
     "OMP_",
     "MKL_",
@@ -128,7 +129,6 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
 
 def become(request: dict, files: list[int], client: Path) -> None:
     """Turn this fork of the server into the process that was asked for."""
-    atexit.register(gc.unfreeze)  # for libraries that report what was not freed at exit
     os.setsid()
     for target, file in enumerate(files):
         os.dup2(file, target)
@@ -140,6 +140,7 @@ def become(request: dict, files: list[int], client: Path) -> None:
     sys.path[1:1] = [path for path in request["environment"].get("PYTHONPATH", "").split(":") if path not in sys.path]
     os.environ.clear()
     os.environ.update(request["environment"])
+    read_environment_anew()
     sys.executable = str(client)  # what a launcher starts is forked too
     arguments = request["arguments"]
     unbuffered = arguments[0] == "-u"
@@ -147,7 +148,26 @@ def become(request: dict, files: list[int], client: Path) -> None:
     sys.orig_argv = [sys.executable, *arguments]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=stream.isatty() or stream is sys.stderr, write_through=unbuffered)
-    run()
+
+
+def read_environment_anew() -> None:
+    """Give the constants of `huggingface_hub` and `datasets`, and what was copied from them, the values of today."""
+    from huggingface_hub import constants, hf_api, hf_file_system
+    from transformers.utils import hub
+
+    new = {}
+    for module in (constants, importlib.import_module("datasets.config")):
+        before = dict(vars(module))
+        importlib.reload(module)
+        new |= {(name, str(value)): vars(module)[name] for name, value in before.items() if name.isupper()}
+    modules = os.getenv("HF_MODULES_CACHE", os.path.join(constants.HF_HOME, "modules"))
+    new["HF_MODULES_CACHE", hub.HF_MODULES_CACHE] = modules
+    hf_api.api.endpoint = hf_file_system.hffs.endpoint = hf_file_system.hffs._api.endpoint = constants.ENDPOINT
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("huggingface_hub", "datasets", "transformers", "evaluate"):
+            for constant, value in list(vars(module).items()):
+                if constant.isupper() and (constant, str(value)) in new:
+                    setattr(module, constant, new[constant, str(value)])
 
 
 def run() -> None:
@@ -166,6 +186,30 @@ def run() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
+def end(error: BaseException | None) -> NoReturn:
+    """What the interpreter does at its end, but for freeing what the server has imported, which takes seconds."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:  # nobody reads it any more
+            status = 120
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     before = dict(os.environ)  # some libraries set variables
@@ -179,3 +223,8 @@ if __name__ == "__main__":
     asked = serve(listening)
     if asked is not None:
         become(*asked, executable)
+        try:
+            run()
+        except BaseException as error:
+            end(error)
+        end(None)
