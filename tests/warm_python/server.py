@@ -1,14 +1,15 @@
 """A Python that has imported what recipes import, and is forked for each program: a moment instead of many seconds.
 
 `python tests/warm_python/server.py FOLDER` writes an executable `FOLDER/python` and serves it until it is terminated
-or the process that started it is gone. Each process has its own arguments, environment, folder and standard files, and
-ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, all have one hash
-seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
+or no process has a lock on `FOLDER/users` any more. Each process has its own arguments, environment, folder and
+standard files, and ends as any other: with its exit code or by its signal. Unlike others it is a child of this server,
+all have one hash seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
 """
 
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -83,12 +84,23 @@ def write_client(folder: Path, environment: dict[str, str]) -> Path:
     return client
 
 
-def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
+def is_used(folder: Path) -> bool:
+    """Whether a process that runs tests has its lock. If not, the next one finds no server, and starts another."""
+    with open(folder / "users") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        for name in ("server.pid", "socket"):
+            (folder / name).unlink()
+    return False
+
+
+def serve(listening: socket.socket, folder: Path) -> tuple[dict, list[int]] | None:
     """Fork for each client. Returns `None` at the end; in a forked process its request and its three files."""
     running = selectors.DefaultSelector()
     running.register(listening, selectors.EVENT_READ)
-    parent = os.getppid()
-    while os.getppid() == parent:
+    while is_used(folder):
         for key, _ in running.select(timeout=1):
             if key.fileobj is listening:
                 client, _ = listening.accept()
@@ -130,6 +142,8 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
 def become(request: dict, files: list[int], client: Path) -> None:
     """Turn this fork of the server into the process that was asked for."""
     os.setsid()
+    with open(client.with_name(f"programs-{request['environment'].get('PYTEST_XDIST_WORKER', '')}"), "a") as programs:
+        programs.write(f"{os.getpid()}\n")
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
@@ -215,16 +229,16 @@ if __name__ == "__main__":
     before = dict(os.environ)  # some libraries set variables
     import_all()
     executable = write_client(folder, before)
-    (folder / "server.pid").write_text(str(os.getpid()))
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
-    listening.listen(16)
+    listening.listen(64)
+    (folder / "server.pid").write_text(str(os.getpid()))
     print("ready", flush=True)
-    asked = serve(listening)
+    asked = serve(listening, folder)
     if asked is not None:
         become(*asked, executable)
         try:
             run()
         except BaseException as error:
             end(error)
-        end(None)
+    end(None)
