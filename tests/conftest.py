@@ -26,6 +26,8 @@ os.environ |= {"HF_HOME": _home, "HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISAB
 for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_HUB_CACHE"):
     os.environ.pop(name, None)
 
+_frozen_modules = 0
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell that starts the tests in the background ignores interrupts, and the programs of the tests inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,9 +42,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("launch") is None)
 
 
-def pytest_collection_finish():
+def pytest_runtest_setup():
     """Leave what was imported to itself: every Trainer collects garbage, and would walk a million objects for it."""
-    gc.freeze()
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
 
 
 def pytest_sessionfinish():
