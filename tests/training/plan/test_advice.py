@@ -66,7 +66,7 @@ def test_a_growing_batch_needs_work_for_all_ranks_from_its_first_step_on():
     assert options(ramp, SMALL, 32) == []
     assert "batch_ramp has batches of 16 rows" in reason(ramp, SMALL, 32)
     found = advise(
-        "recipes/experiments/tr1/13b.yaml", devices=["H100"], ranks=[16, 32], models=["1m"], assumed_vocab_size=50_257
+        "recipes/experiments/tr1/13b.yaml", devices=["H100"], ranks=[16, 32], models=["1m"], assumed_vocab_size=1_000
     )
     assert [("strategy" in row, row["ranks"]) for row in found] == [(True, 16), (False, 32)]
 
