@@ -100,21 +100,22 @@ def not_permitted(path: str | os.PathLike, error: OSError) -> InputError:
     )
 
 
+_DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
 ELSEWHERE = {
     "batch_size": ("per_device_train_batch_size",),
     "block_size": ("length", "max_length"),
-    "dataset": ("corpus", "tokens"),
-    "dataset_name": ("corpus", "tokens"),
-    "dataset_name_or_path": ("corpus", "tokens"),
+    "dataset": _DATA,
+    "dataset_name": _DATA,
+    "dataset_name_or_path": _DATA,
     "epochs": ("num_train_epochs",),
     "lr": ("learning_rate",),
     "max_seq_length": ("max_length", "length"),
     "model_name": ("model",),
     "model_name_or_path": ("model",),
-    "text": ("corpus", "tokens"),
+    "text": _DATA,
     "tokenizer_name": ("tokenizer",),
     "tokenizer_name_or_path": ("tokenizer",),
-    "train_file": ("corpus", "tokens"),
+    "train_file": _DATA,
 }
 """What other programs call settings, and what they are here, the first that a command has."""
 

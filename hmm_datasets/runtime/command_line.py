@@ -16,6 +16,7 @@ from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
+from .settings import whole_number
 from .shipped import local_or_shipped
 
 
@@ -94,7 +95,7 @@ class _Parser(TrlParser):
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         if settings.get("type") is not None:
-            settings["type"] = _finite(settings["type"])
+            settings["type"] = whole_number if settings["type"] is int else _finite(settings["type"])
         action = super().add_argument(*names, **settings)
         self.declared.append(action)
         return action

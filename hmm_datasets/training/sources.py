@@ -58,6 +58,8 @@ class DataSettings:
         if self.tokens is not None:
             self._find_streams(Path(self.tokens))
         if self.tokens is not None and self.tokenizer is None:
+            if not Path(self.tokens).is_dir():
+                raise InputError(f"tokens is {self.tokens}: no such folder; `hmm-datasets tokenize FILE` writes one")
             raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")
         if self.hmm is not None and self.packed:
             raise InputError(

@@ -165,11 +165,20 @@ def test_types_of_the_trainers_settings_are_checked_too(config, tmp_path, text, 
         (["--leng", "5"], "unknown flag --leng; did you mean --length?"),
         (["--zzzz=5"], "unknown flag --zzzz"),
         (["--length", "five"], "argument --length: invalid int value: 'five'"),
+        (["--length", "1.5e0"], "argument --length: invalid int value: '1.5e0'"),
+        (["--dataset_name", "x"], "unknown flag --dataset_name; did you mean --corpus?"),  # as elsewhere
         (["stray"], "settings: Some specified arguments are not used by the HfArgumentParser: ['stray']"),
     ],
 )
 def test_a_wrong_flag_is_named(flags, message):
     assert error(["--corpus", "a", *flags]) == message
+
+
+@pytest.mark.parametrize("written", ["1000", "1_000", "1e3"])
+def test_whole_numbers_are_read_as_people_write_them(config, written):
+    (flag,) = parse(["--corpus", "a", "--length", written])
+    (setting,) = parse(config(f"corpus: a\nlength: {written}"))
+    assert (flag.length, setting.length) == (1000, 1000)
 
 
 def test_a_value_may_be_flags_for_another_program():
