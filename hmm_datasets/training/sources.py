@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..hmm.tokenizer import hmm_tokenizer
 from .models import check_packed, load_pretrained
 
 if TYPE_CHECKING:
@@ -216,8 +215,6 @@ class SequenceData(TrainingData):
 
         self._settings = settings
         self.source = load_source(settings.hmm)
-        names = self.source.vocabulary
-        self.tokenizer = hmm_tokenizer(names, self.source.num_symbols, bos=True, prepend_bos=True)
         self.row_length = settings.length + 1
         self.test_rows = HMMSequences(
             self.source,
@@ -226,7 +223,7 @@ class SequenceData(TrainingData):
             first=TEST_FIRST,
             num_sequences=settings.num_test_sequences,
         )
-        self.vocab_size = self.test_rows.vocab_size
+        self.tokenizer, self.vocab_size = self.test_rows.tokenizer, self.test_rows.vocab_size
         self.identity = {
             "hmm": self.source.fingerprint(),
             "length": settings.length,
