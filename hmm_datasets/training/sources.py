@@ -48,6 +48,8 @@ class DataSettings:
     )
     num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out sequences or windows."})
 
+    alternatives = (("hmm", "tokens"),)
+
     def __post_init__(self):
         if (self.hmm is None) == (self.tokens is None):
             raise InputError(
