@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from ..data.sequences import EndlessSequences, HMMSequences
 from ..errors import InputError, suggestion
@@ -210,18 +211,21 @@ def _run(model: Any, tokens: Tensor, **asked: Any) -> Any:
     tokens = tokens if device is None else tokens.to(device)
     training = [part for module in _modules(model) for part in module.modules() if part.training]
     takes = _parameters(model)
-    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    asked = {name: value for name, value in asked.items() if any_name or name in takes}
+    kinds = {parameter.kind for parameter in takes.values()}
+    asked = {name: value for name, value in asked.items() if name in takes or inspect.Parameter.VAR_KEYWORD in kinds}
+    # What wraps a model of transformers, to compile it or for an adapter, takes `*args` and has its configuration.
+    wraps = inspect.Parameter.VAR_POSITIONAL in kinds
+    wraps = wraps and isinstance(getattr(model, "config", None), PreTrainedConfig)
     for part in training:
         part.training = False
     try:
         with torch.inference_mode():
-            return model(input_ids=tokens, **asked) if "input_ids" in takes else model(tokens)
+            return model(input_ids=tokens, **asked) if wraps or "input_ids" in takes else model(tokens)
     except IndexError as error:
         raise InputError(
-            f"{_name(model)} fails on tokens from {int(tokens.min())} to {int(tokens.max())} ({error}); expected a "
-            "model that knows them all, also the beginning token, which is the last one: give it one token more, or "
-            "make the rows with bos=False"
+            f"{_name(model)} fails on rows of {tokens.shape[1]} tokens from {int(tokens.min())} to "
+            f"{int(tokens.max())} ({error}); expected a model of so many positions and of all tokens, also the "
+            "beginning token if there is one: make it larger, or make the rows shorter or with bos=False"
         ) from error
     finally:
         for part in training:
@@ -248,15 +252,15 @@ def _checked_logits(logits: Tensor, tokens: Tensor, num_symbols: int, name: str)
             f"{name} gives logits of {logits.shape[2]} tokens, but the data have {num_symbols} symbols; expected a "
             "model of all symbols, evaluate it on data like those it was trained on"
         )
-    wrong = logits.isnan() | (logits == torch.inf)
-    if bool(wrong.any()):
-        row, position, token = wrong.nonzero()[0].tolist()
+    lowest, highest = logits.aminmax()  # NaN if there is one
+    if bool(highest.isnan() | (highest == torch.inf)):
+        row, position, token = (logits.isnan() | (logits == torch.inf)).nonzero()[0].tolist()
         raise InputError(
             f"{name} gives {logits[row, position, token].item()} as the logit of token {token} at position {position}"
             "; expected a number, or -inf for a token that cannot occur; look for a division by zero or weights that "
             "have diverged"
         )
-    if logits.shape[2] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all()):
+    if logits.shape[2] > 1 and bool(lowest >= 0) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all()):
         raise InputError(
             f"{name} gives probabilities, which sum to 1; expected logits or log-probabilities, take their logarithms"
         )

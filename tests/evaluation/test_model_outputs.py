@@ -173,6 +173,20 @@ def test_hidden_states_of_transformers_are_the_outputs_of_its_submodules():
     assert list(single) == ["transformer.h.0", "all"]
 
 
+@pytest.mark.parametrize("wrap", ["compiled", "adapter"])
+def test_what_wraps_a_model_of_transformers_is_measured_and_probed_as_the_model(wrap):
+    from peft import LoraConfig, get_peft_model
+
+    model = gpt2()
+    optimum = measure_optimum(model, MESS3, ROWS)
+    beliefs = probe_beliefs(model, MESS3, ROWS, controls=False)
+    # The first products of LoRA are zero.
+    lora = LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True)
+    wrapped = torch.compile(model, backend="eager") if wrap == "compiled" else get_peft_model(model, lora)
+    assert measure_optimum(wrapped, MESS3, ROWS)["bayes_gap"] == optimum["bayes_gap"]
+    assert probe_beliefs(wrapped, MESS3, ROWS, controls=False)["layers"] == beliefs["layers"]
+
+
 def test_exact_beliefs_are_found_and_random_numbers_are_not():
     rows = HMMSequences(MESS3, 16, first=1 << 63, num_sequences=400)
     found = probe_beliefs(lambda tokens: MESS3.beliefs(tokens[:, 1:]), MESS3, rows)["layers"]["0"]
@@ -215,7 +229,10 @@ def with_nan(tokens):
         (lambda tokens: -with_nan(tokens).log(), "gives inf as the logit of token 0 at position 0"),
         (lambda tokens: None, r"gives NoneType for tokens of shape \(32, 13\); expected logits"),
         (lambda tokens: exact(tokens).exp(), "gives probabilities, which sum to 1; expected logits or log-prob"),
-        (Recurrent(num_tokens=3), "Recurrent fails on tokens from 0 to 3 .*, or make the rows with bos=False"),
+        (
+            Recurrent(num_tokens=3),
+            "Recurrent fails on rows of 13 tokens from 0 to 3 .*, or make the rows shorter or with bos=False",
+        ),
         (gpt2(num_tokens=3), "the model has 3 tokens, but the data have 4 symbols"),
         (np.zeros((50, 12, 3)), r"the array has shape \(50, 12, 3\); expected \(50, 13, V\): .*the beginning token"),
         (np.zeros((13, 3)), r"the array has shape \(13, 3\)"),
