@@ -53,7 +53,7 @@ class LostPeer(RankError):
 
 
 class DiskFull(InputError):
-    """A disk or a quota is full. Once there is room again, the same command goes on."""
+    """A disk or a quota is full. Once there is space again, the same command continues."""
 
 
 class RolledBack(InputError):

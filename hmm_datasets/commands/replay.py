@@ -24,7 +24,7 @@ class ReplayCommand:
     before_rollback: bool = option(
         False,
         None,
-        "the step as it was when the run went back at it, with the rows that are now passed over",
+        "the step as it was when the run went back at it, with the rows that are now skipped",
     )
 
 

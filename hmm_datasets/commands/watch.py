@@ -44,14 +44,14 @@ class WatchCommand(HangFlags):
     follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
     every: float = option(10.0, "SECONDS", "interval with --follow, default 10")
     json: bool = option(False, None, "JSON instead of a table")
-    stacks: bool = option(False, None, "print the Python stacks of the ranks to blame")
+    stacks: bool = option(False, None, "print the Python stacks of the ranks at fault")
     all_stacks: bool = option(False, None, "print the Python stacks of all ranks")
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
     email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
     smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
     webhook: str | None = option(None, "URL", "post there, as JSON with a text")
     command: str | None = option(None, "COMMAND", "run this, with the message on stdin")
-    quiet: float = option(3600.0, "SECONDS", "until the same is told again, default 3600")
+    quiet: float = option(3600.0, "SECONDS", "before the same alert is sent again, default 3600")
 
 
 def watch_command(arguments: WatchCommand) -> int:

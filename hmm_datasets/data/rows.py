@@ -103,7 +103,7 @@ class PassedOver:
 
 
 class KeptRows(Dataset):
-    """A map-style data set without the rows that are passed over, from one of the others on.
+    """The rows of a map-style data set from some row on, without those that are skipped.
 
     Args:
         rows (map-style data set): all rows.

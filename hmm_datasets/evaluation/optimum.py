@@ -280,7 +280,7 @@ def measure_optimum(
 ) -> dict[str, Any]:
     """How far a model is from the optimum and from other predictors of a process.
 
-    For a process with an oracle, such as a family, there is also the predictor `oracle`, which is told what varies
+    For a process with an oracle, such as a family, there is also the predictor `oracle`, which knows what varies
     from row to row, such as the HMM. No predictor that sees only the tokens has a lower expected loss. If the process
     has no exact distribution, the gap is measured from the oracle, and is larger than the gap to the optimum.
 
@@ -359,7 +359,7 @@ def measure_optimum(
 
 
 def _oracle(source: "Process", rows: "HMMSequences", mine: torch.Tensor, first: int) -> torch.Tensor:
-    """The distributions of a predictor that is told the HMM of each row; `first` is the index of the first row."""
+    """The distributions of a predictor that knows the HMM of each row; `first` is the index of the first row."""
     skipped = 0 if rows.bos_token_id is not None else 1
     symbols = mine[:, 1 - skipped :]
     symbols = symbols if source.computes_on_devices else symbols.cpu()

@@ -247,7 +247,7 @@ class Process:
     def oracle_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1
     ) -> Float[Any, "B T+1 E"]:
-        """The distribution of token `t` for a predictor that is told what varies from sequence to sequence.
+        """The distribution of token `t` for a predictor that knows what varies from sequence to sequence.
 
         The rows of `tokens` are sequences `first, first + step, ...` of the stream `seed`. A process that
         `has_oracle` has it.

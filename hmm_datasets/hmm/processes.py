@@ -4,7 +4,7 @@ A process that its source defines by edges is an edge-emitting HMM here, with th
 start in their stationary distribution, except `dishonest_casino`, `weather` and `left_right`, which start as their
 sources do. In `T^(x)` the row is the state left, the column the state entered. `h` is the binary entropy in nats.
 
-`bloch_walk`, `frdn` and `moon` are generalized HMMs: no HMM of any finite size has their law. All of them are
+`bloch_walk`, `frdn` and `moon` are generalized HMMs: no HMM of any finite size has their distribution. All of them are
 stationary. Definitions and defaults are those of Riechers, Elliott and Shai, "Neural networks leverage nominally
 quantum and post-quantum representations" (arXiv 2507.07432), appendix D. Languages of finite automata are HMMs whose
 states are those of the automaton, and [`noisy`] makes a noisy process of any.
@@ -114,7 +114,7 @@ def frdn(alpha: float = 2000.0, lam: float = 0.49) -> GeneralizedHMM:
     """The process of Fox, Rubin, Dharmadhikari and Nadkarni: runs of symbol 1 between symbols 0, of length `n >= 1`
     with probability `lam^n sin(n alpha / 2)^2`, else of length 0 (arXiv 2507.07432, appendix D.3).
 
-    It has 4 dimensions, and a quantum model of 3 levels. No HMM of finite size has its law if `alpha / pi` is
+    It has 4 dimensions, and a quantum model of 3 levels. No HMM of finite size has its distribution if `alpha / pi` is
     irrational (Fox and Rubin, Ann. Math. Statist. 39, 1968; Dharmadhikari and Nadkarni, ibid. 41, 1970; Fanizza,
     Lumbreras and Winter, Commun. Math. Phys. 405, 2024). After each 0 it starts anew, so that the entropy rate is the
     entropy of the length of a run over the mean distance of two zeros: `-sum f(n) ln f(n) / sum (n + 1) f(n)`.

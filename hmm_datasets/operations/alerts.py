@@ -2,10 +2,10 @@
 longer does.
 
 The last alert is kept in `.alerts.json` in the run's folder, so `hmm-datasets watch` can be started by cron every few
-minutes: the same trouble is told once, and again only after a quiet time. A state that changes is told at once, unless
-it is one that needs nobody. What could not be delivered is tried again, at most five times and after 10, 20, 40 and 80
-seconds or more. Nothing that a server answers, or that is in the name of a run, ends the watching. Addresses and
-commands, which may have secrets in them, are in no log.
+minutes: the same trouble is reported once, and again only after a quiet time. A state that changes is reported at
+once, unless it is one that needs nobody. What could not be delivered is tried again, at most five times and after 10,
+20, 40 and 80 seconds or more. Nothing that a server answers, or that is in the name of a run, ends the watching.
+Addresses and commands, which may have secrets in them, are in no log.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class AlertSettings:
             Discord (with `/slack` at the end of its URL) understand, and `run`, `state`, `reason`, `host`.
         command (`str`, *optional*): command for the shell, with the message on stdin and `RUN`, `STATE` and `REASON`
             in its environment.
-        quiet (`float`, *optional*, defaults to 3600.0): seconds before the same trouble is told again.
+        quiet (`float`, *optional*, defaults to 3600.0): seconds before the same trouble is reported again.
     """
 
     email: str | None = None
@@ -77,8 +77,8 @@ class AlertSettings:
 def alert(state: RunState, settings: AlertSettings, now: float | None = None) -> list[str]:
     """Tell whom the settings name, if there is something to tell.
 
-    Trouble is told when it begins, when it becomes another one, and again after the quiet time. Its end is told once,
-    and so is the end of the run.
+    Trouble is reported when it begins, when it becomes another one, and again after the quiet time. Its end is
+    reported once, and so is the end of the run.
 
     Args:
         state ([`~hmm_datasets.operations.run_state.RunState`]): the state of the run.
@@ -97,7 +97,7 @@ def alert(state: RunState, settings: AlertSettings, now: float | None = None) ->
         return []
     tries = last["tries"] + 1
     lines, failed = [], []
-    # Written first, so that nobody is told again and again by processes that are killed here.
+    # Written first, so that nobody is alerted again and again by processes that are killed here.
     _keep(state.folder, last | {"tries": tries, "tried": now})
     for name in last["undelivered"]:
         target = getattr(settings, name)

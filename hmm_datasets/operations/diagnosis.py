@@ -1,6 +1,6 @@
-"""The state of a run from the heartbeats of its processes: does it run, and if not, which rank is to blame?
+"""The state of a run from the heartbeats of its processes: does it run, and if not, which rank is at fault?
 
-Ranks that wait for one another in a collective all wait. The one to blame is the one that has come least far: the
+Ranks that wait for one another in a collective all wait. The one at fault is the one that has come least far: the
 others are in a later step, or in a later part of the same step. A process that does not beat comes before that. It has
 ended without a word, is suspended, or is cut off with its host.
 
@@ -126,7 +126,7 @@ class Diagnosis:
     Attributes:
         state (`str`): `running`, `starting`, `hanging`, `stopped` or `dead`.
         reason (`str`): why, naming ranks and hosts; empty if it runs.
-        blamed (`tuple` of [`Rank`]): the ranks to blame for a state that is not `running`.
+        blamed (`tuple` of [`Rank`]): the ranks at fault for a state that is not `running`.
         ranks (`tuple` of [`Rank`]): all ranks that have reported.
         missing (`tuple[int, ...]`): ranks that have not.
         slow (`tuple` of [`Rank`]): ranks whose own work takes much longer than that of the others.
@@ -143,7 +143,7 @@ class Diagnosis:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What does not keep the run from going on: slow ranks, and clocks that are wrong."""
+        """What does not keep the run from continuing: slow ranks, and clocks that are wrong."""
         clocks = [
             f"the clock of {host} is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the disk's"
             for host, ahead in self.clocks.items()
@@ -257,7 +257,7 @@ def _progress(rank: Rank) -> tuple[int, int]:
 
 
 def _sentence(blamed: Sequence[Rank], everyone: Sequence[Rank] = ()) -> str:
-    """What happened to the ranks to blame; a host all of whose ranks are silent is named as such."""
+    """What happened to the ranks at fault; a host all of whose ranks are silent is named as such."""
     hosts = dict.fromkeys(rank.beat.host for rank in blamed)
     if len(blamed) > 1 and everyone:
         silent = {rank.beat.rank for rank in blamed if rank.condition == "silent"}

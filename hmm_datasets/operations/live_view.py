@@ -85,7 +85,7 @@ def _hosts(found: Diagnosis) -> Table:
     table.add_column("phase")
     blamed = {rank.beat.rank for rank in (*found.blamed, *found.slow)}
     hosts = [(host, list(its)) for host, its in groupby(found.ranks, key=lambda rank: rank.beat.host)]
-    # Hosts with a rank to blame come first if there are too many.
+    # Hosts with a rank at fault come first if there are too many.
     hosts.sort(key=lambda one: not any(rank.beat.rank in blamed for rank in one[1]))
     for host, its in hosts[:_MAX_HOSTS]:
         bad = [rank for rank in its if rank.beat.rank in blamed]

@@ -97,7 +97,7 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
         run (path): folder of the run.
         step (`int`): the step, counted from 1.
         before_rollback (`bool`, *optional*, defaults to `False`): the step as it was when the run went back at it; by
-            default as it was afterwards, without the rows that are passed over.
+            default as it was afterwards, without the rows that are skipped.
 
     Raises:
         `InputError`: no run of pretraining or midtraining, no such step, or no checkpoint from which it can be

@@ -1,7 +1,7 @@
 """Starts a run again after faults: what ended it, whether to start again and when, and what is left out.
 
 A supervisor starts the command of a run, watches its heartbeats, and writes one event per line into `events.jsonl`:
-each start, each end with its reason and the rank and host to blame, each hang that it ends, and each decision. It
+each start, each end with its reason and the rank and host at fault, each hang that it ends, and each decision. It
 starts the command again after
 
 - a killed process, a crash, a lost peer or host, a full disk, or a hang, which it ends by killing the ranks here;
@@ -24,9 +24,9 @@ runs and in which start. It begins a start only when no command of an earlier on
 that no longer writes does not count, and the file of one that was killed is removed.
 
 When the batch script of a run is about to end, [`requeue`] decides whether its job goes back into the queue, and
-without which hosts. A run goes on in another job if its job's time was over, or after a fault: it was ended by a fault
-that the supervisor in the job could not mend, or by the loss of a host. It does not if it is finished, was stopped by
-its user, has wrong settings, or fails again and again without a new checkpoint.
+without which hosts. A run continues in another job if its job's time was over, or after a fault: it was ended by a
+fault that the supervisor in the job could not mend, or by the loss of a host. It does not if it is finished, was
+stopped by its user, has wrong settings, or fails again and again without a new checkpoint.
 """
 
 import contextlib
@@ -184,7 +184,7 @@ class SupervisionSettings:
         patience (`float`, *optional*, defaults to 60.0): seconds that a hang must last before it is ended, in addition
             to the limits.
         limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
-        host_failures (`int`, *optional*, defaults to 2): failures for which a host is to blame, after which it is left
+        host_failures (`int`, *optional*, defaults to 2): failures for which a host is at fault, after which it is left
             out.
     """
 
@@ -213,7 +213,7 @@ class Verdict:
             `disk full`, `hang` or `unknown`.
         message (`str`): why, in one sentence.
         retries (`bool`): whether to start again.
-        blamed ([`~hmm_datasets.runtime.heartbeats.Heartbeat`], *optional*): the rank to blame.
+        blamed ([`~hmm_datasets.runtime.heartbeats.Heartbeat`], *optional*): the rank at fault.
     """
 
     kind: str
@@ -495,7 +495,7 @@ def kept_work(folder: str | Path) -> int:
 
 
 def hosts_to_blame(folder: str | Path, failures: int) -> list[str]:
-    """Hosts to blame for this number of failures of a run or more, the worst first."""
+    """Hosts at fault for this number of failures of a run or more, the worst first."""
     kinds = ("killed", "error", "hang")
     blamed = Counter(one["host"] for one in read_events(folder) if one["kind"] in kinds and "rank" in one)
     return [host for host, count in blamed.most_common() if count >= failures]
@@ -521,7 +521,7 @@ def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2
     Args:
         folder (path): folder of the run.
         max_requeues (`int`, *optional*, defaults to 5): how often in a row without a new checkpoint.
-        host_failures (`int`, *optional*, defaults to 2): failures for which a host is to blame, after which it is left
+        host_failures (`int`, *optional*, defaults to 2): failures for which a host is at fault, after which it is left
             out.
 
     Returns:

@@ -128,7 +128,7 @@ class Heartbeat(ProcessIdentity):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended, by its own words."""
+        """Whether the process says that it has ended."""
         return self.phase in (STOPPED, FAILED)
 
     @property

@@ -187,7 +187,7 @@ def _goes_back(main: Callable[..., None], chosen: Sequence[Any]) -> bool:
     return False
 
 
-# What a rank is told by gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
+# What a rank hears from gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
 # come. NCCL's text is several lines, and the peer is often named in the last one.
 _LOST_PEER = re.compile(
     r"[Cc]onnection (closed|reset) by (remote )?peer|Broken pipe|Timed out waiting|Failed to recv, got 0 bytes"

@@ -223,7 +223,7 @@ def _save_named_process(folder: Path, settings: dict[str, Any], plan: Plan) -> N
 
 
 def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) -> None:
-    going_on = "the run starts anew" if start is None else f"the run goes on from {start.folder.name}"
+    going_on = "the run starts anew" if start is None else f"the run continues from {start.folder.name}"
     steps = list_steps(folder) if folder.is_dir() and trainer.args.resume else []
     for step in (one for one in steps if start is None or one > start.step):
         report = verify_checkpoint(folder / f"checkpoint-{step}")

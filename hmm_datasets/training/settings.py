@@ -183,7 +183,7 @@ class RunSettings(WatchSettings):
         },
     )
     spike_margin: int = field(
-        default=5, metadata={"help": "With on_spike rollback: steps before and after the spike that are passed over."}
+        default=5, metadata={"help": "With on_spike rollback: steps before and after the spike that are skipped."}
     )
     max_rollbacks: int = field(
         default=3, metadata={"help": "Maximum number of rollbacks to the same checkpoint; one more ends the run."}
@@ -440,7 +440,7 @@ class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
                 "num_train_epochs"
             )
         if self.on_spike == "rollback":
-            raise InputError("on_spike is rollback, but rollouts are drawn anew, not passed over; set warn or skip")
+            raise InputError("on_spike is rollback, but rollouts are drawn anew, not skipped; set warn or skip")
         if self.batch_ramp or self.z_loss or self.log_indices:
             name = next(name for name in ("batch_ramp", "z_loss", "log_indices") if getattr(self, name))
             raise InputError(f"{name} is set, but it is not possible with rollouts; leave it out")

@@ -151,7 +151,7 @@ class StepTrainer(ShardedTrainer):
         Args:
             data (`dict`): what determines the rows and their order.
             start ([`Start`], *optional*): the checkpoint to continue from.
-            rollbacks (sequence of `Rollback`, *optional*): those whose rows are passed over; by default those of
+            rollbacks (sequence of `Rollback`, *optional*): those whose rows are skipped; by default those of
                 the run in `output_dir`.
 
         Raises:

@@ -63,7 +63,9 @@ def test_what_an_earlier_stage_writes_need_not_be_there():
 def test_flags_values_and_processes_of_every_stage_are_checked():
     assert "did you mean --length" in refused(PRETRAIN + " --output_dir a", PRETRAIN + " --lengthh 3 --output_dir b")
     assert "invalid int value" in refused(PRETRAIN + " --length x --output_dir a")
-    assert "does not divide by world size 16" in refused(PRETRAIN + " --launch ddp --num_processes 16 --output_dir a")
+    assert "is not a multiple of world size 16" in refused(
+        PRETRAIN + " --launch ddp --num_processes 16 --output_dir a"
+    )
     muon = PRETRAIN + " --matrix_optimizer muon --launch zero2 --num_processes 1 --output_dir a"
     assert "add --matrix_optimizer adamw, or --max_grad_norm 0" in refused(muon)
     check(muon + " --max_grad_norm 0")

@@ -118,7 +118,7 @@ def test_a_world_size_that_does_not_divide_the_global_batch_is_refused(program, 
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if "error: " in line]
     assert lines == [
-        "error: global_batch_size 6 does not divide by world size 2 x per_device_train_batch_size 2; "
+        "error: global_batch_size 6 is not a multiple of world size 2 x per_device_train_batch_size 2; "
         "change one of the three, such as --per_device_train_batch_size 1"
     ]
     assert not output.exists()

@@ -243,7 +243,7 @@ def test_accumulation_that_contradicts_the_global_batch_is_refused(tmp_path):
 
 
 def test_a_global_batch_that_does_not_divide_is_refused(tmp_path):
-    with pytest.raises(InputError, match="global_batch_size 60 does not divide by world size 1 x per_device"):
+    with pytest.raises(InputError, match="global_batch_size 60 is not a multiple of world size 1 x per_device"):
         pretraining(tmp_path, global_batch_size=60, per_device_train_batch_size=16)
 
 

@@ -18,7 +18,7 @@ symbols, and beliefs of width `W` (for an HMM the number of states `H`), a row h
 | `text` | string | the names of the symbols, separated by spaces |
 
 A process has the columns that it can compute: `states` if it has hidden states, `beliefs` if it has beliefs, of
-whatever width. `own_hmm` is about HMMs and families of them. The `oracle` is told what varies from row to row, such as
+whatever width. `own_hmm` is about HMMs and families of them. The `oracle` knows what varies from row to row, such as
 the HMM of a family; where nothing varies it predicts like the optimum. Computing a distribution takes `O(L H^2)` per
 row for an HMM, about a thousand times as long as drawing the row.
 """
@@ -61,7 +61,7 @@ def check_columns(source: Process, columns: Sequence[str]) -> None:
     unknown = [name for name in columns if name not in allowed]
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InputError(
-            f"columns are {', '.join(columns) or 'empty'}; expected different ones of {', '.join(allowed)}"
+            f"columns are {', '.join(columns) or 'empty'}; expected some of {', '.join(allowed)}, each once"
         )
     kind = type(source).__name__
     if "beliefs" in columns and source.belief_width is None:

@@ -58,7 +58,7 @@ class WordsConfig(datasets.BuilderConfig):
         self.num_shards = integer("num_shards", self.num_shards, 1, 31)
         if not self.columns or len({*self.columns} & {*_COLUMNS}) < len(self.columns):
             raise InputError(
-                f"columns are {', '.join(self.columns) or 'empty'}; expected different ones of {', '.join(_COLUMNS)}"
+                f"columns are {', '.join(self.columns) or 'empty'}; expected some of {', '.join(_COLUMNS)}, each once"
             )
 
 

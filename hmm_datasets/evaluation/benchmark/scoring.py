@@ -6,7 +6,7 @@ There are two tracks, because models read sequences in two ways.
   symbol is scored.
 - `text`: any causal language model with a tokenizer reads `A B B A`. The log-probability of a symbol is the sum over
   the tokens of its text, so models with different tokenizers compare. The first symbol is context and is not scored,
-  because it is predicted from nothing but the format. The model is told nothing of the process.
+  because it is predicted from nothing but the format. The model knows nothing of the process.
 
 The score of a process is the mean over sequences of the model's loss minus that of the exact HMM on the same symbols.
 It is 0 in expectation for the HMM itself and positive for any other model. The standard error is over sequences (see

@@ -184,7 +184,7 @@ def check_requirements(tasks: Sequence[str]) -> None:
 
 
 def _check_sentences() -> None:
-    """The harness downloads these rules when ifeval is loaded, but goes on without them until a prompt needs them."""
+    """The harness downloads these rules when ifeval is loaded, but continues without them until one needs them."""
     import nltk
 
     for attempt in ("find", "download"):

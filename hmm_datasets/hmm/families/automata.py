@@ -35,8 +35,8 @@ class RandomAutomata(Family):
 
     The paper has 4 to 12 states, 4 to 18 of 18 letters and up to 4 edges, of which its program draws 1 to 3, since the
     bound of 4 is exclusive there. It also minimizes the automaton, which
-    merges states and changes no law, and gives strings a uniform length of 1 to 50. Here lengths are geometric, so
-    that the automaton with its separator is an HMM.
+    merges states and changes no distribution, and gives strings a uniform length of 1 to 50. Here lengths are
+    geometric, so that the automaton with its separator is an HMM.
 
     The Bayes-optimal distribution given the tokens alone is a sum over all automata, and is not computed.
     `oracle_next_token_probs`, which knows the automaton, is exact.

@@ -208,7 +208,8 @@ class AssociativeRecall(EpisodicTask):
     `i`, `ln M` for its value, `ln(N - j + 1)` for query `j`, and 0 for what is recalled. What is recalled is scored.
 
     The paper spreads queries over the sequence with distances from a power law, fills the rest with noise, and gives
-    the value as a label only. Here queries follow at once, and their values are tokens, so that every token has a law.
+    the value as a label only. Here queries follow at once, and their values are tokens, so that every token has a
+    distribution.
 
     Args:
         num_keys (`int`): `K`; `E` is `K + M`.

@@ -1,7 +1,7 @@
 """Probabilistic context-free grammars as processes: sentences one after the other.
 
-Time and memory of the law are in `law`, the random numbers of the sampler in `expansion`, and how rules of any form
-are brought into Chomsky normal form is in `rules`.
+Time and memory of the distribution are in `law`, the random numbers of the sampler in `expansion`, and how rules of
+any form are brought into Chomsky normal form is in `rules`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
 """Prefix probabilities of a grammar in Chomsky normal form, one token at a time.
 
-The law of the next token needs, at every position, the expected number of times that a derivation of the tokens so far
-starts each nonterminal here, `F[i, A]`. With the inside probabilities `I[i, k, A] = P(A derives tokens i .. k - 1)`
+The distribution of the next token needs, at every position, the expected number of times that a derivation of the
+tokens so far starts each nonterminal here, `F[i, A]`. With the inside probabilities `I[i, k, A] = P(A derives tokens i
+.. k - 1)`
 
     I[i, k, A] = sum over A -> B C and j of p(A -> B C) I[i, j, B] I[j, k, C]
     G[k, C]    = sum over A -> B C and i of F[i, A] p(A -> B C) I[i, k, B]
@@ -180,7 +181,7 @@ def closure(steps: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
 
 @numba.njit(cache=True, nogil=True)
 def fill_next_token_probs(tables, tokens, out):
-    """Fill `out` (B, T+1, E) with the law of every token of `tokens` (B, T); zeros after impossible tokens.
+    """Fill `out` (B, T+1, E) with the distribution of every token of `tokens` (B, T); zeros after impossible tokens.
 
     Every row begins with a sentence, and token `E - 1` ends one.
     """

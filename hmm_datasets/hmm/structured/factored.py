@@ -341,12 +341,12 @@ class FactoredProcess(Process):
             `(B, T+1, E_parent, E_k)`, a distribution for every symbol of the parent at the same step.
 
         Raises:
-            `InputError`: a step is several tokens, or there is noise, so that the law does not factor.
+            `InputError`: a step is several tokens, or there is noise, so that the distribution does not factor.
         """
         if self.symbols != "product" or self.noise > 0:
             raise InputError(
-                f"symbols={self.symbols!r}, noise={self.noise:g}: the law of a token is not a product over factors; "
-                "use next_token_probs"
+                f"symbols={self.symbols!r}, noise={self.noise:g}: the distribution of a token is no product over "
+                "factors; use next_token_probs"
             )
         return self._factor_probs(self.factor_tokens(tokens))
 
@@ -369,7 +369,7 @@ class FactoredProcess(Process):
         return as_given(tokens, found)
 
     def _product_law(self, laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]) -> Float[np.ndarray, "B S_plus_1 E"]:
-        """The law of the product symbol: the product of the factors' laws, each given its parent's symbol."""
+        """The distribution of the product symbol: a product over factors, each given its parent's symbol."""
         batch = laws[0].shape[:2]
         table = np.ones(batch)
         for k, (law, parent) in enumerate(zip(laws, self.parents, strict=True)):
@@ -385,7 +385,7 @@ class FactoredProcess(Process):
         laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
         right: Bool[np.ndarray, "B T"],
     ) -> Float[np.ndarray, "B T+1 E"]:
-        """The law of each token where a step is `F` tokens: that of one factor, given its parent's symbol of the step.
+        """The distribution of each token where a step is `F` tokens: that of a factor, given its parent's symbol.
 
         Zeros after tokens that are impossible, or those of another factor, where `right` is false.
         """

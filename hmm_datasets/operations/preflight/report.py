@@ -353,7 +353,7 @@ def folded(details: Sequence[str]) -> str:
 def _problems(
     reports: Sequence[RankReport], compared: Sequence[Comparison], missing: Sequence[MissingRank]
 ) -> list[str]:
-    """One line for each failure and warning; the same of many ranks is told once."""
+    """One line for each failure and warning; the same of many ranks is printed once."""
     lines = [f"FAIL  {one.detail}" for one in missing]
     lines += [f"{check.mark}  {check.name}: {check.detail}" for check in compared if check.mark != "ok"]
     found: dict[tuple[str, str, str], list[tuple[RankReport, str]]] = {}

@@ -24,7 +24,7 @@ WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "
 
 SETTINGS_NAME, STATE_NAME, LOG_NAME = "settings.yaml", "cell.json", "log.txt"
 
-# What a recipe writes last. Training that is told to stop saves and ends with exit code 0, without this file.
+# What a recipe writes last. Training that is asked to stop saves and ends with exit code 0, without this file.
 _LAST_FILES = dict.fromkeys(("fit", "pretrain", "midtrain", "sft", "dpo", "grpo"), "summary.json")
 
 _TAIL = 16_384  # bytes at the end of a log that are searched for the reason of a failure

@@ -1,6 +1,6 @@
 """Cells side by side on this machine: one process each, with its share of the cores or a GPU of its own.
 
-The process of a sweep only waits: it starts cells, shows them, and writes the tables after each. When it is told to
+The process of a sweep only waits: it starts cells, shows them, and writes the tables after each. When it is asked to
 stop (Ctrl-C, SIGTERM, SIGHUP) it asks its cells to save and stop; a second Ctrl-C kills them. When it is killed, they
 are killed too (`cell_process`). While it runs it shows in a terminal a line for each running cell and a bar, elsewhere
 plain lines.

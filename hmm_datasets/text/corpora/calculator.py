@@ -2,7 +2,7 @@
 
 The answers of GSM8K (Cobbe et al., "Training verifiers to solve math word problems", 2021) annotate each calculation
 where its result follows: `48/2 = <<48/2=24>>24 clips`. A conversation with calls has the calculation instead, as a
-call of the tool, and its result as the tool's turn; the assistant goes on with what follows the annotation.
+call of the tool, and its result as the tool's turn; the assistant continues with what follows the annotation.
 """
 
 import ast

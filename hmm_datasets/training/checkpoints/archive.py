@@ -228,7 +228,7 @@ def set_later_aside(run: Path, start: Start | None) -> SetAside | None:
     if start is not None:
         # The run forgets the rows of later steps.
         spare = [name for name in (HISTORY_NAME, SAMPLES_NAME) if (run / name).is_file()]
-        reason = f"not continued from, since the run goes on from {start.folder.name}"
+        reason = f"not continued from, since the run continues from {start.folder.name}"
     else:
         reason = "of the run before, since this one starts anew"
         if later or (run / "summary.json").exists():

@@ -8,11 +8,11 @@ The rows that a run passes over, as recorded in its identity and in those of its
 Going back to an earlier checkpoint, and passing over the rows around a loss spike.
 
 Chowdhery et al., "PaLM", 2022, section 5.1, restarted from a checkpoint before each spike of the loss and skipped the
-batches around it, after which the loss did not spike at the same place. Here the rows that are passed over are part of
+batches around it, after which the loss did not spike at the same place. Here the rows that are skipped are part of
 the identity of the run: they are recorded in `identity.json` of its folder before it goes back, and in that of every
 later checkpoint. Rows are recorded by their index in the data set, so they are the same for every world size, and
 those that follow take their places: step `t` trains on the rows after those of step `t - 1`, without the ones that
-are passed over. A run keeps its number of steps, and so reads as many rows further.
+are skipped. A run keeps its number of steps, and so reads as many rows further.
 
 A checkpoint that has trained on such rows belongs to what was given up. It is never continued from, and the next
 start moves it aside. All ranks then start the same command again (see `hmm_datasets.runtime.program`), so that
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..trainer import StepTrainer
 
 ROWS_SECTION = "rows"
-"""The section of an identity that names rows passed over."""
+"""The section of an identity that names the rows skipped."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Rollback:
     Attributes:
         step (`int`): step of the spike, counted from 1.
         checkpoint (`int`): step that the run went back to; 0 for its beginning.
-        first (`int`), end (`int`): first row that is passed over, and the row after the last, as indices in the data
+        first (`int`), end (`int`): first row that is skipped, and the row after the last, as indices in the data
             set.
     """
 
@@ -61,7 +61,7 @@ class Rollback:
 
 
 def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
-    """The section of an identity that names the rows passed over; empty if there are none."""
+    """The section of an identity that names the rows skipped; empty if there are none."""
     return {ROWS_SECTION: {"passed_over": [asdict(one) for one in rollbacks]}} if rollbacks else {}
 
 
@@ -235,7 +235,7 @@ class RestoredRandomState(Component):
 
 
 def go_back(trainer: "StepTrainer", step: int) -> str:
-    """Record that the rows around a step are passed over, and go back to the newest checkpoint before them.
+    """Record that the rows around a step are skipped, and go back to the newest checkpoint before them.
 
     To be called by all ranks, before the optimizer uses the step.
 

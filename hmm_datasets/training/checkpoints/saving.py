@@ -5,7 +5,7 @@ The Trainer writes directly into `checkpoint-N`, so a killed run leaves an incom
 checkpoint also has an `identity.json`, which says what determines the loss curve. A run is refused if it would
 continue from a checkpoint with another identity.
 
-Copies of the checkpoints of a run in another place, made in the background while training goes on.
+Copies of the checkpoints of a run in another place, made in the background while training continues.
 
 Rank 0 copies each checkpoint in a thread. It works from a snapshot of hard links, so that a checkpoint may be deleted
 meanwhile. A copy is written under a hidden name, compared with the digests of the checkpoint, synced, and then
@@ -139,7 +139,7 @@ class CheckpointCopies:
                     f"{format_duration(time.monotonic() - began)}",
                     failed=False,
                 )
-            except Exception as error:  # whatever happens to the other disk, the run goes on
+            except Exception as error:  # whatever happens to the other disk, the run continues
                 self._failed(name, error)
             finally:
                 shutil.rmtree(snapshot.parent, ignore_errors=True)

@@ -164,8 +164,8 @@ class BatchSchedule:
             end += steps
             if end > step and size % rows != 0:
                 raise InputError(
-                    f"batch_ramp: {size}:{steps} does not divide by world size x per_device_train_batch_size {rows}; "
-                    "use a multiple of it, or a smaller micro-batch"
+                    f"batch_ramp: {size}:{steps} is not a multiple of world size x per_device_train_batch_size "
+                    f"{rows}; use a multiple of it, or a smaller micro-batch"
                 )
 
 

@@ -174,7 +174,7 @@ def accumulation_steps(global_batch_size: int, world_size: int, micro_batch_size
         fitting = [rows for rows in range(1, micro_batch_size + 1) if share and not left and share % rows == 0]
         example = f", such as --per_device_train_batch_size {fitting[-1]}" if fitting else ""
         raise InputError(
-            f"global_batch_size {global_batch_size} does not divide by world size {world_size} x "
+            f"global_batch_size {global_batch_size} is not a multiple of world size {world_size} x "
             f"per_device_train_batch_size {micro_batch_size}; change one of the three{example}"
         )
     return steps

@@ -98,7 +98,7 @@ class Plan:
 
 
 def _tokens_of(data: TrainingData, rows: int, passed_over: PassedOver) -> int:
-    """Number of tokens in the first `rows` rows that are not passed over."""
+    """Number of tokens in the first `rows` rows that are not skipped."""
     end = passed_over.end(rows)
     left_out = passed_over.before(end).intervals
     return data.tokens_of(end) - sum(data.tokens_of(stop) - data.tokens_of(first) for first, stop in left_out)

@@ -39,7 +39,7 @@ class RunTotals(TrainerCallback, ExportableState):
         skipped_steps (`int`): steps that changed no weight.
         cost (`float`): money at the price per hour, without work lost between a checkpoint and a crash.
         rows (`int`): rows trained on, in the order of the data set; so also the number of the next row, without those
-            that are passed over.
+            that are skipped.
     """
 
     def __init__(self):

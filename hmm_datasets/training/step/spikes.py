@@ -8,7 +8,7 @@ of the gradient by layer.
 
 Then `on_spike` says what is done. `warn` trains on. `skip` drops the gradient of the step, as for a gradient that is
 not finite. `rollback` goes back to a checkpoint before the spike and passes over the rows around it, if the loss
-itself spiked. A high gradient alone is warned of, since clipping bounds what it does.
+itself spiked. A high gradient without a spike of the loss only causes a warning, since clipping bounds its effect.
 
 What the detectors of loss spikes have seen, saved with every checkpoint.
 """

@@ -76,7 +76,7 @@ class NearestAlgorithm:
 
 
 def divergence(law: Float[Tensor, "N T E"], log_probs: Float[Tensor, "N T E"]) -> float:
-    """The mean of KL(law || model) over rows and positions.
+    """The mean of KL(distribution || model) over rows and positions.
 
     ```python
     >>> round(divergence(torch.tensor([[[0.5, 0.5]]]), torch.tensor([[[0.5, 0.5]]]).log()), 6)

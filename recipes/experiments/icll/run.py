@@ -9,7 +9,7 @@ each source. `compare.py` shows the divergence of every model from exact predict
 predictors that only count in the context, and the models' excess over the optimum by the number of states.
 
 A family of more than seven states has no Bayes-optimal predictor that could be computed. There the excess is over an
-oracle that is told the permutation, which no model can reach. When started again the experiment continues. With
+oracle that knows the permutation, which no model can reach. When started again the experiment continues. With
 `--plan true` it only prints what it would cost, without data: the plan takes random HMMs of the same sizes.
 """
 

@@ -4,7 +4,7 @@
 
 This repeats Dai, Gao, Sattar, Dean and Sun, "Pre-trained large language models learn hidden Markov models in-context",
 2025 (arXiv 2506.07298), for any causal language model: a folder, or a repository on the Hub. The model reads symbols
-as words, `A B B A`, and is told nothing. Its predictions are compared with two that know the HMM: the Bayes-optimal
+as words, `A B B A`, and knows nothing. Its predictions are compared with two that know the HMM: the Bayes-optimal
 one, which no predictor exceeds, and the paper's, which takes the last state of the most probable path (Viterbi) for
 certain. As a simple predictor that knows nothing either, there is the bigram counted in the context.
 

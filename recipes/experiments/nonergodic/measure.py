@@ -1,4 +1,4 @@
-"""How the loss falls along the context: the excess of a predictor over an oracle that is told the component.
+"""How the loss falls along the context: the excess of a predictor over an oracle that knows the component.
 
 Data are non-ergodic if each sequence comes from one of many processes, which a predictor has to find out from the
 sequence itself. The excess at position `t` is the expected divergence of the predictor's distribution from the one

@@ -8,7 +8,7 @@ could read only the paper's abstract, so the data here are ours: mixtures of `N`
 with rows drawn uniformly from the simplex; the limit of infinitely many such chains; and a mixture of Mess3 processes
 with random parameters, whose states are hidden. For all of them the Bayes-optimal predictor is exact.
 
-The excess at a position is that over an oracle that is told the process, whose loss is the entropy rate (see
+The excess at a position is that over an oracle that knows the process, whose loss is the entropy rate (see
 `measure.py`). Theory says `d / 2t` for `d` continuous parameters, here `1 / t`; a mixture of `N`
 processes follows it until it has found out which one it reads, after at most `ln N` nats. `excess.png` shows the
 excess of the optimum and of a small Llama, trained on the largest mixture of chains, on logarithmic axes; `result.md`

@@ -1,4 +1,5 @@
-"""Filtering with an HMM that is told: models that read the tables of an HMM and then its symbols, and give the belief.
+"""Filtering with an HMM that is given: models that read the tables of an HMM and then its symbols, and give the
+belief.
 
 This is the second task of Agarwal, Dalal and Misra, "The Bayesian geometry of transformer attention", arXiv
 2512.22471. Every sequence has an HMM of its own, whose transition and emission rows are uniform on the simplex

@@ -170,7 +170,7 @@ def test_large_distributions_are_computed_in_small_tables(load):
 @pytest.mark.parametrize(
     ("source", "columns", "message"),
     [
-        (NAMED, ["input_ids", "state"], "columns are input_ids, state; expected different ones of input_ids, labels"),
+        (NAMED, ["input_ids", "state"], "columns are input_ids, state; expected some of input_ids, labels"),
         (NAMED, ["states", "states"], "columns are states, states; expected different ones"),
         (NAMED, [], "columns are empty; expected different ones"),
         (SOURCES["chains"], ["beliefs"], "RandomChains has no beliefs, since its rows are of different HMMs"),

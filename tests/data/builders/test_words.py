@@ -52,7 +52,7 @@ def test_windows_are_those_of_the_corpus_and_a_stream_resumes(folder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"columns": ["tokens"]}, "columns are tokens; expected different ones of input_ids"),
+        ({"columns": ["tokens"]}, "columns are tokens; expected some of input_ids"),
         ({"length": 10_000, "split": "train"}, "length=10000, but train has only"),
         ({"length": 0}, r"length is 0; expected an integer in \[1"),
     ],

@@ -100,7 +100,9 @@ def test_a_micro_batch_need_not_divide_the_global_batches_of_past_stages(hmm, tm
 def test_a_micro_batch_must_divide_the_global_batches_of_remaining_stages(hmm, tmp_path):
     settings = {"batch_ramp": ["2:1", "4:4"], "global_batch_size": 8, "train_tokens": 44 * 8}
     pretrain(tmp_path, hmm, stop=3, per_device_train_batch_size=2, **settings)
-    with pytest.raises(InputError, match="batch_ramp: 4:4 does not divide by world size x per_device_train_batch_siz"):
+    with pytest.raises(
+        InputError, match="batch_ramp: 4:4 is not a multiple of world size x per_device_train_batch_siz"
+    ):
         pretrain(tmp_path, hmm, per_device_train_batch_size=8, **settings)
 
 

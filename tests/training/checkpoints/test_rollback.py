@@ -104,7 +104,7 @@ def test_conversations_are_passed_over_too(tmp_path):
 
 
 def test_a_run_killed_while_it_goes_back_does_not_continue_from_what_it_gave_up(tmp_path):
-    """Checkpoint 16 has trained on rows that are passed over, for a margin of 2; it is moved aside."""
+    """Checkpoint 16 has trained on rows that are skipped, for a margin of 2; it is moved aside."""
     rows = WithBadRows(FIRST)
     with pytest.raises(RolledBack):
         train(tmp_path, rows, on_spike="rollback", save_steps=8, spike_margin=2)

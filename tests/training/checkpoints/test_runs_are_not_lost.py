@@ -64,7 +64,7 @@ def test_a_torn_checkpoint_does_not_push_out_the_whole_one_before_it(tmp_path):
     told = [event["message"] for event in read_events(tmp_path) if event["kind"] == "torn"]
     assert len(told) == 2
     assert told[0].startswith("checkpoint-4 is damaged (model.safetensors: 90 bytes, ")
-    assert told[0].endswith("): the run goes on from checkpoint-2")
+    assert told[0].endswith("): the run continues from checkpoint-2")
 
 
 def test_a_smaller_budget_by_mistake_loses_neither_checkpoints_nor_history(tmp_path, capsys):

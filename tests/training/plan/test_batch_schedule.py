@@ -83,7 +83,7 @@ def test_wrong_stages_are_refused_in_one_line(tmp_path, stages, message):
 
 def test_a_stage_that_does_not_divide_is_refused_before_the_first_step(tmp_path):
     run = trainer(tmp_path, batch_ramp=["4:2", "6:2"])
-    expected = r"batch_ramp: 6:2 does not divide by world size x per_device_train_batch_size 4; use a multiple of it"
+    expected = r"batch_ramp: 6:2 is not a multiple of world size x per_device_train_batch_size 4; use a multiple of it"
     with pytest.raises(InputError, match=expected):
         train_and_save(run, settings={}, data={})
     assert run.state.global_step == 0

@@ -35,10 +35,10 @@ def test_accumulation_is_exact_or_refused(global_batch, world_size, micro_batch)
     [
         (
             (64, 3, 8),
-            "global_batch_size 64 does not divide by world size 3 x per_device_train_batch_size 8; change one of the "
-            "three",
+            "global_batch_size 64 is not a multiple of world size 3 x per_device_train_batch_size 8; change one of "
+            "the three",
         ),
-        ((8, 2, 8), "global_batch_size 8 does not divide by world size 2 x per_device_train_batch_size 8"),
+        ((8, 2, 8), "global_batch_size 8 is not a multiple of world size 2 x per_device_train_batch_size 8"),
         ((0, 1, 1), "global_batch_size 0, world size 1, per_device_train_batch_size 1; expected all positive"),
         ((8, 0, 1), "world size 0, per_device_train_batch_size 1; expected all positive"),
         ((8, 1, -2), "per_device_train_batch_size -2; expected all positive"),

@@ -154,7 +154,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
     assert found["precision"] == "bf16"
     assert set(found["memory"]) == {"ddp", "fsdp2", "zero1", "zero2", "zero3"}
     assert found["memory"]["zero2"]["optimizer"] == 12 * -(-parameters // 4)
-    with pytest.raises(InputError, match=r"global_batch_size 32 does not divide by world size 3 x per_device"):
+    with pytest.raises(InputError, match=r"global_batch_size 32 is not a multiple of world size 3 x per_device"):
         plan_recipe(path, num_processes=3)
 
 

@@ -123,13 +123,13 @@ def test_a_policy_that_is_not_possible_is_refused_when_it_is_set(tmp_path, monke
         settings(tmp_path, spike_margin=-1)
     with pytest.raises(InputError, match="max_rollbacks is 0; expected 1 or more"):
         settings(tmp_path, max_rollbacks=0)
-    with pytest.raises(InputError, match="train_sampling_strategy is random; rows can be passed over only in their"):
+    with pytest.raises(InputError, match="train_sampling_strategy is random; rows can be skipped only in their"):
         settings(tmp_path, on_spike="rollback", train_sampling_strategy="random")
     with pytest.raises(InputError, match="resume is false, so a run that goes back would begin anew"):
         settings(tmp_path, on_spike="rollback", resume=False)
     with pytest.raises(InputError, match="save_only_model leaves nothing to go back to"):
         settings(tmp_path, on_spike="rollback", save_only_model=True)
-    with pytest.raises(InputError, match="rollouts are drawn anew, not passed over; set warn or skip"):
+    with pytest.raises(InputError, match="rollouts are drawn anew, not skipped; set warn or skip"):
         GRPOSettings(str(tmp_path), on_spike="rollback", per_device_train_batch_size=8, report_to="none")
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(InputError, match="on_spike is skip, but DeepSpeed steps within the backward pass"):
