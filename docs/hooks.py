@@ -1,12 +1,16 @@
-"""Pages of the reference that are generated when the site is built: help of the commands, settings of the recipes."""
+"""Pages that are generated when the site is built, so that nothing on them is written twice."""
 
 import ast
 import dataclasses
 import inspect
 import re
+import tomllib
 import types
 import typing
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
@@ -187,5 +191,52 @@ def _default(field) -> str:
     return f"`{value!r}`"
 
 
-PAGES = {"reference/commands.md": commands_page, "reference/settings.md": settings_page}
+def versions_page() -> str:
+    """The versions that pyproject.toml accepts, and those of constraints.txt, by group of dependencies."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
+    parts = [
+        "# Versions\n",
+        f"The package is version {project['version']} and needs Python {project['requires-python']}. The tables have "
+        "the versions of its dependencies that it accepts, from `pyproject.toml`, and the ones that were tested "
+        "together, from `constraints.txt`.\n",
+    ]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    for extra, needed in groups.items():
+        requirements = [one for one in map(Requirement, needed) if one.name != project["name"]]
+        if not requirements:
+            continue
+        parts += [f"\n## {EXTRAS[extra]}\n" if extra else "## Always installed\n"]
+        parts += [f'`pip install ".[{extra}]"` in a clone of the repository.\n'] if extra else []
+        parts += ["| package | accepted | tested |\n|---|---|---|"]
+        for one in requirements:
+            version = tested.get(canonicalize_name(one.name), "not with the others")
+            parts.append(f"| {one.name} | {one.specifier} | {version} |")
+    return "\n".join(parts) + "\n"
+
+
+EXTRAS = {
+    "deepspeed": "ZeRO",
+    "pomegranate": "HMMs from and to pomegranate",
+    "hmmlearn": "HMMs from and to hmmlearn",
+    "datatrove": "Tokenization on a cluster",
+    "peft": "LoRA",
+    "serve": "Serving a model",
+    "lm-eval": "ChatCORE",
+    "slurm": "Sweeps under Slurm",
+    "py-spy": "Stacks of processes that do not answer",
+    "inspect": "The benchmark in inspect-ai",
+    "notebooks": "Executing the notebooks",
+    "bench": "Benchmarks against other libraries",
+    "docs": "Building this site",
+    "dev": "Tests",
+}
+"""What each extra of pyproject.toml is for."""
+
+PAGES = {
+    "reference/commands.md": commands_page,
+    "reference/settings.md": settings_page,
+    "versions.md": versions_page,
+}
 """Generated pages, by their path in the site."""

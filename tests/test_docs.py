@@ -8,11 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from hmm_datasets.cli import build_parsers, split
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
@@ -237,6 +241,17 @@ def test_the_computed_pages_tell_every_command_and_setting():
     for kinds in hooks().settings_of_recipes().values():
         assert all(f"## {kind.__name__} " in settings for kind in kinds)
     assert "`global_batch_size`" in settings
+
+
+def test_the_page_of_versions_has_every_dependency_in_the_version_of_the_constraints():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    tested = {canonicalize_name(name): version for name, version in pins}
+    rows = re.findall(r"^\| (\S+) \| (\S+) \| (\d\S*) \|$", hooks().versions_page(), flags=re.MULTILINE)
+    shown = {canonicalize_name(name): version for name, _, version in rows}
+    assert {canonicalize_name(Requirement(one).name) for one in project["dependencies"]} <= set(shown)
+    assert {name: tested[name] for name in shown} == shown
+    assert all(SpecifierSet(accepted).contains(version, prereleases=True) for _, accepted, version in rows)
 
 
 def test_docstrings_of_hugging_face_become_lists_and_links():
