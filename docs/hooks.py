@@ -211,9 +211,79 @@ def versions_page() -> str:
         parts += [f'`pip install ".[{extra}]"` in a clone of the repository.\n'] if extra else []
         parts += ["| package | accepted | tested |\n|---|---|---|"]
         for one in requirements:
+            accepted = ", ".join(sorted(map(str, one.specifier), reverse=True))
             version = tested.get(canonicalize_name(one.name), "not with the others")
-            parts.append(f"| {one.name} | {one.specifier} | {version} |")
+            parts.append(f"| {one.name} | {accepted} | {version} |")
     return "\n".join(parts) + "\n"
+
+
+GALLERY = {
+    "What a model learns about one process": (
+        "excess",
+        "belief-geometry",
+        "constrained-beliefs",
+        "generalized-processes",
+        "factored-beliefs",
+    ),
+    "Learning from the context": (
+        "icl-transition",
+        "four-phases",
+        "nonergodic",
+        "architectures",
+        "wind-tunnels",
+        "llm-on-hmms",
+        "benchmark-models",
+    ),
+    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer"),
+    "Chat and post-training": ("known-optimum", "chat-ladder"),
+    "Large runs": ("zac-gpt", "tr1"),
+}
+"""The experiments in the order in which a newcomer understands them."""
+
+MEANINGS = {
+    "chat-ladder": "The ladder is the order of the stages: each starts from the model of an earlier one.",
+    "icll": "The name stands for in-context learning of languages.",
+    "tr1": "The name is that of BLOOM's first large training run, tr1-13B.",
+    "wind-tunnels": 'The paper calls small tasks whose posterior is known exactly "wind tunnels".',
+    "zac-gpt": "The stages are pretraining, midtraining, fine-tuning, and LIMA, a thousand selected conversations.",
+}
+"""What names mean that do not say it themselves."""
+
+_SHELL = re.compile(r"```sh\n(.+?)```\n", re.DOTALL)
+
+
+def gallery_page() -> str:
+    """The experiments with their pictures, as their READMEs describe them."""
+    from hmm_datasets.operations.experiments import experiment_script, gallery
+
+    experiments = {one.name: one for one in gallery()}
+    pictures = {source: name for name, source in PICTURES.items()}
+    parts = [
+        "# Gallery\n",
+        f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which trains "
+        "its models, measures them and writes tables and pictures. Times are of the small size. Published numbers are "
+        "on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how the folder of an experiment "
+        "is made and changed.\n",
+    ]
+    for title, names in GALLERY.items():
+        parts += [f"## {title}\n"]
+        for name in names:
+            one, readme = experiments[name], experiment_script(name).with_name("README.md")
+            question, command, result = _SHELL.split(readme.read_text(encoding="utf-8"), maxsplit=1)
+            question = question.rpartition(f"- Time on two cores: {one.time}\n")[2].strip()
+            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.replace("../../../docs/", "")).strip()
+            parts += [f"### {one.summary} {{#{name}}}\n"]
+            parts += [f"{question} {MEANINGS.get(name, '')}".strip() + "\n", f"```sh\n{command}```\n", f"{result}\n"]
+            if one.picture is not None:
+                caption = re.search(r"!\[([^]]*)\]", readme.read_text(encoding="utf-8"))[1]
+                parts += [f"![{caption}]({pictures[one.picture.relative_to(ROOT).as_posix()]})\n"]
+            parts += [f"Paper: {_paper_pages(one.paper)}. Time on two cores: {one.time}.\n"]
+    return "\n".join(parts)
+
+
+def _paper_pages(text: str) -> str:
+    """Links to arXiv as links to the pages of the papers on the Hub."""
+    return text.replace("https://arxiv.org/abs/", "https://huggingface.co/papers/")
 
 
 EXTRAS = {
@@ -235,6 +305,7 @@ EXTRAS = {
 """What each extra of pyproject.toml is for."""
 
 PAGES = {
+    "gallery.md": gallery_page,
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
     "versions.md": versions_page,
