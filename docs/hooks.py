@@ -60,7 +60,7 @@ def commands_page() -> str:
 
     parts = [
         "# Commands\n",
-        "After this page you can find the command for a task, and its arguments. The page is generated from `--help`. "
+        "All commands and their arguments. The page is generated from `--help`. "
         "Flags may be spelled with hyphens or with underscores.\n",
         "## Recipes\n",
         "A recipe takes `--config FILE.yaml` and flags that override the file: its [settings](settings.md). With "
@@ -137,7 +137,7 @@ def settings_page() -> str:
             users.setdefault(kind, []).append(name)
     parts = [
         "# Settings\n",
-        "After this page you can write the YAML file of a recipe, or the flags that override it (`--NAME VALUE`). The "
+        "The settings of the recipes, for YAML files and for the flags that override them (`--NAME VALUE`). The "
         "page is generated from the settings dataclasses.\n",
         "`pretrain` and `midtrain` also have all settings of transformers' "
         "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft` those of "
@@ -260,10 +260,10 @@ def gallery_page() -> str:
     pictures = {source: name for name, source in PICTURES.items()}
     parts = [
         "# Gallery\n",
-        f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which trains "
-        "its models, measures them and writes tables and pictures. Times are of the small size. Published numbers are "
-        "on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how the folder of an experiment "
-        "is made and changed.\n",
+        f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which "
+        "trains its models, measures them and writes tables and pictures. Times are of the small size. Published "
+        "numbers are on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how an experiment is "
+        "made and changed.\n",
     ]
     for title, names in GALLERY.items():
         parts += [f"## {title}\n"]
