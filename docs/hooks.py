@@ -262,8 +262,8 @@ def gallery_page() -> str:
         "# Gallery\n",
         f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which "
         "trains its models, measures them and writes tables and pictures. Times are of the small size. Published "
-        "numbers are on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how an experiment is "
-        "made and changed.\n",
+        "numbers are on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how an experiment "
+        "is made and changed.\n",
     ]
     for title, names in GALLERY.items():
         parts += [f"## {title}\n"]

@@ -274,6 +274,12 @@ def link_leads_somewhere(page: str, link: str) -> bool:
     )
 
 
+def test_the_page_on_citing_has_what_the_citation_file_has():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    for field in ("title", "version", "license"):
+        assert f"  {field} = {{{citation[field]}}}," in PAGES["citing.md"]
+
+
 def test_docstrings_of_hugging_face_become_lists_and_links():
     pytest.importorskip("griffe")
     spec = importlib.util.spec_from_file_location("documentation_docstrings", DOCS / "docstrings.py")
