@@ -140,8 +140,10 @@ def settings_page() -> str:
         "The settings of the recipes, for YAML files and for the flags that override them (`--NAME VALUE`). The "
         "page is generated from the settings dataclasses.\n",
         "`pretrain` and `midtrain` also have all settings of transformers' "
-        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft` those of "
-        "TRL's [`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer). The tables list only the settings that "
+        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft`, `dpo` and "
+        "`grpo` those of TRL's [`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer), "
+        "[`DPOConfig`](https://huggingface.co/docs/trl/dpo_trainer) and "
+        "[`GRPOConfig`](https://huggingface.co/docs/trl/grpo_trainer). The tables list only the settings that "
         "this package adds and those whose defaults it changes.\n",
         "| recipe | its settings |\n|---|---|",
     ]

@@ -303,6 +303,7 @@ def test_the_site_builds_strictly(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
+    assert not [path for path in (tmp_path / "site").rglob("*") if path.name == "__pycache__" or path.suffix == ".py"]
     pages = {page: page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}
     remote = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"?https?://")
     # A card that a notebook prints has fences of its own, inside one block of code.
