@@ -144,7 +144,7 @@ class Cluster:
             if shutil.which("cc") is not None:
                 command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(self.library), "-ldl"]
                 subprocess.run(command, input=CLOCK, text=True, check=True)
-            mess3().save_pretrained(self.folder / "hmm")
+            mess3(0.15, 0.6).save_pretrained(self.folder / "hmm")
             self.output.mkdir()
             for host in self.hosts:
                 self.start(host)

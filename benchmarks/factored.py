@@ -30,7 +30,7 @@ SECONDS = 5.0  # a measurement that takes longer is not repeated
 
 def factored(threads: int) -> None:
     """Factors of three states (mess3), independent and in a chain, beside the filter of the joint HMM."""
-    mess3 = processes.mess3()
+    mess3 = processes.mess3(0.15, 0.6)
     joint_rates: dict[int, float] = {}
     rows = []
     for count in (1, 2, 3, 4, 5, 6, 8, 10):
@@ -62,7 +62,7 @@ def _chain(count: int) -> FactoredProcess:
     generator = np.random.default_rng(0)
     edges = [generator.dirichlet(np.ones(9), (3, 3)).reshape(3, 3, 3, 3).transpose(0, 2, 1, 3) for _ in range(count)]
     driven = [InputOutputHMM(edges=table) for table in edges[1:]]
-    return FactoredProcess([processes.mess3(), *driven], [None, *range(count - 1)])
+    return FactoredProcess([processes.mess3(0.15, 0.6), *driven], [None, *range(count - 1)])
 
 
 def chains(threads: int) -> None:

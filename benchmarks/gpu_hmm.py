@@ -46,7 +46,7 @@ def sampler(device: torch.device, tiny: bool) -> None:
         "H=500, E=100": processes.random(500, 100, seed=0),
         "H=200, E=200": processes.random(200, 200, seed=0),
         "H=50, E=50": processes.random(50, 50, seed=0),
-        "mess3 (H=3, E=3)": processes.mess3(),
+        "mess3 (H=3, E=3)": processes.mess3(0.15, 0.6),
         "H=5000, E=1000": processes.random(50 if tiny else 5000, 1000, seed=0),
     }.items():
         # Of the type that the CPU draws, which is the smallest that can hold the symbols.

@@ -116,7 +116,7 @@ def _mess3() -> None:
     """Beliefs of an edge-emitting HMM, which dynamax has not: a scan written for it, jitted."""
     import jax
 
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     tokens = hmm.sample(SIZES[3], LENGTH, seed=2)
     edges = jax.numpy.asarray(hmm.edges, dtype=jax.numpy.float32)
     start, rows = jax.numpy.asarray(hmm.start, dtype=jax.numpy.float32), jax.numpy.asarray(tokens.astype(np.int32))

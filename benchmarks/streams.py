@@ -128,7 +128,7 @@ def _write_sources(folder: Path) -> None:
     from hmm_datasets.hmm import processes
     from hmm_datasets.hmm.families import RandomChains
 
-    HMM(**processes.mess3().tables(), vocabulary=("a", "b", "c")).save_pretrained(folder / "Mess3")
+    HMM(**processes.mess3(0.15, 0.6).tables(), vocabulary=("a", "b", "c")).save_pretrained(folder / "Mess3")
     processes.random(STATES, SYMBOLS, alpha=0.5, seed=1).save_pretrained(folder / "HMM")
     RandomChains(3, alpha=1.0, group=BATCH).save_pretrained(folder / "chains")
 

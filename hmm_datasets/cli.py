@@ -16,6 +16,7 @@ from .compat.accelerate import flags_of
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import RECIPE_COMMANDS, recipe_of, start
+from .operations.preflight.host import environment_report
 from .runtime.one_line_errors import one_line_errors
 from .runtime.settings import add_settings, hyphenated, parse_known, settings_from, takes_rest
 
@@ -97,6 +98,9 @@ def _run(argv: list[str]) -> int:
     parser, parsers = build_parsers()
     if words and not words[0].startswith("-"):
         _check_name(words[0])
+    if words == ["--env"]:
+        print(environment_report())
+        return 0
     arguments, flags = parse_known(parser, words)
     run, kind = arguments.chosen
     if flags and not takes_rest(kind, "flags"):
@@ -148,6 +152,7 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--env", action="store_true", help="what a report of a bug needs: versions, system, GPUs")
     commands = parser.add_subparsers(prog="hmm-datasets", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name, recipe in RECIPE_COMMANDS.items():
         commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)

@@ -100,7 +100,37 @@ def not_permitted(path: str | os.PathLike, error: OSError) -> InputError:
     )
 
 
+_DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
+ELSEWHERE = {
+    "batch_size": ("per_device_train_batch_size",),
+    "block_size": ("length", "max_length"),
+    "dataset": _DATA,
+    "dataset_name": _DATA,
+    "dataset_name_or_path": _DATA,
+    "epochs": ("num_train_epochs",),
+    "lr": ("learning_rate",),
+    "max_seq_length": ("max_length", "length"),
+    "model_name": ("model",),
+    "model_name_or_path": ("model",),
+    "text": _DATA,
+    "tokenizer_name": ("tokenizer",),
+    "tokenizer_name_or_path": ("tokenizer",),
+    "train_file": _DATA,
+}
+"""What other programs call settings, and what they are here, the first that a command has."""
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the known one that is most like it, if any is."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
+    """The end of an error about an unknown name: the known one that means it or is most like it, if any is.
+
+    ```python
+    >>> suggestion("--model_name_or_path", ["--model", "--output_dir"]), suggestion("mes3", ["mess3", "even"])
+    ('; did you mean --model?', '; did you mean mess3?')
+
+    ```
+    """
+    known = sorted(known)
+    spelt = {one.lstrip("-").replace("-", "_"): one for one in known}
+    meant = [spelt[one] for one in ELSEWHERE.get(name.lstrip("-").replace("-", "_"), ()) if one in spelt]
+    near = meant or difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -55,6 +55,11 @@ class CorpusSettings:
     )
 
     def __post_init__(self):
+        if self.corpus.endswith((".npz", ".csv", ".tsv", ".pt", ".pkl")):
+            raise InputError(
+                f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), text from "
+                ".txt, .jsonl, .json and .parquet; numpy.loadtxt and numpy.load read other tables"
+            )
         if not self.is_array and (self.test is not None or self.num_symbols is not None):
             raise InputError(f"test and num_symbols need a .npy file, but corpus is {self.corpus}; leave them out")
 

@@ -1,5 +1,6 @@
 """Train a byte-level BPE tokenizer on a text corpus, and turn that corpus and conversations into token streams.
 
+    hmm-datasets tokenize mybook.txt
     hmm-datasets tokenize --config demo/tokenize_corpus.yaml [--vocab_size 8192 ...]
 
 In `output_dir` it writes `tokenizer/`, and the token streams `train/` and `test/` below `text/` and `chat/`; for
@@ -30,16 +31,17 @@ from hmm_datasets.runtime.program import run
 class TokenizeSettings:
     """The corpora to tokenize, and the tokenizer."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Output folder; by default outputs/ and the name of the corpus."}
+    )
     corpus: str | None = field(
-        default="tinystories-sample",
+        default=None,
         metadata={
-            "help": "A text corpus: name, file or Hub data set; `none` for no corpus, with an existing tokenizer."
+            "help": "A text corpus: name, file or Hub data set; `none` for conversations alone, with a tokenizer."
         },
     )
     conversations: list[str] | None = field(
-        default_factory=lambda: ["instructions-sample"],
-        metadata={"help": "Corpora of conversations: names, files or Hub data sets."},
+        default=None, metadata={"help": "Corpora of conversations: names, files or Hub data sets; none by default."}
     )
     tokenizer: str | None = field(
         default=None,
@@ -74,10 +76,12 @@ class TokenizeSettings:
         named = [self.conversations] if isinstance(self.conversations, str) else self.conversations or []
         self.conversations = [] if named == ["none"] else list(named)
         self.corpus = None if self.corpus == "none" else self.corpus
+        if self.corpus is None and not self.conversations:
+            raise InputError("nothing to tokenize; give a file or a corpus, as in `hmm-datasets tokenize mybook.txt`")
         if self.corpus is None and self.tokenizer is None:
             raise InputError("corpus is none, so there is no text to train a tokenizer on; set tokenizer")
-        if self.corpus is None and not self.conversations:
-            raise InputError("corpus is none and conversations is none; set one of them")
+        if self.output_dir is None:
+            self.output_dir = str(Path("outputs", _folder_name(self.corpus or self.conversations[0])))
         if self.vocabulary not in ("bpe", "characters"):
             raise InputError(f"vocabulary is {self.vocabulary!r}; expected bpe or characters")
         if self.vocabulary == "characters" and self.conversations and self.tokenizer is None:

@@ -6,6 +6,7 @@ every load to a server and wait for its answer.
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import os
 import shutil
@@ -25,6 +26,8 @@ os.environ |= {"HF_HOME": _home, "HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISAB
 for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_HUB_CACHE"):
     os.environ.pop(name, None)
 
+_frozen_modules = 0
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell that starts the tests in the background ignores interrupts, and the programs of the tests inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,9 +42,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("launch") is None)
 
 
-def pytest_collection_finish():
+def pytest_runtest_setup():
     """Leave what was imported to itself: every Trainer collects garbage, and would walk a million objects for it."""
-    gc.freeze()
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
 
 
 def pytest_sessionfinish():
@@ -81,14 +88,21 @@ def child_environment() -> dict[str, str]:
 def warm_python(tmp_path_factory, child_environment):
     """An executable that does what `python` does in a child environment, forked from one that has all imported.
 
-    Tests of how processes are started and killed take `sys.executable`.
+    The processes of pytest-xdist share one, which ends with the last of them. Tests of how processes are started and
+    killed take `sys.executable`.
     """
-    folder = tmp_path_factory.mktemp("warm")
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "warm"
+    folder.mkdir(exist_ok=True)
     command = [sys.executable, str(Path(__file__).with_name("warm_python") / "server.py"), str(folder)]
-    with subprocess.Popen(command, env=child_environment, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout.readline() == "ready\n"
+    with open(folder / "users", "w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        with open(folder / "starting", "w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            if not (folder / "server.pid").exists():
+                server = subprocess.Popen(command, env=child_environment, stdout=subprocess.PIPE, text=True)
+                assert server.stdout.readline() == "ready\n"
         yield str(folder / "python")
-        server.terminate()
 
 
 @pytest.fixture(scope="session")
@@ -117,11 +131,13 @@ def run_to_end(warm_python):
 
 
 def signal_programs(warm_python: str, number: signal.Signals) -> None:
-    """Send a signal to all programs of a warm Python, also to those that launchers started."""
-    server = int(Path(warm_python).with_name("server.pid").read_text())
+    """Send a signal to all programs that this process started by a warm Python, also by way of launchers."""
+    folder = Path(warm_python).parent
+    ours = set((folder / f"programs-{os.environ.get('PYTEST_XDIST_WORKER', '')}").read_text().split())
     with contextlib.suppress(psutil.NoSuchProcess):
-        for program in psutil.Process(server).children():
-            program.send_signal(number)
+        for program in psutil.Process(int((folder / "server.pid").read_text())).children():
+            if str(program.pid) in ours:
+                program.send_signal(number)
 
 
 @pytest.fixture(scope="session")

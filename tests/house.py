@@ -96,7 +96,7 @@ def duplicate_runs(trees: dict[Path, ast.Module], sources: dict[Path, str]) -> i
         new, skip = set(), 0
         for begin in range(len(lines) - RUN + 1):
             window = tuple(lines[begin : begin + RUN])
-            if window in seen | new and begin >= skip:
+            if (window in seen or window in new) and begin >= skip:
                 found, skip = found + 1, begin + RUN
             new.add(window)
         seen |= new

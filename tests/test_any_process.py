@@ -116,7 +116,7 @@ class Pair(Process):
 
 
 DICE = Dice([1, 2, 5])
-PAIR = Pair(processes.golden_mean(), processes.mess3())
+PAIR = Pair(processes.golden_mean(), processes.mess3(0.15, 0.6))
 SOURCES = {"dice": DICE, "pair": PAIR}
 
 
@@ -319,7 +319,7 @@ def test_load_dataset_takes_a_name_and_keeps_prepared_rows_apart(tmp_path, monke
     settings = {"length": 6, "split": "train", "cache_dir": str(tmp_path / "cache")}
     stream = load_dataset("hmm", data_dir=NAME, streaming=True, **settings)
     assert next(iter(stream))["input_ids"][1:] == NAMED.sample(1, 6)[0].tolist()
-    for name in (NAME, "process:mess3", "process:permuted_symbols(mess3)"):
+    for name in (NAME, "process:mess3(0.15,0.6)", "process:permuted_symbols(mess3)"):
         table = load_dataset("hmm", data_dir=name, num_sequences=20, bos=False, **settings)
         assert table["input_ids"][:] == load_source(name).sample(20, 6).tolist()
     with pytest.raises(InputError, match="did you mean mess3"):

@@ -52,7 +52,7 @@ def save(disk):
 
 
 def sample(disk):
-    processes.mess3().save_pretrained(disk.parent / "mess3")
+    processes.mess3(0.15, 0.6).save_pretrained(disk.parent / "mess3")
     main(
         [
             "sample",

@@ -1,6 +1,7 @@
 """Imports between the modules of the package go one way; imports inside functions count too."""
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,13 +17,16 @@ OLD_NAMES = ("hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight")
 """Modules at their places of version 0.1, which jobs in a queue and batch scripts name."""
 
 
-IMPORTS = {module: imports_of(path) - {module} for module, path in MODULES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports: read for the tests, since every process that collects them imports this file."""
+    return {module: imports_of(path) - {module} for module, path in MODULES.items()}
 
 
 def reached_from(module: str) -> set[str]:
     reached, todo = set(), [module]
     while todo:
-        new = IMPORTS[todo.pop()] - reached
+        new = imports()[todo.pop()] - reached
         reached |= new
         todo += new
     return reached
@@ -42,34 +46,37 @@ def room_of(module: str) -> str | None:
     return None if not path else "cli" if path == ["cli"] else "ground"
 
 
-ROOM_IMPORTS = {
-    (room_of(module), room_of(name))
-    for module in MODULES
-    for name in IMPORTS[module]
-    # `push_to_hub` is a method of processes; public names are loaded when used, old ones kept for a release.
-    if (module, name) != ("hmm_datasets.hmm.process", "hmm_datasets.hub.push")
-    and not {module, name}
-    & {"hmm_datasets", "hmm_datasets.hub", "hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight"}
-} - {(room, room) for room in {*map(room_of, MODULES)}}
-"""Which folder imports from which."""
+def room_imports() -> set[tuple[str | None, str | None]]:
+    """Which folder imports from which."""
+    found = {
+        (room_of(module), room_of(name))
+        for module in MODULES
+        for name in imports()[module]
+        # `push_to_hub` is a method of processes; public names are loaded when used, old ones kept for a release.
+        if (module, name) != ("hmm_datasets.hmm.process", "hmm_datasets.hub.push")
+        and not {module, name}
+        & {"hmm_datasets", "hmm_datasets.hub", "hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight"}
+    }
+    return found - {(room, room) for room in {*map(room_of, MODULES)}}
 
 
 def test_the_picture_of_folders_is_the_one_that_the_sources_draw():
     """The picture leaves out imports that follow from others; what is above imports what is below."""
     drawn = set(re.findall(r"^    (\w+) --> (\w+)$", PICTURE, flags=re.MULTILINE))
-    assert drawn <= ROOM_IMPORTS
-    below = {room: {other for one, other in drawn if one == room} for room in {one for one, _ in ROOM_IMPORTS}}
+    found = room_imports()
+    assert drawn <= found
+    below = {room: {other for one, other in drawn if one == room} for room in {one for one, _ in found}}
     for _ in below:
         below = {
             room: others | {lower for other in others for lower in below.get(other, ())}
             for room, others in below.items()
         }
-    assert {(room, other) for room, others in below.items() for other in others} >= ROOM_IMPORTS
+    assert {(room, other) for room, others in below.items() for other in others} >= found
     assert not [room for room, others in below.items() if room in others], "no folder imports itself by others"
 
 
 def test_nothing_imports_the_command_line():
-    assert not [module for module, imported in IMPORTS.items() if "hmm_datasets.cli" in imported]
+    assert not [module for module, imported in imports().items() if "hmm_datasets.cli" in imported]
 
 
 def imported_by(path: Path, nodes: Iterable[ast.AST]) -> list[tuple[ast.stmt, set[str]]]:
@@ -96,12 +103,19 @@ def at_import(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_import(inner)
 
 
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
-LOADED_FIRST = {
-    module: {name for _, names in imported_by(path, at_import(TREES[module])) for name in names}
-    | ({module.rpartition(".")[0]} - {""})
-    for module, path in MODULES.items()
-}
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    return {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+
+
+@functools.cache
+def loaded_first() -> dict[str, set[str]]:
+    """For each module the modules and libraries that its import imports, its folder's `__init__` among them."""
+    return {
+        module: {name for _, names in imported_by(path, at_import(trees()[module])) for name in names}
+        | ({module.rpartition(".")[0]} - {""})
+        for module, path in MODULES.items()
+    }
 
 
 def loads(names: Iterable[str]) -> set[str]:
@@ -111,7 +125,7 @@ def loads(names: Iterable[str]) -> set[str]:
         name = todo.pop()
         if name not in found:
             found.add(name)
-            todo += LOADED_FIRST.get(name, ())
+            todo += loaded_first().get(name, ())
     return found
 
 
@@ -124,7 +138,7 @@ def test_an_import_in_a_function_spares_its_module_a_library_or_a_circle():
     needless = [
         f"{path.relative_to(ROOT)}:{statement.lineno}: {ast.unparse(statement)}"
         for module, path in MODULES.items()
-        for function in ast.walk(TREES[module])
+        for function in ast.walk(trees()[module])
         if isinstance(function, FUNCTION)
         for statement, names in imported_by(path, own_nodes(function))
         if module not in loads(names) and libraries(loads(names)) <= libraries(loads([module]))

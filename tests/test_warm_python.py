@@ -1,5 +1,6 @@
 """The interpreter that tests of programs take: it does what `python` does, only sooner."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,6 +15,14 @@ PROGRAM = """
 import os, sys
 print(__name__, sys.argv, sys.path[0], os.getcwd(), os.environ["NAME"], sys.stdin.read())
 sys.exit("no more" if len(sys.argv) > 2 else 3)
+"""
+
+LAST_WORDS = """
+import atexit, tempfile, threading, time
+folder = tempfile.TemporaryDirectory()
+atexit.register(print, "at exit", flush=False)
+threading.Thread(target=lambda: (time.sleep(0.2), print("a thread"))).start()
+raise SystemExit(-1)
 """
 
 
@@ -42,6 +51,8 @@ def run(warm_python, child_environment, tmp_path):
         ["-m", "program", "a"],
         ["-c", PROGRAM, "a", "b"],
         ["-c", "import os; os.kill(os.getpid(), 9)"],
+        ["-c", LAST_WORDS],
+        ["-c", "import sys; sys.excepthook = lambda *_: print('interrupted'); raise KeyboardInterrupt"],
         ["-I", "-c", "print(1)"],
     ],
     ids=lambda arguments: " ".join(arguments)[:20].strip(),
@@ -51,9 +62,29 @@ def test_a_program_is_given_prints_and_ends_as_under_python(arguments, run):
     assert warm == cold
 
 
-def test_what_imports_read_of_the_environment_is_read_anew(run):
-    warm, cold = run("-c", "from datasets import config; print(config.HF_HUB_OFFLINE)", HF_HUB_OFFLINE="0")
-    assert warm == cold == (0, "False\n", "")
+def test_what_imports_read_of_the_environment_is_read_anew(run, tmp_path):
+    """Every constant of the libraries of Hugging Face, and every default, is that of an interpreter of its own."""
+    code = """
+import json, pathlib, sys
+import datasets, transformers.dynamic_module_utils
+from huggingface_hub import hf_api, hf_file_system
+found = {}
+for name in ("huggingface_hub", "datasets", "transformers"):
+    for module in [module for path, module in list(sys.modules.items()) if path.partition(".")[0] == name]:
+        for constant, value in list(vars(module).items()):
+            if constant in ("SESSION_ID", "PATH_TO_TRANSFORMERS"):  # by chance, and by the current folder
+                continue
+            if isinstance(value, str | bool | pathlib.Path):
+                found[f"{module.__name__}.{constant}"] = str(value)
+            elif "endpoint" in getattr(value, "__dict__", ()):
+                found[f"{module.__name__}.{constant}"] = str(value.endpoint)
+print(json.dumps(found))
+"""
+    changes = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "x"}
+    warm, cold = (json.loads(printed) for _, printed, _ in run("-c", code, **changes))
+    assert len(cold) > 500
+    assert {name: warm[name] for name in cold} == cold
+    assert str(tmp_path) in " ".join(cold.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -74,7 +74,7 @@ def installed(tmp_path_factory) -> Installed:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Empty but for sequences to fit to."""
-    np.save(tmp_path / "tokens.npy", processes.mess3().sample(60, 16))
+    np.save(tmp_path / "tokens.npy", processes.mess3(0.15, 0.6).sample(60, 16))
     return tmp_path
 
 
@@ -132,7 +132,7 @@ code=0; for job in $(jobs -p); do wait $job || code=$?; done; exit $code""",
 
 def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
     """Without a checkout; FSDP2 has no configuration of its own for several machines."""
-    processes.mess3().save_pretrained(folder / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(folder / "hmm")
     installed.run(folder, "configs", "copy", "slurm/many_nodes.sbatch")
     bin_folder = folder / "bin"
     bin_folder.mkdir()
@@ -155,7 +155,7 @@ def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
 @pytest.mark.slow
 def test_zero_2_starts_with_the_deepspeed_file_of_the_wheel(installed, folder):
     pytest.importorskip("deepspeed")
-    processes.mess3().save_pretrained(folder / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(folder / "hmm")
     installed.run(folder, "pretrain", "--launch", "zero2", "--hmm", "hmm", "--output_dir", "run", *TINY, timeout=400)
     assert json.loads((folder / "run" / "run.json").read_text())["world_size"] == 2
     assert (folder / "run" / "model.safetensors").is_file()

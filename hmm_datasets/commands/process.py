@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -295,9 +296,10 @@ def describe_command(arguments: DescribeCommand) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessesCommand:
-    """List the processes that can be named, with their entropy rates."""
+    """List the processes that can be named, or the entropy rates of some."""
 
     names: list[str] = argument("NAME", "some of them, or calls such as 'mess3(x=0.05)'", many="*", default=[])
+    rates: bool = option(False, None, "entropy rates of all, which takes 20 s")
     json: bool = option(False, None, "JSON instead of a table")
 
 
@@ -305,8 +307,8 @@ def processes_command(arguments: ProcessesCommand) -> int:
     """Print a table of the processes that can be named, or of some of them."""
     from ..report.process_description import process_rows, process_table
 
-    rows = process_rows(arguments.names)
-    print(json.dumps(rows) if arguments.json else process_table(rows))
+    rows = process_rows(arguments.names, rates=arguments.rates or bool(arguments.names))
+    print(json.dumps(rows) if arguments.json else process_table(rows, shutil.get_terminal_size((100, 24)).columns))
     return 0
 
 

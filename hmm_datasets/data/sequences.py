@@ -11,7 +11,8 @@ repeat rows once the end is reached.
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import cast
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -21,7 +22,11 @@ from ..errors import InputError
 from ..hmm.families.tasks import EpisodicTask
 from ..hmm.integers import integer
 from ..hmm.process import Process
+from ..hmm.tokenizer import hmm_tokenizer
 from .windows import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 ENDLESS = 1 << 40
 """Number of rows of an endless data set: about 10^12 sequences."""
@@ -108,6 +113,16 @@ class HMMSequences(Dataset):
         self.first = first
         self.bos_token_id = source.num_symbols if bos else None
         self.only_scored = only_scored
+
+    def __repr__(self) -> str:
+        count = "endless" if self.num_sequences is None else f"{self.num_sequences:,} sequences"
+        return f"HMMSequences({self.source!r}, length={self.length}, seed={self.seed}, {count})"
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The tokenizer of the rows, symbols by name, for trainers that want one as `processing_class`."""
+        bos = self.bos_token_id is not None
+        return hmm_tokenizer(self.source.vocabulary, self.source.num_symbols, bos=bos, prepend_bos=bos)
 
     @property
     def vocab_size(self) -> int:

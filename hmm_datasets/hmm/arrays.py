@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
 ONE_COLUMN = (
-    ", since tokens of shape (N, 1) are N sequences of one symbol here; put sequences that follow each other in one "
-    "column, as hmmlearn has them, into the rows of a padded (B, T) array"
+    ", since tokens of shape (N, 1) are N sequences of one symbol here; of sequences that follow each other in one "
+    "column, as hmmlearn has them, `rows_of_column(tokens, lengths)` of hmm_datasets.hmm.arrays makes rows"
 )
 _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
@@ -120,6 +120,38 @@ def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torc
             f"0..{num_symbols - 1}"
         )
     return tokens, lengths
+
+
+def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences that follow each other in one column, as hmmlearn has them, as padded rows.
+
+    Args:
+        tokens (array of shape `(N, 1)` or `(N,)`): the sequences, one after the other.
+        lengths (array of shape `(B,)`, *optional*): the number of tokens of each, which sum to `N`; by default there
+            is one sequence.
+
+    Returns:
+        tuple of arrays: the tokens, of shape `(B, T)`, zero beyond the end of a row; and `lengths`.
+
+    Raises:
+        `InputError`: the tokens are not one column, or the lengths do not sum to `N`.
+
+    ```python
+    >>> rows_of_column([[3], [1], [2]], [2, 1])
+    (array([[3, 1],
+           [2, 0]]), array([2, 1]))
+
+    ```
+    """
+    column = np.asarray(tokens)
+    if column.ndim not in (1, 2) or column.size != len(column):
+        raise InputError(f"tokens have shape {column.shape}; expected (N, 1) or (N,), sequences one after the other")
+    lengths = np.array([len(column)] if lengths is None else lengths, np.int64)
+    if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(column):
+        raise InputError(f"lengths sum to {lengths.sum()}; expected {len(column)}, the number of tokens")
+    rows = np.zeros((len(lengths), lengths.max(initial=0)), column.dtype)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = column.ravel()
+    return rows, lengths
 
 
 def array(name: str, values: Any, ndim: int) -> np.ndarray:

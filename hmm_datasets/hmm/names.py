@@ -220,7 +220,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
 
     ```python
     >>> signature_of("mess3", processes.mess3)
-    'mess3(x=0.15, a=0.6)'
+    'mess3(x=0.05, a=0.85)'
 
     ```
     """

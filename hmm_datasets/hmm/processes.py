@@ -221,7 +221,7 @@ __all__ = [
 ]
 
 
-def mess3(x: float = 0.15, a: float = 0.6) -> HMM:
+def mess3(x: float = 0.05, a: float = 0.85) -> HMM:
     """Three states, three symbols, beliefs that fill a fractal (Marzen and Crutchfield, Entropy 19, 2017; the
     process of Shai et al., "Transformers represent belief state geometry in their residual stream", 2024, eq. 6).
 
@@ -229,9 +229,12 @@ def mess3(x: float = 0.15, a: float = 0.6) -> HMM:
     moves to either other state with `x`; on entering a state, its own symbol is emitted with probability `a`, each
     other one with `(1 - a) / 2`.
 
+    By default the optimum is 0.31 nats per token below the uniform distribution. At `x=0.15, a=0.6`, whose beliefs
+    fill the fractal that is drawn most often, it is only 0.0097 below, so that a trained model looks untrained.
+
     Args:
-        x (`float`, *optional*, defaults to 0.15): probability of moving to each other state, in `[0, 1/2]`.
-        a (`float`, *optional*, defaults to 0.6): probability of the own symbol of the state entered, in `[0, 1]`.
+        x (`float`, *optional*, defaults to 0.05): probability of moving to each other state, in `[0, 1/2]`.
+        a (`float`, *optional*, defaults to 0.85): probability of the own symbol of the state entered, in `[0, 1]`.
     """
     _probability("x", x, upper=0.5)
     _probability("a", a)

@@ -52,7 +52,10 @@ class RecipeCommand:
 RECIPE_COMMANDS = {
     "fit": RecipeCommand("fit_hmm.py", "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
     "tokenize": RecipeCommand(
-        "tokenize_corpus.py", "train a tokenizer, write token streams; --executor slurm on a cluster", launches=False
+        "tokenize_corpus.py",
+        "train a tokenizer, write token streams; --executor slurm on a cluster",
+        "--corpus",
+        launches=False,
     ),
     "tokenize-with-datatrove": RecipeCommand(
         "tokenize_with_datatrove.py", "write token streams on a cluster", launches=False
@@ -154,6 +157,8 @@ def start(name: str, arguments: Sequence[str]) -> int:
         `InputError`: there is no such script or launch configuration, or a flag cannot be combined with it.
     """
     command = _recipe(name)
+    if name in _TRAINING and not arguments:
+        raise InputError(f"{name}: no settings; give --config FILE or flags. `hmm-datasets {name} --help` lists them")
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
     if not {"-h", "--help"}.isdisjoint(arguments):

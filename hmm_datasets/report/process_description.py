@@ -323,22 +323,20 @@ def _optimum(description: dict[str, Any]) -> str:
 
 
 _CITED = re.compile(r"\(([^()]*(?:\([^()]*\))?[^()]*\b(?:1[89]|20)\d\d\b[^()]*|[^()]*\b(?:figure|section)\b[^()]*)\)")
-_MAX_SOURCE = 60
 
 
-def process_rows(calls: Sequence[str] = ()) -> list[dict[str, Any]]:
+def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[str, Any]]:
     """What there is to know of named processes, one `dict` for each, ready for JSON.
-
-    Computing the entropy rates takes some seconds.
 
     Args:
         calls (sequence of `str`, *optional*): which ones, such as `"mess3(x=0.05)"`; by default each that can be
             named, with its defaults or an example of its arguments.
+        rates (`bool`, *optional*, defaults to `True`): whether to compute entropy rates, which takes 20 s for all.
 
     Returns:
         list of `dict`: `name`, `signature` and `call`; `summary` and `source`, from the documentation of the
         constructor, the latter None if it cites nothing; `num_symbols`, `num_states` and `belief_width` (None where
-        there are none); `fingerprint`; and `entropy_rate` as in
+        there are none); `fingerprint`; and with `rates` the `entropy_rate` as in
         [`~hmm_datasets.report.process_description.entropy_rate_of`].
 
     Raises:
@@ -353,10 +351,10 @@ def process_rows(calls: Sequence[str] = ()) -> list[dict[str, Any]]:
     """
     known = constructors()
     shown = [call.removeprefix(PREFIX) for call in calls] or [call for call in map(example_of, known) if call]
-    return [_row(call, known) for call in shown]
+    return [_row(call, known, rates) for call in shown]
 
 
-def _row(call: str, known: dict[str, Any]) -> dict[str, Any]:
+def _row(call: str, known: dict[str, Any], rates: bool) -> dict[str, Any]:
     process = named_process(PREFIX + call)
     name = call.partition("(")[0].strip()
     documentation = inspect.getdoc(known[name]) or ""
@@ -371,29 +369,36 @@ def _row(call: str, known: dict[str, Any]) -> dict[str, Any]:
         "num_states": process.max_states,
         "belief_width": process.belief_width,
         "fingerprint": process.fingerprint(),
-        "entropy_rate": entropy_rate_of(process),
+        **({"entropy_rate": entropy_rate_of(process)} if rates else {}),
     }
 
 
-def process_table(rows: Sequence[dict[str, Any]]) -> str:
-    """[`process_rows`]'s result as a table for the terminal; entropy rates in nats per token.
+def process_table(rows: Sequence[dict[str, Any]], width: int = 100) -> str:
+    """[`process_rows`]'s result as a table for the terminal, with what was computed of each: the entropy rate in nats
+    per token, or else what the process is.
 
     A closed form has one number. Otherwise there are bounds from below and above, both exact or with their standard
     errors, or an estimate with its standard error.
+
+    Args:
+        rows (list of `dict`): see [`process_rows`].
+        width (`int`, *optional*, defaults to 100): columns of the terminal.
     """
     cells = [
         [
-            row["call"] if "(" in row["call"] else row["signature"],
+            _shortened(row["call"] if "(" in row["call"] else row["signature"], 36),
             "-" if row["num_states"] is None else f"{row['num_states']:,}",
             f"{row['num_symbols']:,}",
-            _rate(row["entropy_rate"]),
-            _shortened(row["source"] or "-"),
+            _rate(row["entropy_rate"]) if "entropy_rate" in row else row["summary"].replace("`", ""),
         ]
         for row in rows
     ]
-    header = ["process", "states", "symbols", "entropy rate, nats per token", "source"]
-    note = "Give one as 'process:NAME(ARGUMENTS)' wherever a process is named; hmm-datasets describe says more of it."
-    return f"{text_table(header, cells)}\n{note}"
+    rates = "entropy_rate" in rows[0]
+    header = ["process", "states", "symbols", "entropy rate, nats per token" if rates else "what it is"]
+    taken = sum(max(len(line[column]) for line in [header, *cells]) + 2 for column in range(3))
+    cells = [[*others, _shortened(last, max(width - taken, 20))] for *others, last in cells]
+    note = "Give one as NAME(ARGUMENTS) wherever a process is named; `hmm-datasets describe` says more of it."
+    return f"{text_table(header, cells, left=(0,) if rates else (0, 3))}\n{note}"
 
 
 def _rate(rate: dict[str, float] | None) -> str:
@@ -407,5 +412,5 @@ def _rate(rate: dict[str, float] | None) -> str:
     return f"{rate['lower']:.6f} .. {rate['upper']:.6f}" + (f" +- {error:.1e}" if error > 0 else "")
 
 
-def _shortened(source: str) -> str:
-    return source if len(source) <= _MAX_SOURCE else f"{source[: _MAX_SOURCE - 3].rstrip(' ,;')}..."
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,;')}..."

@@ -66,8 +66,8 @@ class Table:
         return "\n\n".join(filter(None, [self.title, "\n".join(lines), self.note]))
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as text, the first column aligned to the left, the others to the right.
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
+    """Format a table as text, the columns `left` (by default the first) aligned to the left, the others to the right.
 
     ```python
     >>> print(text_table(["name", "nats"], [["a", "1.0"], ["bc", "10.0"]]))
@@ -82,8 +82,10 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        return "  ".join([row[0].ljust(len(first)), *others]).rstrip()
+        return "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 

@@ -16,6 +16,7 @@ from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
+from .settings import whole_number
 from .shipped import local_or_shipped
 
 
@@ -71,6 +72,8 @@ def _checked(kinds: Sequence[type], arguments: Iterable[str], *, silent: bool = 
     parser = _Parser(kinds)
     arguments = [part for argument in arguments for part in _split_config(argument)]
     _check_flags(arguments, parser)
+    flags = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    parser.given = {flag.removeprefix("--").replace("-", "_") for flag in flags}
     if "--config" in arguments:
         _find_config(arguments, silent)
         _check_config(arguments[arguments.index("--config") + 1 :], parser, kinds)
@@ -80,24 +83,35 @@ def _checked(kinds: Sequence[type], arguments: Iterable[str], *, silent: bool = 
 class _Parser(TrlParser):
     """TRL's parser, except that it keeps the list of its flags and raises instead of printing its usage and exiting.
 
+    A dataclass may have `alternatives`, groups of settings of which one is given: a flag then takes the place of all
+    settings of its group in a file.
+
     Args:
         kinds (sequence of `type`): the dataclasses to read.
 
     Attributes:
         declared (`list[argparse.Action]`): what `add_argument` returned for every flag.
+        given (set of `str`): the settings that flags give.
     """
 
     def __init__(self, kinds: Sequence[type]):
         self.declared: list[argparse.Action] = []
+        self.given: set[str] = set()
+        self._alternatives = [set(group) for kind in kinds for group in getattr(kind, "alternatives", ())]
         # An abbreviated flag could come to mean another one when a setting is added.
         super().__init__(kinds, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         if settings.get("type") is not None:
-            settings["type"] = _finite(settings["type"])
+            settings["type"] = whole_number if settings["type"] is int else _finite(settings["type"])
         action = super().add_argument(*names, **settings)
         self.declared.append(action)
         return action
+
+    def set_defaults_with_config(self, **config: Any) -> list[str]:
+        """Take the settings of a file as defaults, but for those whose place a flag takes."""
+        replaced = {name for group in self._alternatives if group & self.given for name in group - self.given}
+        return super().set_defaults_with_config(**{k: v for k, v in config.items() if k not in replaced})
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None

@@ -6,10 +6,36 @@ this package have hyphens, those of recipes underscores.
 
 import argparse
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+
+
+def whole_number(text: str) -> int:
+    """An integer as people write it: `1000`, `1_000` or `1e3`.
+
+    Raises:
+        `ValueError`: it is none.
+
+    ```python
+    >>> whole_number("1_000"), whole_number("2.5e9")
+    (1000, 2500000000)
+
+    ```
+    """
+    try:
+        return int(text)
+    except ValueError:
+        number = Decimal(text) if re.fullmatch(r"[+-]?[\d_]+(\.\d+)?[eE]\+?\d{1,3}", text) else None
+        if number is None or number != int(number):
+            raise
+        return int(number)
+
+
+whole_number.__name__ = "int"  # which errors of argparse name
 
 
 def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, many: str | None = None) -> Any:
@@ -78,6 +104,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
             value = typing.get_args(value)[0]
         if typing.get_origin(value) is typing.Literal:
             given["choices"], value = typing.get_args(value), str
+        value = whole_number if value is int else value
         default = one.default if one.default is not dataclasses.MISSING else None
         default = one.default_factory() if one.default_factory is not dataclasses.MISSING else default
         is_required = one.default is one.default_factory  # both are missing
@@ -114,13 +141,14 @@ def parse_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
 
 
 def hyphenated(word: str) -> str:
-    """A flag spelt with hyphens; other words stay as they are.
+    """A flag spelt with hyphens, and as in Britain; other words stay as they are.
 
     ```python
-    >>> hyphenated("--num_states=3_000"), hyphenated("my_file")
-    ('--num-states=3_000', 'my_file')
+    >>> hyphenated("--num_states=3_000"), hyphenated("my_file"), hyphenated("--license")
+    ('--num-states=3_000', 'my_file', '--licence')
 
     ```
     """
     flag, equals, value = word.partition("=")
+    flag = "--licence" if flag == "--license" else flag
     return flag.replace("_", "-") + equals + value if word.startswith("--") else word

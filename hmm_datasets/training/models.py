@@ -453,7 +453,9 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     if not is_local and auto_class.__name__.startswith("AutoModel"):
         how["use_safetensors"] = True
     try:
-        loaded = _with_own_generation(_with_causal_loss(auto_class.from_pretrained(name, **how)), name, revision)
+        with _without_bar() if is_local else contextlib.nullcontext():
+            loaded = auto_class.from_pretrained(name, **how)
+        loaded = _with_own_generation(_with_causal_loss(loaded), name, revision)
     except SafetensorError as error:
         if not is_local:
             _check_downloaded(name_or_path)
@@ -468,6 +470,20 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     return loaded
+
+
+@contextlib.contextmanager
+def _without_bar() -> Iterator[None]:
+    """Without the bar of transformers, which is full at once where weights are read from a disk."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _check_downloaded(model: str, *, with_weights: bool = True) -> None:

@@ -9,6 +9,7 @@ program trained has no such record, and its tokens are not known.
 How many parameters each rank actually has, which shows whether a run was sharded.
 """
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -162,13 +163,15 @@ def device_name() -> str:
 
 def package_versions() -> dict[str, str]:
     """Installed versions of the packages a result depends on."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: version for name in _PACKAGES if (version := _version(name)) is not None}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def git_commit() -> str | None:

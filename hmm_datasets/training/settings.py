@@ -209,6 +209,7 @@ class RunSettings(WatchSettings):
     logging_steps: float = 10
     logging_nan_inf_filter: bool = False
 
+    alternatives = (("max_steps", "num_train_epochs", *BUDGETS),)
     default_budget = Budget()
     """Budget of a run if none is set."""
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..hmm.tokenizer import hmm_tokenizer
 from .models import check_packed, load_pretrained
 
 if TYPE_CHECKING:
@@ -28,13 +27,18 @@ class DataSettings:
         default=None,
         metadata={
             "help": (
-                "Folder or Hub name of an HMM, a family of them or another process, or a call such as "
-                "'process:mess3(x=0.05, a=0.85)'."
+                "A process, such as mess3 or 'mess3(x=0.1)', or the folder or Hub name of an HMM, a family of them or "
+                "another process."
             )
         },
     )
-    tokens: str | None = field(default=None, metadata={"help": "Folder with the token streams train/ and test/."})
-    tokenizer: str | None = field(default=None, metadata={"help": "Folder of the tokenizer that made the tokens."})
+    tokens: str | None = field(
+        default=None, metadata={"help": "Folder that tokenize wrote, or one with the token streams train/ and test/."}
+    )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the tokenizer that made the tokens; by default the one beside them."},
+    )
     length: int = field(default=64, metadata={"help": "Symbols per sequence (process), tokens per window (text)."})
     packed: bool = field(
         default=False, metadata={"help": "Pack whole documents into windows, without attention across documents."}
@@ -44,15 +48,33 @@ class DataSettings:
     )
     num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out sequences or windows."})
 
+    alternatives = (("hmm", "tokens"),)
+
     def __post_init__(self):
         if (self.hmm is None) == (self.tokens is None):
-            raise InputError(f"hmm is {self.hmm!r} and tokens {self.tokens!r}; expected exactly one of the two")
+            raise InputError(
+                f"hmm is {self.hmm!r} and tokens {self.tokens!r}; give --hmm, such as mess3 or the folder of a "
+                "process, or --tokens, a folder that `hmm-datasets tokenize` wrote, and not both"
+            )
+        if self.tokens is not None:
+            self._find_streams(Path(self.tokens))
         if self.tokens is not None and self.tokenizer is None:
+            if not Path(self.tokens).is_dir():
+                raise InputError(f"tokens is {self.tokens}: no such folder; `hmm-datasets tokenize FILE` writes one")
             raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")
         if self.hmm is not None and self.packed:
             raise InputError(
                 "packed and hmm are both set; sequences of a process fill their rows, so leave packed out"
             )
+
+    def _find_streams(self, folder: Path) -> None:
+        """Find the streams of text and the tokenizer in a folder that `tokenize` wrote, or beside its streams."""
+        if (folder / "text" / "train").is_dir() and not (folder / "train").is_dir():
+            folder = folder / "text"
+            self.tokens = str(folder)
+        beside = folder.parent / "tokenizer"
+        if self.tokenizer is None and beside.is_dir():
+            self.tokenizer = str(beside)
 
     def load(self) -> "TrainingData":
         """Open the process or the streams."""
@@ -195,8 +217,6 @@ class SequenceData(TrainingData):
 
         self._settings = settings
         self.source = load_source(settings.hmm)
-        names = self.source.vocabulary
-        self.tokenizer = hmm_tokenizer(names, self.source.num_symbols, bos=True, prepend_bos=True)
         self.row_length = settings.length + 1
         self.test_rows = HMMSequences(
             self.source,
@@ -205,7 +225,7 @@ class SequenceData(TrainingData):
             first=TEST_FIRST,
             num_sequences=settings.num_test_sequences,
         )
-        self.vocab_size = self.test_rows.vocab_size
+        self.tokenizer, self.vocab_size = self.test_rows.tokenizer, self.test_rows.vocab_size
         self.identity = {
             "hmm": self.source.fingerprint(),
             "length": settings.length,

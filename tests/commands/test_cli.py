@@ -111,6 +111,16 @@ def test_old_commands_run_and_name_the_new_ones(tmp_path, capsys):
         assert said in last
 
 
+def test_a_report_of_a_bug_has_versions_and_no_values_of_variables(capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert main(["--env"]) == 0
+    printed = capsys.readouterr().out
+    assert f"- hmm-datasets: {__version__}\n" in printed
+    assert "- torch: " in printed
+    assert "HF_TOKEN" in printed
+    assert "hf_secret" not in printed
+
+
 def test_help_and_version(capsys):
     for argv, expected in ((["--help"], "checkpoint"), (["--version"], __version__), (["sample", "-h"], "--first")):
         with pytest.raises(SystemExit) as caught:

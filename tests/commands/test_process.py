@@ -16,7 +16,7 @@ from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.words import build_word_corpus
 from hmm_datasets.training.models import llama_config
 
-MESS3 = processes.mess3()
+MESS3 = processes.mess3(0.15, 0.6)
 WORDS = ("the", "cat", "sat", ".")
 
 

@@ -1,8 +1,6 @@
 """Under ZeRO 3 a model that is larger than a device is divided without being there as a whole."""
 
-import os
 import subprocess
-import sys
 
 import pytest
 from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
@@ -10,6 +8,8 @@ from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enab
 from hmm_datasets.compat.deepspeed import whole_models
 
 PROGRAM = """
+import os
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed, torch
 from hmm_datasets.compat.deepspeed import weights_stay_until_sharded
 
@@ -43,12 +43,12 @@ print([name for name, tensor in [*apart.named_parameters(), *apart.named_buffers
 """
 
 
-def test_deepspeed_divides_weights_that_are_not_on_its_device():
+def test_deepspeed_divides_weights_that_are_not_on_its_device(warm_python, child_environment):
     pytest.importorskip("deepspeed")
     environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "DS_ACCELERATOR": "cpu", **environment},
+        [warm_python, "-c", PROGRAM],
+        env=child_environment | environment,
         capture_output=True,
         text=True,
         timeout=120,

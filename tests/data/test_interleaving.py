@@ -129,7 +129,7 @@ def test_a_row_depends_on_its_index_alone():
 
 
 def test_a_far_row_costs_one_row():
-    view = HMMSequences(processes.mess3(), 5)
+    view = HMMSequences(processes.mess3(0.15, 0.6), 5)
     mixture = InterleavedRows([view, HMMSequences(processes.even(), 5)], [0.75, 0.25], num_rows=2 * 10**12)
     source, row = source_and_row(mixture, 10**12)
     assert (source, row) == (0, 75 * 10**10)
@@ -137,7 +137,10 @@ def test_a_far_row_costs_one_row():
 
 
 def test_a_mixture_that_nothing_ends_needs_a_number_of_rows():
-    endless, ending = HMMSequences(processes.mess3(), 5), HMMSequences(processes.mess3(), 5, num_sequences=30)
+    endless, ending = (
+        HMMSequences(processes.mess3(0.15, 0.6), 5),
+        HMMSequences(processes.mess3(0.15, 0.6), 5, num_sequences=30),
+    )
     with pytest.raises(InputError, match="the mixture would be endless; pass num_rows="):
         InterleavedRows([endless, endless], [1, 1])
     with pytest.raises(InputError, match="the mixture would be endless; pass num_rows="):
@@ -153,7 +156,7 @@ def test_rows_get_positions_where_another_source_has_them():
         def __getitems__(self, indices):
             return [{"input_ids": [7] * 3, "position_ids": [0, 1, 0]} for _ in indices]
 
-    plain = HMMSequences(processes.mess3(), 2, num_sequences=100)
+    plain = HMMSequences(processes.mess3(0.15, 0.6), 2, num_sequences=100)
     mixture = InterleavedRows([plain, Packed("packed", 100, 3)], [1, 1])
     assert mixture.has_positions
     assert not InterleavedRows([plain, plain], [1, 1]).has_positions

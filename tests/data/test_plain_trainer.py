@@ -14,6 +14,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from trl import SFTConfig, SFTTrainer
 
 import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
 from hmm_datasets.data.interleaving import InterleavedRows
@@ -183,3 +184,24 @@ def test_a_plain_trainer_gives_each_of_two_processes_its_own_half_of_every_step(
     for name in ("view", "stream", "torch"):
         first, second = (json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(2))
         assert [row[1:] for step in zip(first, second, strict=True) for batch in step for row in batch] == expected
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_trls_trainer_for_conversations_takes_the_rows_as_they_stand(streaming, tmp_path):
+    settings = {"length": LENGTH, "split": "train", "cache_dir": str(tmp_path)}
+    settings |= {"streaming": True} if streaming else {"num_sequences": STEPS * BATCH}
+    rows = load_dataset("hmm", "mess3", **settings)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=4, **sizes))
+    arguments = SFTConfig(
+        str(tmp_path / "run"),
+        **{"max_steps": 2, "per_device_train_batch_size": BATCH, "report_to": [], "bf16": False, "use_cpu": True},
+    )
+    tokenizer = HMMSequences(processes.mess3(), LENGTH).tokenizer
+    trainer = SFTTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
+    seen = next(iter(trainer.get_train_dataloader()))
+    expected = HMMSequences(processes.mess3(), LENGTH, num_sequences=STEPS * BATCH)
+    drawn = {tuple(row["input_ids"].tolist()) for row in expected.__getitems__(range(STEPS * BATCH))}
+    assert {tuple(row) for row in seen["input_ids"].tolist()} <= drawn
+    assert seen["labels"][:, 1:].equal(seen["input_ids"][:, 1:])
+    assert trainer.train().global_step == 2

@@ -15,7 +15,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.hmm.families.tasks import AssociativeRecall
 
-MESS3 = processes.mess3()
+MESS3 = processes.mess3(0.15, 0.6)
 
 
 class Counting:

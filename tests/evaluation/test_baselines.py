@@ -25,7 +25,7 @@ from hmm_datasets.report.evaluation_tables import summary
 from hmm_datasets.report.tables import hmm_table
 
 SOURCES = {
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "golden mean": processes.golden_mean(),
     "states": processes.random(3, 5, seed=1),
 }
@@ -89,7 +89,7 @@ def test_the_hmms_own_distribution_has_no_gap_and_no_divergence(name, bos):
 
 
 def test_without_a_beginning_token_a_trainer_gives_the_tokens(tmp_path):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     rows = HMMSequences(hmm, 7, num_sequences=8, bos=False)
     baselines, sizes = BaselineComparison(hmm, bos=False), {"n_embd": 8, "n_layer": 1, "n_head": 1}
     found = {}
@@ -123,7 +123,7 @@ def test_a_model_that_is_a_predictor_has_no_divergence_from_that_one():
 
 
 def test_half_precision_logits_are_reduced_in_double():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     labels = labels_of(hmm, bos=True)
     logits = torch.randn(4, 8, 4, generator=torch.Generator().manual_seed(1)).bfloat16()
     baselines = BaselineComparison(hmm)
@@ -133,7 +133,7 @@ def test_half_precision_logits_are_reduced_in_double():
 
 
 def test_the_trainer_reports_what_the_metrics_do(tmp_path):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(

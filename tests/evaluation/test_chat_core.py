@@ -428,7 +428,7 @@ EVALUATE = """
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
+def evaluated(tmp_path_factory, warm_python):
     """Evaluations against a local Hub with tiny data sets, whose columns are those of the true ones."""
     letters = [list("ABCD"), list("ABCD"), list("123"), list("ABCDE")]
     arc = [
@@ -462,7 +462,7 @@ def evaluated(tmp_path_factory):
             header += [f"- config_name: {name}", "  data_files:", "  - split: test", f"    path: {name}/test.jsonl"]
             files[f"{name}/test.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
         kept.create("datasets", repo, False, files | {"README.md": "\n".join([*header, "---", ""]).encode()})
-    hub = LocalHub(root / "hub")
+    hub = LocalHub(root / "hub", python=warm_python)
     try:
         names = ["mmlu", "arc_easy", "gsm8k"]
         plan = {"said": SAID, "likeliest": LIKELIEST, "names": ["humaneval"] * WORKS + names}

@@ -38,7 +38,9 @@ def both(model):
     return both
 
 
-@pytest.mark.parametrize("source", [processes.mess3(), RandomChains(3, alpha=0.5)], ids=["an HMM", "a family"])
+@pytest.mark.parametrize(
+    "source", [processes.mess3(0.15, 0.6), RandomChains(3, alpha=0.5)], ids=["an HMM", "a family"]
+)
 def test_the_distance_from_the_distribution(both, source):
     cpu, gpu = both(measure_optimum, source, HMMSequences(source, 20, num_sequences=33), batch_size=8)
     assert gpu["bayes_gap"]["bayes_gap"] == pytest.approx(cpu["bayes_gap"]["bayes_gap"], abs=1e-5)
@@ -47,7 +49,7 @@ def test_the_distance_from_the_distribution(both, source):
 
 
 def test_the_probe_of_beliefs(both):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     cpu, gpu = both(probe_beliefs, hmm, HMMSequences(hmm, 20, num_sequences=64), batch_size=8)
     for name, found in cpu["layers"].items():
         assert gpu["layers"][name]["r2"] == pytest.approx(found["r2"], abs=1e-3)

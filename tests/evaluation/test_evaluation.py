@@ -38,7 +38,7 @@ def run(tmp_path_factory):
     """The folder of a run that trained on sequences of an HMM."""
     folder = tmp_path_factory.mktemp("trained")
     hmm = folder / "hmm"
-    processes.mess3().save_pretrained(hmm)
+    processes.mess3(0.15, 0.6).save_pretrained(hmm)
     model = folder / "model"
     llama(4).save_pretrained(model)
     write_json(model / "run.json", {"data": {"length": LENGTH, "seed": SEED}, "settings": {"hmm": str(hmm)}})
@@ -83,7 +83,7 @@ def test_a_run_is_evaluated_on_the_distribution_it_was_trained_on(run, evaluated
     assert [task for task in TASKS if task in report] == ["optimum", "beliefs", "training"]
     optimum = report["optimum"]
     assert (optimum["length"], optimum["seed"], optimum["num_sequences"]) == (LENGTH, SEED, 40)
-    assert optimum["fingerprint"] == processes.mess3().fingerprint()
+    assert optimum["fingerprint"] == processes.mess3(0.15, 0.6).fingerprint()
     assert report["settings"]["targets"] == [str(run.parent / "hmm")]
 
 
@@ -94,7 +94,7 @@ def test_a_report_names_the_weights_the_seeds_and_the_versions(run, evaluated):
     assert report["seeds"] == {"stream": SEED, "evaluation": 0}
     assert {"torch", "transformers", "hmm-datasets"} <= report["versions"].keys()
     assert len(report["model"]["sha256"]) == 64
-    assert report["hashes"] == {"optimum": processes.mess3().fingerprint()}
+    assert report["hashes"] == {"optimum": processes.mess3(0.15, 0.6).fingerprint()}
 
 
 def test_items_add_up_to_the_results(evaluated):

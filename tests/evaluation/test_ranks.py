@@ -15,7 +15,7 @@ from hmm_datasets.hmm.families import PermutedSymbols
 
 def measurements(accelerator) -> dict:
     """On three processes the last batches have 4 rows, and 1 row, for which two ranks run only padding."""
-    hmm, family = processes.mess3(), PermutedSymbols(processes.random(2, 3, alpha=0.3, seed=1))
+    hmm, family = processes.mess3(0.15, 0.6), PermutedSymbols(processes.random(2, 3, alpha=0.3, seed=1))
     model = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.8), 3)
     rows = HMMSequences(hmm, 10, num_sequences=13)
     drawn = HMMSequences(family, 10, seed=2, num_sequences=10)

@@ -7,10 +7,10 @@ from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.windows import StridedWindows, TokenWindows
+from hmm_datasets.evaluation import text as text_module
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
-from hmm_datasets.text.tokenizers import bpe
 from hmm_datasets.text.tokenizers.bpe import token_bytes, train_bpe
 
 
@@ -85,7 +85,7 @@ def test_documents_are_scored_separately_and_only_scored_tokens_have_bytes(
     model, tokenizer, stream, accelerator, monkeypatch
 ):
     sizes = np.arange(7, 7 + len(tokenizer))
-    monkeypatch.setattr(bpe, "token_bytes", lambda tokenizer: sizes)
+    monkeypatch.setattr(text_module, "token_bytes", lambda tokenizer: sizes)
     windows = StridedWindows(stream, 40, 10, by_document=True)
     found = measure_text(model, tokenizer, windows, accelerator, batch_size=5)
     documents = [stream.document(number) for number in range(stream.num_documents)]

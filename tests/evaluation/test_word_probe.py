@@ -149,8 +149,8 @@ def test_excess_is_the_divergence_from_the_process(words):
     ("make", "message"),
     [
         (lambda: all_words(RandomChains(3, alpha=1.0), 2), "RandomChains has no beliefs"),
-        (lambda: all_words(processes.mess3(), 13), r"3\*\*13 words; expected 1,048,576 at most"),
-        (lambda: markov_states(all_words(processes.mess3(), 2), 3), "order is 3; expected between 1 and 2"),
+        (lambda: all_words(processes.mess3(0.15, 0.6), 13), r"3\*\*13 words; expected 1,048,576 at most"),
+        (lambda: markov_states(all_words(processes.mess3(0.15, 0.6), 2), 3), "order is 3; expected between 1 and 2"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -34,16 +34,16 @@ def random_rows(*shape: int, seed: int, zero: tuple[int, ...] | None = None) -> 
     return rows
 
 
-CHAIN = ([processes.mess3(), driven(3, 2, 2, seed=1), driven(2, 2, 2, seed=2)], (None, 0, 1))
+CHAIN = ([processes.mess3(0.15, 0.6), driven(3, 2, 2, seed=1), driven(2, 2, 2, seed=2)], (None, 0, 1))
 TREE = ([processes.random(2, 2, seed=3), driven(2, 2, 3, seed=4), driven(2, 2, 2, seed=5)], (None, 0, 0))
 DURATION = random_rows(2, 3, seed=6, zero=(1, 2))
 
 EXAMPLES: dict[str, Process] = {
-    "independent": FactoredProcess([processes.mess3(), processes.golden_mean(0.3)]),
+    "independent": FactoredProcess([processes.mess3(0.15, 0.6), processes.golden_mean(0.3)]),
     "chain": FactoredProcess(*CHAIN),
     "tree": FactoredProcess(*TREE),
     "tuples": FactoredProcess(*TREE, symbols="tuple"),
-    "shared tuples": FactoredProcess([processes.mess3(), processes.golden_mean(0.3)], symbols="shared"),
+    "shared tuples": FactoredProcess([processes.mess3(0.15, 0.6), processes.golden_mean(0.3)], symbols="shared"),
     "noisy": FactoredProcess([processes.golden_mean(0.3), driven(2, 2, 2, seed=7)], (None, 0), noise=0.2),
     "input-output": driven(2, 2, 3, seed=8),
     "order 0": MarkovChain([0.2, 0.3, 0.5]),

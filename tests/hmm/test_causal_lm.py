@@ -15,7 +15,7 @@ from hmm_datasets.hmm.model import HMM
 
 HMMS = {
     "state": processes.random(4, 5, seed=1),
-    "edge": processes.mess3(),
+    "edge": processes.mess3(0.15, 0.6),
     "zeros": processes.golden_mean(0.3),
     "fixed start": processes.dishonest_casino(),
 }

@@ -39,13 +39,13 @@ ODD += [[], [1], ["a", "a"], [[]], [None], {}, {"a": 1}, {"": [{}]}]
 
 
 SOURCES = {
-    "mixture": lambda: HMMMixture([processes.mess3(), processes.mess3(0.1, 0.8)], weights=(0.25, 0.75)),
-    "permuted symbols": lambda: PermutedSymbols(processes.mess3()),
+    "mixture": lambda: HMMMixture([processes.mess3(0.15, 0.6), processes.mess3(0.1, 0.8)], weights=(0.25, 0.75)),
+    "permuted symbols": lambda: PermutedSymbols(processes.mess3(0.15, 0.6)),
     "permuted emissions": lambda: PermutedEmissions(processes.weather()),
     "automata": lambda: RandomAutomata(8, 18),
     "chains": lambda: RandomChains((3, 5), alpha=1.0),
     "HMM": processes.weather,
-    "tilted": lambda: TiltedHMM(processes.mess3(), [0.0, 0.5, 1.0], 2.0, 4),
+    "tilted": lambda: TiltedHMM(processes.mess3(0.15, 0.6), [0.0, 0.5, 1.0], 2.0, 4),
 }
 CALLS = {"generalized": "bloch_walk", "process_mixture": "mixture", "pcfg": "grammar"}
 SOURCES |= {

@@ -29,9 +29,9 @@ KINDS = EXAMPLES | {
     "generalized": processes.moon(),
     "non-negative generalized": GeneralizedHMM.from_hmm(processes.even()),
     "noisy generalized": FactoredProcess([processes.moon(), processes.even()], noise=0.1),
-    "mixture of a generalized HMM": ProcessMixture([processes.mess3(), processes.moon()]),
+    "mixture of a generalized HMM": ProcessMixture([processes.mess3(0.15, 0.6), processes.moon()]),
     "factor of segments": FactoredProcess([EXAMPLES["semi-Markov"], EXAMPLES["order 1"]]),
-    "permuted symbols": PermutedSymbols(processes.mess3()),
+    "permuted symbols": PermutedSymbols(processes.mess3(0.15, 0.6)),
     "permuted emissions": PermutedEmissions(processes.dishonest_casino(), group=2),
     "random chains": RandomChains((2, 3), alpha=1.0, alphabet=4),
     "hidden chains": RandomChains(3, alpha=1.0, emission_alpha=1.0, start="stationary"),
@@ -40,7 +40,7 @@ KINDS = EXAMPLES | {
     "bijection": Bijection(3),
     "copying": Copying(3, 2),
     "recall": AssociativeRecall(4, 3, 2),
-    "rewarded symbols": TiltedHMM(processes.mess3(), [0, 0.3, -0.3], 1.0, 5),
+    "rewarded symbols": TiltedHMM(processes.mess3(0.15, 0.6), [0, 0.3, -0.3], 1.0, 5),
     "rewarded pairs": TiltedHMM(processes.golden_mean(), [[0, 1], [1, 0]], 1.0, 5),
 }
 

@@ -12,7 +12,7 @@ from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
 from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
-THREE = [processes.mess3(), processes.golden_mean(0.3), processes.random(3, 2, seed=1)]
+THREE = [processes.mess3(0.15, 0.6), processes.golden_mean(0.3), processes.random(3, 2, seed=1)]
 
 
 def test_codes_are_mixed_radix_with_the_last_factor_least_significant():
@@ -31,7 +31,7 @@ def test_independent_factors_are_drawn_by_themselves_with_derived_seeds():
 
 
 def test_equal_factors_are_drawn_independently():
-    process = FactoredProcess([processes.mess3()] * 2)
+    process = FactoredProcess([processes.mess3(0.15, 0.6)] * 2)
     parts = process.decode(process.sample(2000, 20, seed=4)).reshape(-1, 2)
     together = np.bincount(parts[:, 0] * 3 + parts[:, 1], minlength=9) / len(parts)
     # Five standard errors of a share of 1/9 among 40,000 tokens; neighbours in a sequence are nearly independent.
@@ -82,10 +82,10 @@ def test_a_result_may_be_as_large_as_the_limit_and_no_larger(monkeypatch):
 
 
 def test_ten_factors_of_three_states_need_no_joint_table():
-    process = FactoredProcess([processes.mess3()] * 10)
+    process = FactoredProcess([processes.mess3(0.15, 0.6)] * 10)
     assert process.num_symbols == process.num_joint_states == 3**10
     tokens = process.sample(3, 50, seed=1)
-    one = processes.mess3()
+    one = processes.mess3(0.15, 0.6)
     parts = process.decode(tokens)
     expected = sum(one.log_likelihood(parts[:, :, k]) for k in range(10))
     np.testing.assert_allclose(process.log_likelihood(tokens), expected, rtol=1e-12)
@@ -149,9 +149,9 @@ def test_errors_of_sampled_factors_add_in_squares():
 def test_every_sampled_sequence_counts_in_the_loss_of_driven_factors():
     """Coins that are fair whatever drives them: each sequence has the same entropies."""
     fair = InputOutputHMM(edges=np.full((3, 2, 1, 1), 0.5), inputs=np.full(3, 1 / 3))
-    process = FactoredProcess([processes.mess3(), fair], (None, 0))
+    process = FactoredProcess([processes.mess3(0.15, 0.6), fair], (None, 0))
     loss = process.optimal_loss(3, num_sequences=2, seed=0)
-    np.testing.assert_allclose(loss.nats, processes.mess3().optimal_loss(3).nats + np.log(2), rtol=1e-12)
+    np.testing.assert_allclose(loss.nats, processes.mess3(0.15, 0.6).optimal_loss(3).nats + np.log(2), rtol=1e-12)
     np.testing.assert_array_equal(loss.standard_error, 0)
 
 
@@ -241,8 +241,8 @@ def test_a_factor_of_one_symbol_beside_one_of_256_fits_in_bytes():
         (lambda: FactoredProcess(THREE, symbols="pairs"), "expected 'product', 'tuple' or 'shared'"),
         (lambda: FactoredProcess(THREE, noise=2), "expected a probability"),
         (lambda: FactoredProcess(THREE, symbols="tuple", noise=0.1), "'product' if not 0"),
-        (lambda: FactoredProcess([processes.mess3()] * 6, noise=0.1), "387,420,489 entries"),
-        (lambda: FactoredProcess([processes.mess3()] * 21), "at most 2\\^32"),
+        (lambda: FactoredProcess([processes.mess3(0.15, 0.6)] * 6, noise=0.1), "387,420,489 entries"),
+        (lambda: FactoredProcess([processes.mess3(0.15, 0.6)] * 21), "at most 2\\^32"),
         (lambda: FactoredProcess(THREE).encode([3, 0, 0]), "below"),
         (lambda: FactoredProcess(THREE).decode([12]), r"expected 0 \.\. 11"),
         (lambda: FactoredProcess(THREE, symbols="tuple").factor_tokens([[0, 0]]), r"factor 1, 3 \.\. 4"),

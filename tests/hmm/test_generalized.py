@@ -20,7 +20,7 @@ GENERALIZED = {
     "noisy": processes.noisy(processes.moon(), [[0.7, 0.3], [0.0, 1.0], [0.4, 0.6]]),
 }
 HMMS = {
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "even": processes.even(0.3),
     "casino": processes.dishonest_casino(),
     "random": processes.random(4, 3, alpha=0.5, seed=2),
@@ -213,7 +213,7 @@ def test_vectors_that_are_not_given_are_the_fixed_points(process):
     assert made.is_stationary
     tokens = words(process.num_symbols)
     np.testing.assert_allclose(np.exp(made.log_likelihood(tokens)), np.exp(process.log_likelihood(tokens)), atol=1e-12)
-    edges = processes.mess3().edges
+    edges = processes.mess3(0.15, 0.6).edges
     np.testing.assert_array_equal(GeneralizedHMM(edges).final, np.ones(3))
 
 

@@ -34,7 +34,7 @@ from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 measure = load("nonergodic", "measure")
 
-MESS3, CHAINS = processes.mess3(), random_chain_mixture(3, 2)
+MESS3, CHAINS = processes.mess3(0.15, 0.6), random_chain_mixture(3, 2)
 MIXED = ProcessMixture([MESS3, processes.random(2, 3)])
 COINS = FactoredProcess([processes.coin(), processes.coin()])
 

@@ -16,7 +16,7 @@ from hmm_datasets.hmm.model import HMM
 
 TRANSITION = [[0.9, 0.1], [0.2, 0.8]]
 EMISSION = [[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]]
-EDGES = processes.mess3().edges
+EDGES = processes.mess3(0.15, 0.6).edges
 
 
 def error(function, *arguments, **settings) -> str:
@@ -286,4 +286,4 @@ def test_parameters_have_the_type_asked_for():
     parameters = processes.umbrella().parameters(torch.float32)
     assert parameters.start.dtype == torch.float32
     assert parameters.edges is None
-    assert processes.mess3().parameters().edges.dtype == torch.float64
+    assert processes.mess3(0.15, 0.6).parameters().edges.dtype == torch.float64

@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 
 NAMED = {
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "rrxor": processes.rrxor(),
     "leaky_rrxor": processes.leaky_rrxor(),
     "golden_mean": processes.golden_mean(),
@@ -22,7 +22,7 @@ NAMED = {
     "mr_name": processes.mr_name(0.3, 0.2),
 }
 DEFAULTS = {
-    "mess3": "989bd094",
+    "mess3": "54cda719",
     "rrxor": "ff660f3e",
     "leaky_rrxor": "1a30f0ae",
     "golden_mean": "7e9cb3e4",
@@ -231,6 +231,7 @@ def test_entropy_rates_are_their_closed_forms(p, q):
 def test_defaults_are_the_same_streams_as_ever():
     made = {name: getattr(processes, name)().fingerprint()[:8] for name in DEFAULTS}
     assert made == DEFAULTS
+    assert processes.mess3(0.15, 0.6).fingerprint()[:8] == "989bd094"  # the default of version 0.1
 
 
 def test_the_bits_of_rrxor_and_of_zero_one_random_have_their_probabilities():

@@ -57,5 +57,5 @@ def test_states_are_a_column_of_the_data_set():
 
 def test_a_process_says_whether_it_has_states(process):
     assert process.has_states
-    assert processes.mess3().has_states
+    assert processes.mess3(0.15, 0.6).has_states
     assert not random_markov_chain(2, 3).has_states

@@ -254,7 +254,7 @@ def test_it_comes_back_from_disk_and_from_a_pickle(tilted, tmp_path):
 
 
 def test_bad_input_is_reported_in_one_line():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
 
     def message(*arguments) -> str:
         with pytest.raises(InputError) as caught:
@@ -296,7 +296,7 @@ def test_folders_that_are_not_of_a_tilted_hmm_are_refused(tmp_path):
             load(tmp_path)
         return str(caught.value)
 
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     hmm.save_pretrained(tmp_path)
     assert "model_type 'hmm', format_version 1; expected 'tilted_hmm' and 1" in message(TiltedHMM.from_pretrained)
     TiltedHMM(hmm, [0, 1, 2], 1.0, 4).save_pretrained(tmp_path)

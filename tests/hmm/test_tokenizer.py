@@ -82,7 +82,7 @@ def test_tilted_hmms_bring_it_too(tmp_path):
 
 
 def test_a_batch_is_padded_on_the_left_with_the_beginning_token_hidden(tmp_path):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     HMMForCausalLM.from_hmm(hmm, bos_token_id=3).save_pretrained(tmp_path)
     tokenizer, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)
     batch = tokenizer(["0 1 2 0", "1"], padding=True, return_tensors="pt")
@@ -115,7 +115,7 @@ def test_it_is_told_apart_from_tokenizers_of_text_when_saved_again_too(tmp_path)
 
 
 def test_the_tokenizer_is_one_of_the_files_that_are_verified(tmp_path):
-    processes.mess3().save_pretrained(tmp_path)
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path)
     assert not digest_problems(tmp_path)
     path = tmp_path / "tokenizer.json"
     content = json.loads(path.read_text())

@@ -7,8 +7,8 @@ from hub_processes import PUSH, ForkedPushes, LocalHub
 
 
 @pytest.fixture(scope="session")
-def local_hub(tmp_path_factory):
-    hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20))
+def local_hub(tmp_path_factory, warm_python):
+    hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20), python=warm_python)
     yield hub
     hub.stop()
 

@@ -6,6 +6,7 @@ without sending again what had arrived.
 """
 
 import base64
+import functools
 import hashlib
 import json
 import random
@@ -285,6 +286,7 @@ class Case:
         return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+@functools.cache
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 

@@ -1,7 +1,7 @@
 """A local Hub in a separate process, and child processes that use it with the real client.
 
 The client reads its endpoint from the environment when it is imported, and keeps a cache: so all that pushes or
-pulls runs in a child process with a fresh environment and home.
+pulls runs in a child process with a fresh environment and home. Given the fixture `warm_python`, the child is forked.
 """
 
 import json
@@ -64,7 +64,8 @@ def _end(process: subprocess.Popen) -> None:
 class LocalHub:
     """The server's address, and what tests ask of it."""
 
-    def __init__(self, root: Path, *options: str):
+    def __init__(self, root: Path, *options: str, python: str = sys.executable):
+        self.python = python
         command = [*START, "--testing", "--user", "tester"]
         # The server ends with its standard input, so that it does not outlive a killed test run.
         process = subprocess.Popen(
@@ -77,9 +78,10 @@ class LocalHub:
         self._connect(process, root)
 
     @classmethod
-    def of(cls, process: subprocess.Popen, root: Path) -> "LocalHub":
+    def of(cls, process: subprocess.Popen, root: Path, python: str = sys.executable) -> "LocalHub":
         """A server that somebody else has started."""
         hub = cls.__new__(cls)
+        hub.python = python
         hub._connect(process, root)
         return hub
 
@@ -106,10 +108,10 @@ class LocalHub:
         }
         return {name: value for name, value in environment.items() if value is not None}
 
-    def child(self, code: str, home: Path, *arguments: object, **changes: str | None):
-        """Run `code` in a fresh process, its `arguments` in `sys.argv`; return the JSON it prints last."""
+    def child(self, code: str, home: Path, *arguments: object, python: str | None = None, **changes: str | None):
+        """Run `code` in a process of its own, its `arguments` in `sys.argv`; return the JSON it prints last."""
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            [python or self.python, "-c", textwrap.dedent(code), *map(str, arguments)],
             env=self.environment(home, **changes),
             capture_output=True,
             text=True,

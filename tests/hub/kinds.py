@@ -5,6 +5,7 @@ the table.
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -203,7 +204,7 @@ def outcomes(hub, root: Path) -> dict[str, dict]:
     hub.child(MAKE, root / "home of the maker", root)
     pushed = hub.child(PUSH, root / "home of the pusher", root, json.dumps(KINDS))
     repos = json.dumps({kind: found["repo"] for kind, found in pushed.items()})
-    plain = hub.child(PLAIN, root / "home of a stranger", repos)
+    plain = hub.child(PLAIN, root / "home of a stranger", repos, python=sys.executable)
     ours = hub.child(OURS, root / "home of a user", root, repos)
     return {
         kind: found | {"plain": kind in plain, "ours": kind in ours, "equal": plain[kind] == ours[kind]}

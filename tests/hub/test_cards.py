@@ -291,7 +291,7 @@ def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp
     """Push an HMM as a model and as a data set, then run the cards' own Python elsewhere."""
     from hmm_datasets.hmm import processes
 
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     hmm.save_pretrained(tmp_path / "mess3")
     code = """
         import json, re, sys

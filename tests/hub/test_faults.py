@@ -30,9 +30,9 @@ PULL = """
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def outcomes(tmp_path_factory, warm_python):
     folder = tmp_path_factory.mktemp("faults")
-    hub = LocalHub(folder / "hub", "--part-size", str(PART_SIZE))
+    hub = LocalHub(folder / "hub", "--part-size", str(PART_SIZE), python=warm_python)
     try:
         return run_table(hub, folder)
     finally:
@@ -131,9 +131,11 @@ def test_a_full_disk_of_the_cache_is_one_line_and_pulling_again_completes(local_
 
 
 @pytest.mark.parametrize(("xet", "said"), [("1", "the disk of the server is full"), (None, "(413 ")])
-def test_a_full_disk_of_the_server_is_one_line_and_pushing_again_completes(small_disk, folder, tmp_path, xet, said):
+def test_a_full_disk_of_the_server_is_one_line_and_pushing_again_completes(
+    warm_python, small_disk, folder, tmp_path, xet, said
+):
     disk = small_disk("1m")
-    hub = LocalHub(disk / "hub", "--part-size", str(2**20))
+    hub = LocalHub(disk / "hub", "--part-size", str(2**20), python=warm_python)
     try:
         found = hub.child(PUSH, tmp_path / "home", folder, "tester/big", "{}", HF_HUB_DISABLE_XET=xet)
         assert said in found["error"]

@@ -21,7 +21,7 @@ NAMED = HMM(
     vocabulary=("sun", "rain", "snow"),
 )
 SOURCES = {
-    "edges": processes.mess3(),
+    "edges": processes.mess3(0.15, 0.6),
     "named": NAMED,
     "chains": RandomChains(4, alpha=1.0),
     "permuted": PermutedSymbols(NAMED),
@@ -78,7 +78,8 @@ def test_the_card_loads_the_configs_and_tells_the_floor(written):
 @pytest.mark.launch
 def test_parquet_is_written_for_the_viewer_and_twice_alike(tmp_path):
     folders = [
-        write_hmm_dataset(processes.mess3(), tmp_path / name, **SIZES, name="x", show_progress=False) for name in "ab"
+        write_hmm_dataset(processes.mess3(0.15, 0.6), tmp_path / name, **SIZES, name="x", show_progress=False)
+        for name in "ab"
     ]
     files = [sorted(path.relative_to(folder) for path in folder.rglob("*.parquet")) for folder in folders]
     assert files[0] == files[1]
@@ -87,7 +88,7 @@ def test_parquet_is_written_for_the_viewer_and_twice_alike(tmp_path):
         metadata = parquet.ParquetFile(folders[0] / name).metadata
         assert metadata.row_group(0).column(0).has_offset_index
     more = write_hmm_dataset(
-        processes.mess3(),
+        processes.mess3(0.15, 0.6),
         tmp_path / "c",
         **SIZES | {"num_sequences": 9000},
         max_shard_bytes=60_000,

@@ -46,7 +46,7 @@ def test_a_branch_of_a_checkpoint_has_the_model_alone(found, local_hub):
 
 
 def test_a_dry_run_names_every_file_and_pushes_nothing(tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     said = []
     settings = PushSettings(dry_run=True, private=True, tag="v1", revision="try")
     assert push_path(tmp_path / "hmm", "me/mess3", settings, endpoint="http://127.0.0.1:9", say=said.append) == []

@@ -153,8 +153,8 @@ def command(tmp_path):
 
 @pytest.mark.launch
 @pytest.mark.parametrize("xet", ["1", None], ids=["lfs", "xet"])
-def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(tmp_path, xet):
-    hub = LocalHub(tmp_path / "hub")
+def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(warm_python, tmp_path, xet):
+    hub = LocalHub(tmp_path / "hub", python=warm_python)
     try:
         found = hub.child(USUAL_CALLS, tmp_path / "home", tmp_path / "folder", HF_HUB_DISABLE_XET=xet)
     finally:
@@ -215,7 +215,7 @@ def test_models_and_data_sets_come_back_by_xet_without_a_variable_and_by_lfs(loc
 
 
 @pytest.mark.launch
-def test_what_was_pushed_is_there_after_the_server_was_killed(command, folder, tmp_path):
+def test_what_was_pushed_is_there_after_the_server_was_killed(command, warm_python, folder, tmp_path):
     kept = tmp_path / "kept"
     pushes = """
         import json, sys
@@ -227,12 +227,12 @@ def test_what_was_pushed_is_there_after_the_server_was_killed(command, folder, t
         print(json.dumps(commit))
     """
     first = command("--folder", kept)
-    hub = LocalHub.of(first, kept)
+    hub = LocalHub.of(first, kept, warm_python)
     commit = hub.child(pushes, tmp_path / "home", folder)
     first.send_signal(signal.SIGKILL)
     first.wait()
     (kept / "objects" / ".half-written").write_bytes(b"ha")
-    hub = LocalHub.of(command("--folder", kept), kept)
+    hub = LocalHub.of(command("--folder", kept), kept, warm_python)
     assert hub.get("/api/models/USER/run")["sha"] == commit
     assert [row["targetCommit"] for row in hub.get("/api/models/USER/run/refs")["tags"]] == [commit]
     assert hub.get("/api/datasets/USER/empty")["private"]

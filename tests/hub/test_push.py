@@ -335,9 +335,9 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
 
 
 @pytest.mark.launch
-def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_twice(folder, tmp_path):
+def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_twice(warm_python, folder, tmp_path):
     """The server is suspended at the commit: the kernel still accepts connections for it, and nobody answers."""
-    hub = LocalHub(tmp_path / "hub")
+    hub = LocalHub(tmp_path / "hub", python=warm_python)
     silent = """
         import os, signal, sys
         from huggingface_hub import HfApi

@@ -20,7 +20,7 @@ CODE = """
     from hmm_datasets.training.trainer import Pretrainer
 
     root, found = Path(sys.argv[1]), {}
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     hmm.save_pretrained(root / "mess3")
 
     def train(name, model, steps, base=None):

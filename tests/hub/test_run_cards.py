@@ -170,7 +170,7 @@ def test_a_card_that_somebody_wrote_is_left_alone(stages, tmp_path):
 
 
 def test_a_fit_has_its_card_beside_the_hmm(tmp_path):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     hmm.save_pretrained(tmp_path / "hmm")
     summary = {"train_log_likelihood": -1.0, "test_log_likelihood": -1.5, "entropy_rate": 1.0}
     write_json(tmp_path / "summary.json", summary | {"entropy_rate_error": 0.001})

@@ -11,7 +11,7 @@ def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_re
         from hmm_datasets.hmm import processes
         from hmm_datasets.hub.push import push_folder
         from hmm_datasets.evaluation.targets import open_target
-        hmm, folder = processes.mess3(), sys.argv[1]
+        hmm, folder = processes.mess3(0.15, 0.6), sys.argv[1]
         hmm.save_pretrained(folder)
         for kind in ("model", "dataset"):
             push_folder(folder, f"tester/mess3-{kind}", repo_type=kind)

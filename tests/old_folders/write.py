@@ -30,9 +30,9 @@ PROCESSES = {
     "hmm_left_right": "left_right(3, 4)",
     "generalized": "bloch_walk()",
     "generalized_moon": "moon()",
-    "factored": "factored([mess3(), golden_mean()])",
-    "factored_tuples": "factored([mess3(), golden_mean(0.3)], symbols='tuple')",
-    "factored_shared": "factored([mess3(), golden_mean(0.3)], symbols='shared')",
+    "factored": "factored([mess3(0.15, 0.6), golden_mean()])",
+    "factored_tuples": "factored([mess3(0.15, 0.6), golden_mean(0.3)], symbols='tuple')",
+    "factored_shared": "factored([mess3(0.15, 0.6), golden_mean(0.3)], symbols='shared')",
     "factored_tree": "factored([golden_mean(0.3), input_output(edges=[[[[0, 0.5], [0, 0]], [[0, 0.5], [1, 0]]], "
     "[[[1, 0], [0, 0]], [[0, 0], [0.25, 0.75]]]])], parents=(None, 0), noise=0.1)",
     "factorial": "factorial([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.4, 0.6]]], "
@@ -123,7 +123,7 @@ def write_tilted(folder: Path) -> dict[str, Any]:
     found = {}
     rewards = {"tilted": [0.0, 0.5, 1.0], "tilted_pairs": [[0.0, 1.0, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 1.0]]}
     for name, reward in rewards.items():
-        tilted = TiltedHMM(load_source("process:mess3()"), np.array(reward), beta=0.5, length=8)
+        tilted = TiltedHMM(load_source("process:mess3(0.15, 0.6)"), np.array(reward), beta=0.5, length=8)
         tilted.save_pretrained(folder / name)
         found[name] = described_tilted(tilted)
     return found
@@ -150,7 +150,7 @@ def write_models(folder: Path) -> dict[str, Any]:
     from hmm_datasets.hmm.tilted import TiltedHMM
     from hmm_datasets.hmm.tilted_causal_lm import TiltedHMMForCausalLM
 
-    hmm = load_source("process:mess3()")
+    hmm = load_source("process:mess3(0.15, 0.6)")
     tilted = TiltedHMM(hmm, np.array([0.0, 0.5, 1.0]), beta=0.5, length=8)
     HMMForCausalLM.from_hmm(hmm, bos_token_id=3).save_pretrained(folder / "hmm")
     TiltedHMMForCausalLM.from_tilted(tilted, bos_token_id=3).save_pretrained(folder / "tilted")
@@ -280,7 +280,7 @@ def fitted(name: str, folder: Path, **more: Any) -> Any:
     from hmm_datasets.hmm.fitting.fit import fit_hmm
     from hmm_datasets.hmm.fitting.settings import FitSettings
 
-    tokens = load_source("process:mess3()").sample(60, 20, seed=1)
+    tokens = load_source("process:mess3(0.15, 0.6)").sample(60, 20, seed=1)
     chosen = {"num_states": 3, "seed": 2, "tolerance": 0, "dtype": "float64", "save_every": 3, **FITS[name], **more}
     return fit_hmm(
         tokens[:50], FitSettings(**chosen), test_tokens=tokens[50:], checkpoint_dir=folder, show_progress=False
@@ -323,7 +323,7 @@ COMMON = {
 }
 LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 16}
 LLAMA |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
-ON_HMM = {"hmm": "process:mess3", "model": "llama.json", **COMMON}
+ON_HMM = {"hmm": "process:mess3(0.15,0.6)", "model": "llama.json", **COMMON}
 ON_TEXT = {"tokens": "text/bpe", "tokenizer": "text/tokenizers/bpe", "model": "llama.json", **COMMON}
 AFTER = {name: value for name, value in COMMON.items() if name != "length"} | {"model": "runs/text"}
 
@@ -550,7 +550,16 @@ def write_finished(folder: Path) -> dict[str, Any]:
     from hmm_datasets.cli import main
 
     train("pretrain", {**ON_HMM, "save_strategy": "no"}, "finished")
-    words = ["evaluate", "finished", "--targets", "process:mess3", "--tasks", "optimum", "--num_sequences", "8"]
+    words = [
+        "evaluate",
+        "finished",
+        "--targets",
+        "process:mess3(0.15,0.6)",
+        "--tasks",
+        "optimum",
+        "--num_sequences",
+        "8",
+    ]
     assert main([*words, "--length", "12"]) == 0
     return {
         "logits": described_llama(folder),

@@ -49,7 +49,7 @@ def failing(capsys, *argv: str) -> str:
 
 @pytest.fixture
 def tokens(tmp_path, monkeypatch) -> Path:
-    np.save(tmp_path / "tokens.npy", processes.mess3().sample(40, 16))
+    np.save(tmp_path / "tokens.npy", processes.mess3(0.15, 0.6).sample(40, 16))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "tokens.npy"
 
@@ -281,7 +281,7 @@ def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, 
         vocab_size=4, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, bos_token_id=3
     )
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     launcher = ("accelerate.commands.accelerate_cli", "launch", "--config_file", ROOT / "accelerate_configs/cpu2.yaml")
     recipe = (ROOT / "recipes" / "evaluate_model.py", "--model", tmp_path / "model", "--targets", tmp_path / "hmm")
     few = ("--tasks", "optimum", "--num_sequences", 16, "--length", 8, "--output_dir", tmp_path / "report")

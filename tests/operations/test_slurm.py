@@ -136,7 +136,7 @@ def slurm(tmp_path_factory, child_environment):
 def recipe(slurm):
     from hmm_datasets.hmm import processes
 
-    processes.mess3().save_pretrained(slurm.folder / "mess3")
+    processes.mess3(0.15, 0.6).save_pretrained(slurm.folder / "mess3")
     return [
         *("recipes/pretrain.py", "--hmm", slurm.folder / "mess3", "--length", 16, "--model", "1m"),
         *("--num_test_sequences", 8, "--global_batch_size", 4, "--per_device_train_batch_size", 2),
@@ -271,7 +271,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
     pytest.importorskip("submitit")
     from hmm_datasets.hmm import processes
 
-    numpy.save(slurm.folder / "tokens.npy", processes.mess3().sample(2000, 64, seed=0))
+    numpy.save(slurm.folder / "tokens.npy", processes.mess3(0.15, 0.6).sample(2000, 64, seed=0))
     folder = slurm.folder / "sweep"
     content = {"recipe": "fit", "output_dir": str(folder), "grid": {"num_states": [2, 3], "seed": [0, 1]}}
     content["settings"] = {"corpus": str(slurm.folder / "tokens.npy"), "max_epochs": 300, "tolerance": 0.0}

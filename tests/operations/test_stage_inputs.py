@@ -47,7 +47,9 @@ def test_no_stage_begins_if_a_later_one_would_not_find_what_it_reads(here):
 
 
 def test_what_an_earlier_stage_writes_need_not_be_there():
-    tokenize = "hmm-datasets tokenize --conversations instructions-sample story-questions --output_dir out"
+    tokenize = (
+        "hmm-datasets tokenize tinystories-sample --conversations instructions-sample story-questions --output_dir out"
+    )
     train = "hmm-datasets pretrain --tokens out/text --tokenizer out/tokenizer --model 1m --output_dir run"
     mixture = "hmm-datasets midtrain --model run --optimizer_from run --weights 0.5 0.5 --output_dir more --streams "
     check(tokenize, train, f"{mixture} out/text out/chat/story-questions", "hmm-datasets evaluate run/checkpoint-5")
@@ -92,7 +94,7 @@ def test_cells_of_a_sweep_are_checked_as_stages(here):
         "recipe: pretrain\noutput_dir: sweep\nsettings: {tokenizer: t/tokenizer}\n"
         "grid: {tokens: [t/text, u/text]}\nthen: ['evaluate {output_dir} --targets {tokens}/test']\n"
     )
-    tokenize = "hmm-datasets tokenize --conversations none --output_dir {}"
+    tokenize = "hmm-datasets tokenize tinystories-sample --output_dir {}"
     check(tokenize.format("t"), tokenize.format("u"), "hmm-datasets sweep sweep.yaml", "hmm-datasets evaluate sweep/x")
     said = refused(tokenize.format("t"), "hmm-datasets sweep sweep.yaml")
     assert "sweep.yaml: cell tokens=u-text" in said.replace("=text-", "=u-text-")

@@ -23,7 +23,7 @@ from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 
-MESS3 = processes.mess3()
+MESS3 = processes.mess3(0.15, 0.6)
 
 
 def train(folder, steps=2):

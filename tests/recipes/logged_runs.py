@@ -20,11 +20,11 @@ def view(name, folder):
     from hmm_datasets.data.windows import TokenWindows
 
     if name == "hmm":
-        return HMMSequences(processes.mess3(), LENGTH).by_index()
+        return HMMSequences(processes.mess3(0.15, 0.6), LENGTH).by_index()
     windows = TokenWindows(TokenStream(folder), LENGTH + 1, seed=5, epochs=50)
     if name == "windows":
         return windows
-    return InterleavedRows([windows, HMMSequences(processes.mess3(), LENGTH)], [0.5, 0.5])
+    return InterleavedRows([windows, HMMSequences(processes.mess3(0.15, 0.6), LENGTH)], [0.5, 0.5])
 
 def main(settings):
     from transformers import LlamaForCausalLM, set_seed

@@ -70,7 +70,7 @@ def test_however_often_the_launcher_is_killed_every_row_is_trained_on_once_per_s
     chance = random.Random(7)
     max_steps = 400 if kills == 20 else 24
     rows = []
-    mess3().save_pretrained(tmp_path / "hmm")
+    mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     launch = Launch(program, tmp_path, 2, max_steps)
     for number in range(kills):
         moment = chance.uniform(0.5, 18.0) if kills > 2 else (3.0, 9.0)[number]

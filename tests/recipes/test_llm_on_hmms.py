@@ -62,7 +62,7 @@ def test_symbols_that_differ_in_more_than_one_token_are_refused(bpe):
 
 def test_predictions_are_the_model_s_probabilities_normalized_over_the_symbols(bpe):
     model, symbols = small_llama(len(bpe)), measure.SymbolTokens.of(bpe, "ABC")
-    tokens = processes.mess3().sample(3, 6)
+    tokens = processes.mess3(0.15, 0.6).sample(3, 6)
     found = measure.text_predictions(model, symbols, tokens, batch_size=2)
     assert found.shape == (3, 5, 3)
     for row, t in itertools.product(range(3), range(1, 6)):

@@ -24,7 +24,7 @@ def test_a_run_saves_the_process_that_it_names_and_is_evaluated_on_it(program, s
     assert read_json(output / "run.json")["data"]["hmm"] == NAMED.fingerprint()
     assert all(found.ok for found in verify(output))
 
-    other = pretrain("process:mess3", 3)
+    other = pretrain("process:mess3(0.15,0.6)", 3)
     assert other.returncode == 2
     assert "data.hmm" in other.stderr
     assert load_source(output / "process") == NAMED

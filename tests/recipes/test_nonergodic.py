@@ -55,7 +55,7 @@ def test_other_predictors_have_a_greater_excess_on_the_same_sequences():
 
 def test_a_process_without_an_oracle_is_refused():
     with pytest.raises(InputError, match="expected a process with an oracle"):
-        measure.excess_by_position(processes.mess3(), 2, 4)
+        measure.excess_by_position(processes.mess3(0.15, 0.6), 2, 4)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])

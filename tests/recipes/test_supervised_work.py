@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -26,8 +25,8 @@ ENDED_BY = {signal.SIGKILL: "killed", signal.SIGSTOP: "hang", signal.SIGTERM: "s
 
 def disturb(program, folder, words, faults):
     """Supervise a recipe, and hit its process once with each signal, in an epoch or batch after the first."""
-    slowly = [sys.executable, str(Path(__file__).with_name("slow_work.py"))]
-    command = [sys.executable, "-m", "hmm_datasets.cli", *SUPERVISE, *slowly]
+    slowly = [program.python, str(Path(__file__).with_name("slow_work.py"))]
+    command = [program.python, "-m", "hmm_datasets.cli", *SUPERVISE, *slowly]
     log = folder.with_suffix(".log")
     supervisor = subprocess.Popen(
         [*command, *map(str, words), "--output_dir", str(folder)],

@@ -16,7 +16,8 @@ from hmm_datasets.text.stream import TokenStream
 
 pytestmark = pytest.mark.launch
 
-SMALL = ("--vocab_size", 600, "--shard_tokens", 10_000)
+SAMPLES = ("--corpus", "tinystories-sample", "--conversations", "instructions-sample")
+SMALL = (*SAMPLES, "--vocab_size", 600, "--shard_tokens", 10_000)
 
 
 def digests(folder) -> dict[str, str]:
@@ -82,7 +83,7 @@ def test_datatroves_pipeline_gives_the_same_tokens_as_ours(program, succeeded, t
 
 def test_a_folder_of_another_run_is_refused(program, tokens):
     before = digests(tokens)
-    result = program.run("recipes/tokenize_corpus.py", "--output_dir", tokens, "--vocab_size", 600)
+    result = program.run("recipes/tokenize_corpus.py", "--output_dir", tokens, *SAMPLES, "--vocab_size", 600)
     assert result.returncode == 2
     assert "data.shard_tokens was 10000 and is 100000000" in result.stderr
     assert digests(tokens) == before

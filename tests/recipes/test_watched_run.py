@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,12 +16,12 @@ pytestmark = pytest.mark.launch
 
 
 def test_a_suspended_and_a_killed_rank_are_named_within_seconds(program, tmp_path):
-    mess3().save_pretrained(tmp_path / "hmm")
+    mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     flags = {"output_dir": tmp_path / "run", "max_steps": 10_000, "global_batch_size": GLOBAL_BATCH}
     flags |= {"per_device_train_batch_size": 6, "logging_steps": 1, "report_to": "none", "save_strategy": "no"}
     words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
     script = str(Path(__file__).with_name("killed_run.py"))
-    launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file"]
+    launcher = [program.python, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file"]
     process = subprocess.Popen(
         [*launcher, "accelerate_configs/cpu2.yaml", script, *words],
         cwd=program.root,
@@ -61,7 +60,7 @@ def test_a_suspended_and_a_killed_rank_are_named_within_seconds(program, tmp_pat
 
 
 def test_a_finished_run_leaves_no_heartbeats_and_a_refused_one_no_folder(program, tmp_path):
-    mess3().save_pretrained(tmp_path / "hmm")
+    mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     script = str(Path(__file__).with_name("killed_run.py"))
     flags = [
         "--max_steps",

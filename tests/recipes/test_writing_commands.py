@@ -104,8 +104,8 @@ class Commands:
 @pytest.fixture(scope="module")
 def commands(program, succeeded, tmp_path_factory):
     made = tmp_path_factory.mktemp("made")
-    processes.mess3().save_pretrained(made / "mess3")
-    np.save(made / "tokens.npy", processes.mess3().sample(20, 16))
+    processes.mess3(0.15, 0.6).save_pretrained(made / "mess3")
+    np.save(made / "tokens.npy", processes.mess3(0.15, 0.6).sample(20, 16))
     (made / "corpus.txt").write_text("\n<|endoftext|>\n".join(f"The cat sat on mat {n}. It ran." for n in range(300)))
     (made / "tiny.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 4, **TINY}))
     (made / "text.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 290, **TINY}))

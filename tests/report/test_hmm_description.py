@@ -62,7 +62,7 @@ def test_the_states_of_the_casino_are_described(capsys, tmp_path):
 
 
 def test_json_and_figures_of_three_states(capsys, tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     command = ["describe", str(tmp_path / "hmm"), "--json", "--num-sequences", "64", "--length", "16"]
     assert main([*command, "--plot", str(tmp_path / "plots")]) == 0
     captured = capsys.readouterr()
@@ -78,4 +78,4 @@ def test_json_and_figures_of_three_states(capsys, tmp_path):
 
 def test_too_few_sequences_are_refused():
     with pytest.raises(InputError, match=r"num_sequences is 1; expected an integer in \[2"):
-        describe(processes.mess3(), num_sequences=1)
+        describe(processes.mess3(0.15, 0.6), num_sequences=1)

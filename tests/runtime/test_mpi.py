@@ -37,7 +37,7 @@ def recipe(tmp_path):
     """A short pretraining run."""
     from hmm_datasets.hmm import processes
 
-    processes.mess3().save_pretrained(tmp_path / "mess3")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "mess3")
     return [
         *("recipes/pretrain.py", "--hmm", tmp_path / "mess3", "--length", 16, "--model", "1m", "--max_steps", 2),
         *("--num_test_sequences", 8, "--global_batch_size", 4, "--per_device_train_batch_size", 2),

@@ -2,6 +2,18 @@ import pytest
 from tiny_chat import save_tiny_chat
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_pictures():
+    """Runs print their curves, but write no PNGs of them, which is a third of a tiny run.
+
+    That they are written is claimed in `tests/report/test_curves.py`, and of a run in
+    `tests/evaluation/test_during_training.py`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hmm_datasets.report.overview.write_plots", lambda found, folder: [])
+        yield
+
+
 @pytest.fixture(scope="session")
 def base(tmp_path_factory):
     """Folder of a tiny chat model."""

@@ -49,7 +49,7 @@ NAMES = {"gpt2": {"n_embd": 16, "n_layer": 2}}
 @pytest.fixture(scope="module")
 def hmm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hmm")
-    processes.mess3().save_pretrained(folder)
+    processes.mess3(0.15, 0.6).save_pretrained(folder)
     return str(folder)
 
 
@@ -220,3 +220,11 @@ def test_a_model_is_moved_to_a_gpu_that_has_room_for_it(free, moves, monkeypatch
     monkeypatch.setattr(model, "to", lambda device: moved.append(device) or model)
     assert on_device(model) is model
     assert moved == (["cuda"] if moves else [])
+
+
+def test_loading_from_a_disk_draws_no_bar(tmp_path, capfd):
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    new_model(CONFIG_MAPPING["llama"](vocab_size=5, **sizes)).save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_pretrained(AutoModelForCausalLM, str(tmp_path))
+    assert capfd.readouterr().err == ""

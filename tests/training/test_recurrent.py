@@ -74,8 +74,8 @@ def test_hidden_states_are_the_embedding_and_every_layer_and_can_be_probed(model
     assert [tuple(one.shape) for one in states] == [(3, 9, 12)] * 3
     torch.testing.assert_close(model.lm_head(states[-1]), model(TOKENS).logits)
     config = RecurrentConfig(vocab_size=4, cell=model.config.cell, hidden_size=12)
-    rows = HMMSequences(processes.mess3(), length=8, num_sequences=16)
-    found = probe_beliefs(RecurrentForCausalLM(config), processes.mess3(), rows, Accelerator(cpu=True))
+    rows = HMMSequences(processes.mess3(0.15, 0.6), length=8, num_sequences=16)
+    found = probe_beliefs(RecurrentForCausalLM(config), processes.mess3(0.15, 0.6), rows, Accelerator(cpu=True))
     assert list(found["layers"]) == ["0", "1", "2", "all"]
 
 

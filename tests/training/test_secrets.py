@@ -21,7 +21,7 @@ WORDS = "my-own-hub-pass-phrase"  # not recognizable as a token
 
 def train(arguments):
     (args,) = parse_settings(PretrainSettings, arguments=arguments)
-    rows = HMMSequences(processes.mess3(), 7)
+    rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     torch.manual_seed(0)
     model = new_model(llama_config("d1", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)

@@ -7,6 +7,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime import command_line
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+from hmm_datasets.training.sources import DataSettings
 
 
 @dataclass
@@ -165,11 +166,31 @@ def test_types_of_the_trainers_settings_are_checked_too(config, tmp_path, text, 
         (["--leng", "5"], "unknown flag --leng; did you mean --length?"),
         (["--zzzz=5"], "unknown flag --zzzz"),
         (["--length", "five"], "argument --length: invalid int value: 'five'"),
+        (["--length", "1.5e0"], "argument --length: invalid int value: '1.5e0'"),
+        (["--dataset_name", "x"], "unknown flag --dataset_name; did you mean --corpus?"),  # as elsewhere
         (["stray"], "settings: Some specified arguments are not used by the HfArgumentParser: ['stray']"),
     ],
 )
 def test_a_wrong_flag_is_named(flags, message):
     assert error(["--corpus", "a", *flags]) == message
+
+
+@pytest.mark.parametrize("written", ["1000", "1_000", "1e3"])
+def test_whole_numbers_are_read_as_people_write_them(config, written):
+    (flag,) = parse(["--corpus", "a", "--length", written])
+    (setting,) = parse(config(f"corpus: a\nlength: {written}"))
+    assert (flag.length, setting.length) == (1000, 1000)
+
+
+def test_a_flag_takes_the_place_of_another_budget_or_source_in_the_file(config, tmp_path):
+    text = f"output_dir: {tmp_path}\ntrain_tokens: 1000\nlogging_steps: 3\nhmm: mess3\n"
+    (tmp_path / "tokenizer").mkdir()
+    flags = ["--max_steps", "5", "--tokens", str(tmp_path / "text")]
+    data, settings = parse([*config(text), *flags], DataSettings, PretrainSettings)
+    assert settings.budget.given == {"max_steps": 5}
+    assert settings.logging_steps == 3
+    assert (data.hmm, data.tokens) == (None, str(tmp_path / "text"))
+    assert parse(config(text), DataSettings, PretrainSettings)[1].budget.given == {"train_tokens": 1000}
 
 
 def test_a_value_may_be_flags_for_another_program():

@@ -22,7 +22,7 @@ def test_nothing_is_sent_anywhere_by_default(kind, tmp_path):
 def test_every_value_of_a_row_arrives_in_tensorboard_at_its_step(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    mess3 = processes.mess3()
+    mess3 = processes.mess3(0.15, 0.6)
     settings = PretrainSettings(
         str(tmp_path),
         max_steps=4,

@@ -1,14 +1,15 @@
 """A Python that has imported what recipes import, and is forked for each program: a moment instead of many seconds.
 
 `python tests/warm_python/server.py FOLDER` writes an executable `FOLDER/python` and serves it until it is terminated
-or the process that started it is gone. Each process has its own arguments, environment, folder and standard files, and
-ends as any other: with its exit code or by its signal. Unlike others it is a child of this server, all have one hash
-seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
+or no process has a lock on `FOLDER/users` any more. Each process has its own arguments, environment, folder and
+standard files, and ends as any other: with its exit code or by its signal. Unlike others it is a child of this server,
+all have one hash seed, and each prints the stacks of its threads on SIGQUIT, whatever they wait for.
 """
 
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -19,16 +20,17 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
+from typing import NoReturn
 from unittest import mock
 
 ROOT = Path(__file__).parents[2]
-# Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing.
+# Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing. Those
+# that `huggingface_hub` and `datasets` read (HF_HOME, HF_ENDPOINT, ...) are read anew instead.
 READ_BY_IMPORTS = (
     "PYTHONHASHSEED",
     "PYTHONWARNINGS",
-    "HF_",
-    "HUGGINGFACE_",
     "TRANSFORMERS_",
     "OMP_",
     "MKL_",
@@ -82,12 +84,23 @@ def write_client(folder: Path, environment: dict[str, str]) -> Path:
     return client
 
 
-def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
+def is_used(folder: Path) -> bool:
+    """Whether a process that runs tests has its lock. If not, the next one finds no server, and starts another."""
+    with open(folder / "users") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        for name in ("server.pid", "socket"):
+            (folder / name).unlink()
+    return False
+
+
+def serve(listening: socket.socket, folder: Path) -> tuple[dict, list[int]] | None:
     """Fork for each client. Returns `None` at the end; in a forked process its request and its three files."""
     running = selectors.DefaultSelector()
     running.register(listening, selectors.EVENT_READ)
-    parent = os.getppid()
-    while os.getppid() == parent:
+    while is_used(folder):
         for key, _ in running.select(timeout=1):
             if key.fileobj is listening:
                 client, _ = listening.accept()
@@ -128,8 +141,9 @@ def serve(listening: socket.socket) -> tuple[dict, list[int]] | None:
 
 def become(request: dict, files: list[int], client: Path) -> None:
     """Turn this fork of the server into the process that was asked for."""
-    atexit.register(gc.unfreeze)  # for libraries that report what was not freed at exit
     os.setsid()
+    with open(client.with_name(f"programs-{request['environment'].get('PYTEST_XDIST_WORKER', '')}"), "a") as programs:
+        programs.write(f"{os.getpid()}\n")
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
@@ -140,6 +154,7 @@ def become(request: dict, files: list[int], client: Path) -> None:
     sys.path[1:1] = [path for path in request["environment"].get("PYTHONPATH", "").split(":") if path not in sys.path]
     os.environ.clear()
     os.environ.update(request["environment"])
+    read_environment_anew()
     sys.executable = str(client)  # what a launcher starts is forked too
     arguments = request["arguments"]
     unbuffered = arguments[0] == "-u"
@@ -147,7 +162,26 @@ def become(request: dict, files: list[int], client: Path) -> None:
     sys.orig_argv = [sys.executable, *arguments]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=stream.isatty() or stream is sys.stderr, write_through=unbuffered)
-    run()
+
+
+def read_environment_anew() -> None:
+    """Give the constants of `huggingface_hub` and `datasets`, and what was copied from them, the values of today."""
+    from huggingface_hub import constants, hf_api, hf_file_system
+    from transformers.utils import hub
+
+    new = {}
+    for module in (constants, importlib.import_module("datasets.config")):
+        before = dict(vars(module))
+        importlib.reload(module)
+        new |= {(name, str(value)): vars(module)[name] for name, value in before.items() if name.isupper()}
+    modules = os.getenv("HF_MODULES_CACHE", os.path.join(constants.HF_HOME, "modules"))
+    new["HF_MODULES_CACHE", hub.HF_MODULES_CACHE] = modules
+    hf_api.api.endpoint = hf_file_system.hffs.endpoint = hf_file_system.hffs._api.endpoint = constants.ENDPOINT
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("huggingface_hub", "datasets", "transformers", "evaluate"):
+            for constant, value in list(vars(module).items()):
+                if constant.isupper() and (constant, str(value)) in new:
+                    setattr(module, constant, new[constant, str(value)])
 
 
 def run() -> None:
@@ -166,16 +200,45 @@ def run() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
+def end(error: BaseException | None) -> NoReturn:
+    """What the interpreter does at its end, but for freeing what the server has imported, which takes seconds."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:  # nobody reads it any more
+            status = 120
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     before = dict(os.environ)  # some libraries set variables
     import_all()
     executable = write_client(folder, before)
-    (folder / "server.pid").write_text(str(os.getpid()))
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
-    listening.listen(16)
+    listening.listen(64)
+    (folder / "server.pid").write_text(str(os.getpid()))
     print("ready", flush=True)
-    asked = serve(listening)
+    asked = serve(listening, folder)
     if asked is not None:
         become(*asked, executable)
+        try:
+            run()
+        except BaseException as error:
+            end(error)
+    end(None)

@@ -49,6 +49,10 @@ class MixedStates(NamedTuple):
     next_token_probs: Float[np.ndarray, "M E"]
     following: Int[np.ndarray, "M E"]
 
+    def __repr__(self) -> str:
+        end = "closed" if self.closed else "more at greater depth"
+        return f"MixedStates({len(self.beliefs):,} beliefs up to depth {len(self.distribution) - 1}, {end})"
+
     @property
     def closed(self) -> bool:
         """Whether every possible symbol leads to a listed belief, so that a greater depth adds none."""

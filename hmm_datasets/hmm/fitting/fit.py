@@ -43,7 +43,7 @@ from ...runtime import heartbeats
 from ...runtime.lock import exclusive_lock
 from ...runtime.progress import progress_bar
 from ...runtime.stop_requests import Stopped, StopRequests
-from ..arrays import ONE_COLUMN, as_tokens
+from ..arrays import ONE_COLUMN, as_tokens, rows_of_column
 from ..integers import integer
 from ..model import HMM
 from .baum_welch import (
@@ -74,8 +74,9 @@ from .state import (
 
 def fit_hmm(
     tokens: Int[Any, "N L"],
-    settings: FitSettings,
+    settings: FitSettings | None = None,
     *,
+    num_states: int | None = None,
     num_symbols: int | None = None,
     lengths: Int[Any, "N"] | None = None,
     test_tokens: Int[Any, "M K"] | None = None,
@@ -93,8 +94,10 @@ def fit_hmm(
     share of the batches, and all return the same result.
 
     Args:
-        tokens (array of shape `(N, L)`): symbols.
-        settings ([`FitSettings`]): settings of the fit.
+        tokens (array of shape `(N, L)`): symbols; or of shape `(N, 1)` with `lengths` that sum to `N`, as hmmlearn has
+            them.
+        settings ([`FitSettings`], *optional*): settings of the fit.
+        num_states (`int`, *optional*): number of hidden states, instead of `settings`, for a fit by its defaults.
         num_symbols (`int`, *optional*): `E`; by default one more than the largest token.
         lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
@@ -118,9 +121,17 @@ def fit_hmm(
     >>> result = fit_hmm([[0, 1, 0, 1], [1, 0, 1, 0]], FitSettings(num_states=2, seed=2), show_progress=False)
     >>> bool(result.train_log_likelihood > -0.3)
     True
+    >>> fit_hmm([[0], [1], [0], [1], [0]], lengths=[2, 3], num_states=2, show_progress=False).hmm
+    HMM(2 states, 2 symbols, state-emitting)
 
     ```
     """
+    if (settings is None) == (num_states is None):
+        raise InputError("fit_hmm: give settings, or num_states for a fit by their defaults, and not both")
+    settings = FitSettings(num_states) if settings is None else settings
+    tokens, lengths = _rows(tokens, lengths)
+    if test_tokens is not None:
+        test_tokens, test_lengths = _rows(test_tokens, test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
     values, lengths = as_tokens(tokens, num_symbols or _count_symbols(tokens), lengths)
@@ -350,6 +361,13 @@ def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> Non
         raise InputError(
             f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give only one of them"
         )
+
+
+def _rows(tokens: Any, lengths: Any) -> tuple[Any, Any]:
+    """Tokens and lengths, of which a column of sequences is made into rows if the lengths are those of a column."""
+    shape = np.shape(tokens) if lengths is not None else ()
+    is_column = shape[1:] in ((), (1,)) and len(shape) > 0 and np.sum(lengths) == shape[0] != len(lengths)
+    return rows_of_column(tokens, lengths) if is_column else (tokens, lengths)
 
 
 def _count_symbols(tokens: Any) -> int:

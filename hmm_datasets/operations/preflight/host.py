@@ -180,6 +180,9 @@ _PACKAGES = (
 )
 
 
+_VARIABLES = ("ACCELERATE_", "CUDA_", "DS_", "FSDP_", "HF_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH")
+
+
 def check_versions() -> Check:
     """Compare installed packages with this package's requirements; in a bare checkout only check that they exist."""
     found, wrong = [f"python {platform.python_version()}"], []
@@ -229,6 +232,20 @@ def versions_to_compare() -> dict[str, str]:
         )
         found["driver"] = next((state.driver for state in gpu_states()), "unknown")
     return found
+
+
+def environment_report() -> str:
+    """What a report of a bug needs, as a list in Markdown: versions, the system, GPUs, and which variables are set.
+
+    Values of variables are left out, and so is the name of the host.
+    """
+    import torch
+
+    system = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores"
+    found = {"hmm-datasets": _version("hmm-datasets") or "a checkout", "system": system, **versions_to_compare()}
+    found["GPUs"] = ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) or "none"
+    found["variables"] = ", ".join(sorted(name for name in os.environ if name.startswith(_VARIABLES))) or "none"
+    return "\n".join(f"- {name}: {value}" for name, value in found.items())
 
 
 def _sources_digest() -> str:

@@ -391,7 +391,10 @@ def _fold(text: str) -> str:
 def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     if len(ranked) < k:
-        raise InputError(f"k={k}, but the documents have only {len(ranked)} distinct words; pass k={len(ranked)}")
+        raise InputError(
+            f"k={k}, but the documents have only {len(ranked)} distinct words; pass k={len(ranked)} "
+            "(--vocabulary_size of fit)"
+        )
     chosen = ranked[:k]
     if FULL_STOP not in chosen:  # rarer than k words; without it no sentence could be kept
         chosen[-1] = FULL_STOP

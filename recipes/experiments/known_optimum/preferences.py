@@ -30,7 +30,7 @@ def preference_pairs(optimum: TiltedHMM, num_pairs: int, seed: int = 0, first: i
 
     ```python
     >>> from hmm_datasets.hmm import processes
-    >>> pairs = preference_pairs(TiltedHMM(processes.mess3(), [0, 1, 0], 1.0, length=4), 3)
+    >>> pairs = preference_pairs(TiltedHMM(processes.mess3(0.15, 0.6), [0, 1, 0], 1.0, length=4), 3)
     >>> pairs[0]["prompt_ids"], len(pairs[0]["chosen_ids"]), len(pairs)
     ([3], 4, 3)
 

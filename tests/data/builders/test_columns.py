@@ -46,7 +46,7 @@ def load(tmp_path):
 def columns_of(source) -> list[str]:
     """All columns that a source has."""
     is_hmm = isinstance(source, HMM)
-    (named, *_) = (source,) if is_hmm else (*source.parts(), processes.mess3())
+    (named, *_) = (source,) if is_hmm else (*source.parts(), processes.mess3(0.15, 0.6))
     without = set() if is_hmm else {"beliefs"}
     without |= set() if named.vocabulary else {"text"}
     return [name for name in (*TOKEN_COLUMNS, *KNOWN_COLUMNS) if name not in without]
@@ -179,7 +179,7 @@ def test_large_distributions_are_computed_in_small_tables(load):
             ["log_probs", "entropies"],
             "PermutedSymbols cannot compute entropies, log_probs for so many possible HMMs; choose oracle_log_probs",
         ),
-        (processes.mess3(), ["text"], "no text, since the symbols have no names; give the HMM a vocabulary"),
+        (processes.mess3(0.15, 0.6), ["text"], "no text, since the symbols have no names; give the HMM a vocabulary"),
     ],
 )
 def test_columns_that_cannot_be_are_refused_in_one_line(source, columns, message, load):

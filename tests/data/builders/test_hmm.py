@@ -19,7 +19,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.hmm.model import HMM
 
-MESS3 = processes.mess3()
+MESS3 = processes.mess3(0.15, 0.6)
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def test_settings_out_of_range_are_refused_by_name(load, settings, message):
     assert error(load, **settings) == message
 
 
-@pytest.mark.parametrize("name", ["mess3", "process:mess3(x=0.15)"])
+@pytest.mark.parametrize("name", ["mess3(0.15, 0.6)", "process:mess3(x=0.15, a=0.6)"])
 def test_a_name_stands_in_place_of_a_folder(load, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where files of other names are not looked at
     rows = list(load().take(3))

@@ -17,7 +17,7 @@ from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.stream import write_tokens
 
-MESS3 = processes.mess3()
+MESS3 = processes.mess3(0.15, 0.6)
 FORMATS = [None, "torch", "numpy", "arrow"]
 SOURCES = ["hmm", "family", "windows", "documents"]
 COUNT, LENGTH = 2600, 8  # two Arrow tables and a part of a third

@@ -208,7 +208,7 @@ def test_a_pretrained_model_whose_tokenizer_has_a_chat_template_is_a_base_model(
 
 
 def test_what_cannot_chat_is_refused_in_one_line(tmp_path, chat_model, capsys, monkeypatch):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "hmm" / file).unlink()
 

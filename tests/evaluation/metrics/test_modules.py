@@ -243,7 +243,7 @@ def accelerator():
     return Accelerator(cpu=True)
 
 
-@pytest.mark.parametrize("hmm", [processes.mess3(), processes.golden_mean()], ids=["mess3", "golden mean"])
+@pytest.mark.parametrize("hmm", [processes.mess3(0.15, 0.6), processes.golden_mean()], ids=["mess3", "golden mean"])
 def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm, accelerator):
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=30)
     found = measure_optimum(Oracle(hmm), hmm, rows, accelerator, batch_size=8)
@@ -262,7 +262,7 @@ def test_a_model_that_predicts_as_the_hmm_does_has_no_gap_and_no_divergence(hmm,
 
 
 def test_every_measure_shows_an_overconfident_model(accelerator):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     rows = HMMSequences(hmm, 20, first=1 << 63, num_sequences=200)
     found = measure_optimum(Oracle(hmm, sharpness=3.0), hmm, rows, accelerator)
     gap, divergence = found["bayes_gap"], found["kl"]["bayes"]
@@ -274,7 +274,7 @@ def test_every_measure_shows_an_overconfident_model(accelerator):
 
 
 def test_results_do_not_depend_on_the_batch_size(accelerator):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     rows = HMMSequences(hmm, 10, num_sequences=13)
     first, second = (measure_optimum(Oracle(hmm, 2.0), hmm, rows, accelerator, batch_size=size) for size in (4, 13))
     assert first["kl"] == second["kl"]
@@ -283,7 +283,7 @@ def test_results_do_not_depend_on_the_batch_size(accelerator):
 
 def test_a_model_that_does_not_know_the_symbols_is_refused(accelerator):
     rows = HMMSequences(processes.random(2, 9), 10, num_sequences=4)
-    message = error(measure_optimum, Oracle(processes.mess3()), processes.random(2, 9), rows, accelerator)
+    message = error(measure_optimum, Oracle(processes.mess3(0.15, 0.6)), processes.random(2, 9), rows, accelerator)
     assert message.startswith("the model has 4 tokens, but the data have 10 symbols")
 
 
@@ -295,10 +295,10 @@ class Uniform(torch.nn.Module):
 
 
 def test_bits_per_byte_on_text_counts_the_bytes_of_the_tokens_predicted(accelerator, tmp_path, monkeypatch):
-    from hmm_datasets.text.tokenizers import bpe
+    from hmm_datasets.evaluation import text
 
     # Token k has k bytes.
-    monkeypatch.setattr(bpe, "token_bytes", lambda tokenizer: np.arange(16))
+    monkeypatch.setattr(text, "token_bytes", lambda tokenizer: np.arange(16))
     document = RANDOM.integers(1, 15, 99).tolist()
     write_tokens([document], tmp_path, vocab_size=16, eos_id=15, tokenizer_hash="", corpus="numbers")
     windows = TokenWindows(TokenStream(tmp_path), 10)

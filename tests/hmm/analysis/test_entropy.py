@@ -70,13 +70,13 @@ def entropy_rate_bounds(hmm: HMM, length: int) -> tuple[float, float]:
 
 
 def test_block_entropies_are_those_of_all_words():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     words = [likelihood(hmm, (a, b)) for a in range(3) for b in range(3)]
     assert block_entropies(hmm, 2)[0] == pytest.approx(-sum(p * np.log(p) for p in words), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("hmm", "length", "width"), [(processes.mess3(), 10, 1e-4), (processes.simple_nonunifilar(), 16, 1e-4)]
+    ("hmm", "length", "width"), [(processes.mess3(0.15, 0.6), 10, 1e-4), (processes.simple_nonunifilar(), 16, 1e-4)]
 )
 def test_the_estimate_of_a_nonunifilar_hmm_lies_within_its_error_of_brute_force(hmm, length, width):
     assert not hmm.is_unifilar()
@@ -88,15 +88,17 @@ def test_the_estimate_of_a_nonunifilar_hmm_lies_within_its_error_of_brute_force(
 
 
 def test_the_estimate_does_not_depend_on_the_start():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     elsewhere = HMM(edges=hmm.edges, start=[1, 0, 0])
     settings = {"num_sequences": 8, "length": 64, "burn_in": 16}
     np.testing.assert_allclose(elsewhere.entropy_rate(**settings), hmm.entropy_rate(**settings), rtol=1e-9)
 
 
 def test_an_estimate_without_tokens_is_refused():
-    assert "expected 0 <= burn_in < length" in error(processes.mess3().entropy_rate, length=64, burn_in=64)
-    assert "num_sequences is 1; expected an integer in [2" in error(processes.mess3().entropy_rate, num_sequences=1)
+    assert "expected 0 <= burn_in < length" in error(processes.mess3(0.15, 0.6).entropy_rate, length=64, burn_in=64)
+    assert "num_sequences is 1; expected an integer in [2" in error(
+        processes.mess3(0.15, 0.6).entropy_rate, num_sequences=1
+    )
 
 
 def test_what_is_left_of_a_left_right_chain_is_the_entropy_of_its_last_row():
@@ -111,7 +113,7 @@ def test_what_is_left_of_a_left_right_chain_is_the_entropy_of_its_last_row():
 
 
 @pytest.mark.parametrize(
-    "hmm", [processes.mess3(), processes.simple_nonunifilar(), random_edges(3, 3, seed=8, zeros=0.6)]
+    "hmm", [processes.mess3(0.15, 0.6), processes.simple_nonunifilar(), random_edges(3, 3, seed=8, zeros=0.6)]
 )
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_bounds_are_those_of_all_words(hmm, length):
@@ -166,7 +168,7 @@ def test_sampled_bounds_lie_within_their_errors_of_the_exact_ones(hmm, monkeypat
 
 
 def test_long_sequences_leave_the_bounds_no_gap():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     bounds = hmm.entropy_rate_bounds(256, burn_in=128, num_sequences=64)
     assert 0 < bounds.upper_error < 1e-3
     assert bounds.upper - bounds.lower < 1e-9
@@ -189,7 +191,7 @@ def test_first_states_are_drawn_from_their_distribution_given_all_tokens():
 @pytest.mark.parametrize(
     "hmm",
     [
-        processes.mess3(),
+        processes.mess3(0.15, 0.6),
         processes.rrxor(),
         processes.weather(),
         processes.left_right(3, 2, seed=1),
@@ -233,7 +235,7 @@ def test_the_bayes_predictor_reaches_the_optimal_loss_and_no_other_does():
             assert found.nats[-1] > loss.nats[-1] + 4 * found.standard_error[-1]
 
 
-@pytest.mark.parametrize("hmm", [processes.mess3(), processes.rrxor()])
+@pytest.mark.parametrize("hmm", [processes.mess3(0.15, 0.6), processes.rrxor()])
 def test_no_positions_have_no_loss(hmm):
     assert hmm.optimal_loss(0).nats.shape == (0,)
     assert hmm.optimal_loss(1).nats.tolist() == pytest.approx(brute_force.optimal_loss(hmm, 1))

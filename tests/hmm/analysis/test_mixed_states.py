@@ -14,7 +14,7 @@ from hmm_datasets.hmm.model import HMM
 
 SOURCES = {
     "states": HMM(**{**processes.random(3, 2, alpha=0.5, seed=1).tables(), "start": np.array([0.6, 0.3, 0.1])}),
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "rrxor": processes.rrxor(),
     "casino": processes.dishonest_casino(),
     "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
@@ -71,7 +71,7 @@ def test_rrxor_has_36_mixed_states():
 
 
 def test_every_word_of_mess3_leads_to_its_own_belief():
-    tree = processes.mess3().mixed_states(6)
+    tree = processes.mess3(0.15, 0.6).mixed_states(6)
     assert np.bincount([len(word) for word in tree.words]).tolist() == [3**length for length in range(7)]
     assert not tree.closed
     # All beliefs of one length are equally many as words, whose probabilities they carry.
@@ -128,9 +128,9 @@ def test_beliefs_that_differ_by_rounding_are_one():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: processes.mess3().mixed_states(-1), "depth is -1; expected an integer in [0, 2**31)"),
+        (lambda: processes.mess3(0.15, 0.6).mixed_states(-1), "depth is -1; expected an integer in [0, 2**31)"),
         (
-            lambda: processes.mess3().mixed_states(6, max_states=100),
+            lambda: processes.mess3(0.15, 0.6).mixed_states(6, max_states=100),
             "more than 100 mixed states at depth 4; expected",
         ),
         (lambda: mixed_states.mixed_states(processes.even(), 3, tolerance=0), "tolerance is 0; expected a number"),

@@ -15,7 +15,7 @@ from hmm_datasets.hmm.analysis import predictors
 
 SOURCES = {
     "states": processes.random(3, 4, alpha=0.5, seed=1),
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "golden mean": processes.golden_mean(),
     "edges": random_edges(3, 4, seed=2),
 }
@@ -92,16 +92,16 @@ def test_in_context_distributions_are_those_of_counting_token_by_token(word, alp
 
 
 def test_the_bigram_of_a_long_row_is_that_of_the_loop():
-    word = processes.mess3().sample(1, 200, seed=1)[0].tolist()
+    word = processes.mess3(0.15, 0.6).sample(1, 200, seed=1)[0].tolist()
     found = predictors.bigram(tensor([word]), 3)[0]
     np.testing.assert_allclose(found, bigram_by_loop(word, 3, 1.0, 4.0), rtol=1e-12)
 
 
 def test_in_context_distributions_do_not_see_the_future():
-    tokens = tensor(processes.mess3().sample(2, 30, seed=1))
+    tokens = tensor(processes.mess3(0.15, 0.6).sample(2, 30, seed=1))
     other = tokens.clone()
     other[:, 10:] = (other[:, 10:] + 1) % 3
-    for name, distribution in predictors.predictors_of(processes.mess3()).items():
+    for name, distribution in predictors.predictors_of(processes.mess3(0.15, 0.6)).items():
         torch.testing.assert_close(distribution(tokens)[:, :11], distribution(other)[:, :11], rtol=0, atol=0, msg=name)
 
 
@@ -200,7 +200,7 @@ def test_the_ladder_has_ngrams_up_to_the_order_asked_for():
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 100])
 def test_a_stream_gives_every_sequence_once_whatever_the_batch(batch_size):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     distribution = predictors.predictors_of(hmm)["bayes"]
     tokens = hmm.sample(25, 12, seed=1)
     batches = list(predictors.stream(distribution, tokens, batch_size=batch_size, show_progress=False))
@@ -212,7 +212,7 @@ def test_a_stream_gives_every_sequence_once_whatever_the_batch(batch_size):
 
 
 def test_a_stream_stays_within_its_memory(monkeypatch):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     monkeypatch.setattr(predictors, "_BATCH_BYTES", 10 * 13 * 3 * 8)
     batches = predictors.stream(predictors.predictors_of(hmm)["uniform"], hmm.sample(25, 12), show_progress=False)
     assert [len(batch.distributions) for batch in batches] == [10, 10, 5]
@@ -262,10 +262,10 @@ def test_a_memory_mapped_array_and_a_tensor_are_streamed_in_the_same_way(tmp_pat
 )
 def test_tokens_that_cannot_be_measured_are_refused(tokens, message):
     with pytest.raises(InputError, match=message):
-        predictors.cross_entropy(predictors.predictors_of(processes.mess3())["bayes"], tokens)
+        predictors.cross_entropy(predictors.predictors_of(processes.mess3(0.15, 0.6))["bayes"], tokens)
 
 
 def test_tokens_outside_the_alphabet_are_refused_by_place():
-    for distribution in predictors.predictors_of(processes.mess3()).values():
+    for distribution in predictors.predictors_of(processes.mess3(0.15, 0.6)).values():
         with pytest.raises(InputError, match=r"tokens\[0, 2\] is 3; the symbols of this HMM are 0\.\.2"):
             distribution(tensor([[0, 1, 3]]))

@@ -8,7 +8,7 @@ from hmm_datasets.hmm.analysis.predictors import mean_losses, window_losses
 from hmm_datasets.hmm.families import PermutedEmissions
 
 
-@pytest.mark.parametrize("source", [processes.mess3(), PermutedEmissions(processes.dishonest_casino())])
+@pytest.mark.parametrize("source", [processes.mess3(0.15, 0.6), PermutedEmissions(processes.dishonest_casino())])
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_the_last_loss_is_that_of_the_optimal_prediction_of_the_last_token(source, device):
     tokens = source.sample(20, 9, seed=4)

@@ -19,7 +19,7 @@ CLEAR = HMM(start=[1, 0, 0, 0], transition=np.roll(np.eye(4), 1, axis=1), emissi
 def families(group: int = 1):
     return [
         PermutedSymbols(BASE, group),
-        PermutedSymbols(processes.mess3(), group),
+        PermutedSymbols(processes.mess3(0.15, 0.6), group),
         PermutedEmissions(BASE, group),
         RandomChains(3, 0.5, group),
         HMMMixture((BASE, CLEAR, processes.random(2, 4, seed=5)), (0.2, 0.3, 0.5), group),
@@ -120,7 +120,7 @@ def test_a_large_draw_on_all_cores_is_the_same_as_on_one():
         np.testing.assert_array_equal(family.sample(4000, 70, seed=2), family.sample(4000, 70, seed=2, num_threads=1))
 
 
-@pytest.mark.parametrize("base", [BASE, processes.mess3(), processes.even()])
+@pytest.mark.parametrize("base", [BASE, processes.mess3(0.15, 0.6), processes.even()])
 def test_permuted_symbols_are_the_tokens_of_the_base_renamed(base):
     family = PermutedSymbols(base)
     plain, renamed = base.sample(20, 30, seed=9), family.sample(20, 30, seed=9)

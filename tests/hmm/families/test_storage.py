@@ -10,7 +10,7 @@ from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSym
 from hmm_datasets.hmm.model import HMM
 
 FAMILIES = {
-    "symbols": PermutedSymbols(processes.mess3(), group=3),
+    "symbols": PermutedSymbols(processes.mess3(0.15, 0.6), group=3),
     "emissions": PermutedEmissions(processes.random(4, 6, seed=1)),
     "chains": RandomChains((2, 5), alpha=0.5, alphabet=9, group=2),
     "zipf": RandomChains(3, zipf=1.5, doubly_stochastic=True),
@@ -31,8 +31,8 @@ def test_a_saved_family_comes_back_with_the_same_stream(name, tmp_path):
 
 
 def test_an_hmm_comes_back_as_one(tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
-    assert load_source(tmp_path / "hmm") == processes.mess3()
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
+    assert load_source(tmp_path / "hmm") == processes.mess3(0.15, 0.6)
 
 
 def test_fingerprints_tell_families_apart():

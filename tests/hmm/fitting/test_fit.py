@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.arrays import rows_of_column
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
@@ -299,3 +300,23 @@ def test_settings_out_of_range_are_refused_by_name(arguments, message):
 )
 def test_what_cannot_be_fitted_is_refused(arguments, message):
     assert message in error(**arguments)
+
+
+def test_sequences_in_one_column_are_fitted_as_their_rows():
+    lengths = [5, 1, 4]
+    column = np.random.default_rng(0).integers(0, 3, (sum(lengths), 1))
+    rows, counts = rows_of_column(column, lengths)
+    assert [row[:count].tolist() for row, count in zip(rows, counts, strict=True)] == [
+        part.ravel().tolist() for part in np.split(column, np.cumsum(lengths)[:-1])
+    ]
+    as_hmmlearn = fit_hmm(column, num_states=2, lengths=lengths, show_progress=False)
+    as_rows = fit_hmm(rows, FitSettings(num_states=2), lengths=counts, num_symbols=3, show_progress=False)
+    assert as_hmmlearn.hmm.fingerprint() == as_rows.hmm.fingerprint()
+
+
+def test_settings_are_given_in_one_way():
+    for chosen in ({}, {"settings": FitSettings(num_states=2), "num_states": 2}):
+        with pytest.raises(InputError, match="give settings, or num_states"):
+            fit_hmm([[0, 1]], **chosen)
+    with pytest.raises(InputError, match="lengths sum to 3; expected 4"):
+        rows_of_column([0, 1, 0, 1], [1, 2])

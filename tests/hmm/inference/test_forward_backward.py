@@ -19,7 +19,7 @@ TINY = {
     "dense": HMM(**{**processes.random(3, 3, alpha=0.5, seed=3).tables(), "start": np.array([0.6, 0.3, 0.1])}),
     "left to right": LEFT_TO_RIGHT,
     "one state": HMM(transition=[[1.0]], emission=[[0.2, 0.8]]),
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "even": processes.even(0.3),
     "dense edges": random_edges(3, 2, seed=5),
     "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
@@ -134,7 +134,7 @@ def log_space_likelihood(hmm: HMM, word) -> float:
 # 10,000 logarithms of some 1.0, each right to the type's precision, summed in float64.
 @pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float64, 1e-12, 1e-9), (torch.float32, 1e-6, 2e-5)])
 def test_ten_thousand_tokens_do_not_underflow(dtype, rtol, atol):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     tokens = hmm.sample(2, 10_000, seed=6)
     found = hmm.log_likelihood(tokens, dtype=dtype)
     expected = [log_space_likelihood(hmm, word) for word in tokens]
@@ -211,7 +211,7 @@ def test_tensors_come_back_as_tensors_and_arrays_as_arrays(hmm):
 
 
 def test_the_filter_continues_from_given_beliefs():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     tokens = torch.from_numpy(hmm.sample(3, 20, seed=1).astype(np.int64))
     whole = inference.forward_filter(hmm.parameters(), tokens)
     first = inference.forward_filter(hmm.parameters(), tokens[:, :8])
@@ -232,7 +232,7 @@ def test_a_step_on_edges_is_the_same_however_few_rows_fit_in_memory(monkeypatch)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_gives_the_same():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     tokens = torch.from_numpy(hmm.sample(3, 50, seed=1).astype(np.int64))
     for name in ("log_likelihood", "beliefs", "posteriors"):
         found = getattr(hmm, name)(tokens.cuda())
@@ -260,7 +260,7 @@ def test_a_gpu_gives_the_same():
     ],
 )
 def test_tokens_that_are_none_are_refused_by_place(tokens, lengths, message):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     for name in ("log_likelihood", "beliefs", "posteriors", "next_token_probs"):
         with pytest.raises(InputError) as caught:
             getattr(hmm, name)(tokens, lengths=lengths)

@@ -99,7 +99,7 @@ def test_ragged_rows_have_the_paths_of_the_rows_by_themselves(hmm):
 
 
 def test_no_tokens_have_one_path():
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     none = np.zeros((2, 0), dtype=int)
     assert hmm.viterbi(none).states.shape == (2, 0)
     assert hmm.viterbi(none).log_probability.tolist() == [0, 0]
@@ -151,7 +151,7 @@ def test_paths_do_not_depend_on_how_many_rows_fit_in_memory(hmm, monkeypatch):
 
 @pytest.mark.parametrize("name", ["viterbi", "viterbi_k_best"])
 def test_tensors_come_back_as_tensors_and_arrays_as_arrays(name):
-    hmm = processes.mess3()
+    hmm = processes.mess3(0.15, 0.6)
     array = hmm.sample(3, 6, seed=0)
     more = (2,) if name == "viterbi_k_best" else ()
     from_array = getattr(hmm, name)(array, *more)
@@ -164,7 +164,7 @@ def test_tensors_come_back_as_tensors_and_arrays_as_arrays(name):
 @pytest.mark.parametrize("k", [0, -1, 1.5, None])
 def test_a_k_that_is_not_a_positive_integer_is_refused(k):
     with pytest.raises(InputError, match=r"k is .*; expected an integer in \[1"):
-        processes.mess3().viterbi_k_best([[0, 1]], k)
+        processes.mess3(0.15, 0.6).viterbi_k_best([[0, 1]], k)
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from hmm_datasets.hmm import processes
 
 HMMS = {
     "states": processes.random(6, 10, seed=1),
-    "edges": processes.mess3(),
+    "edges": processes.mess3(0.15, 0.6),
     "two bytes": processes.random(3, 300, seed=2),
     "one state, one symbol": processes.random(1, 1),
     "start of its own": processes.dishonest_casino(),

@@ -25,7 +25,7 @@ LITERAL = HMM(
 )
 SOURCES = {
     "states": LITERAL,
-    "mess3": processes.mess3(),
+    "mess3": processes.mess3(0.15, 0.6),
     "even": processes.even(),
     "random edges": random_edges(3, 4, seed=1),
     "one state": HMM(transition=[[1.0]], emission=[[0.5, 0.25, 0.25]]),
@@ -269,7 +269,7 @@ CHILD = """
 import hashlib
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
-for hmm in (processes.mess3(), processes.umbrella()):
+for hmm in (processes.mess3(0.15, 0.6), processes.umbrella()):
     tokens = hmm.sample({count}, 40, seed=9, first=3)
     print(hashlib.sha256(tokens.tobytes()).hexdigest())
     print(hmm.log_likelihood(tokens).sum().round(6), hmm.posteriors(tokens)[:, 20].sum(0).round(6).tolist())

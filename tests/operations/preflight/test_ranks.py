@@ -62,7 +62,7 @@ def test_a_rank_that_computes_other_bits_and_a_host_that_does_not_share_the_fold
     start, on_another_host, warm_python, tmp_path
 ):
     """Three ranks, the last of which is on a host of its own, and computes without vector instructions."""
-    processes.mess3().save_pretrained(tmp_path / "mess3")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "mess3")
     recipe = ("--config", "demo/pretrain_hmm.yaml", "--hmm", tmp_path / "mess3", "--output_dir", tmp_path / "run")
     recipe += ("--global_batch_size", 6, "--per_device_train_batch_size", 2, "--model", "1m")
     flags = (tmp_path / "run", *QUICK, "--timeout", 150, *recipe)

@@ -9,7 +9,7 @@ from hmm_datasets.operations.preflight.rows import first_rows
 
 @pytest.fixture
 def flags(tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "mess3")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "mess3")
     return ["--hmm", str(tmp_path / "mess3"), "--output_dir", str(tmp_path / "run"), "--model", "1m"]
 
 

@@ -33,8 +33,8 @@ READ = """
 
 
 @pytest.fixture
-def hub(tmp_path):
-    hub = LocalHub(tmp_path / "hub")
+def hub(tmp_path, warm_python):
+    hub = LocalHub(tmp_path / "hub", python=warm_python)
     yield hub
     hub.stop()
 

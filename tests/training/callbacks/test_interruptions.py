@@ -34,7 +34,7 @@ class At(TrainerCallback):
 
 def train(folder, act=lambda: None, max_steps=8, **settings):
     """A tiny run in which `act` is called in the fourth step."""
-    rows = HMMSequences(processes.mess3(), 7)
+    rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     settings = {"save_steps": 1000, "logging_steps": 100, "report_to": "none"} | settings
     args = PretrainSettings(
         str(folder), max_steps=max_steps, global_batch_size=4, per_device_train_batch_size=4, **settings

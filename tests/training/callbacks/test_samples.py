@@ -139,7 +139,7 @@ def test_conversations_are_sampled_as_conversations(tmp_path, tokenizer):
 
 
 def test_sample_prompts_need_a_tokenizer(tmp_path):
-    rows = HMMSequences(processes.mess3(), 7)
+    rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     settings = PretrainSettings(
         str(tmp_path), max_steps=1, global_batch_size=4, per_device_train_batch_size=4, sample_prompts=["Once"]
     )

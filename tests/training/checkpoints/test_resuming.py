@@ -26,7 +26,7 @@ LENGTH = 7  # symbols; a row has 8 tokens, since it begins with a beginning toke
 @pytest.fixture(scope="module")
 def hmm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hmm")
-    processes.mess3().save_pretrained(folder)
+    processes.mess3(0.15, 0.6).save_pretrained(folder)
     return str(folder)
 
 

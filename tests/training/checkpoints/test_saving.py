@@ -18,7 +18,7 @@ from hmm_datasets.training.trainer import Pretrainer
 
 
 def train(folder, model="1m", max_steps=6, **settings):
-    rows = HMMSequences(processes.mess3(), 7)
+    rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     settings = {"save_steps": 1, "logging_steps": 100, "report_to": "none"} | settings
     args = PretrainSettings(
         str(folder), max_steps=max_steps, global_batch_size=4, per_device_train_batch_size=4, **settings
@@ -48,8 +48,8 @@ def test_without_a_limit_nothing_is_deleted(tmp_path):
 
 
 def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
-    rows = HMMSequences(processes.mess3(), 7)
-    held_out = HMMSequences(processes.mess3(), 7, first=1 << 63, num_sequences=8)
+    rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
+    held_out = HMMSequences(processes.mess3(0.15, 0.6), 7, first=1 << 63, num_sequences=8)
     args = PretrainSettings(
         str(tmp_path),
         max_steps=4,

@@ -66,7 +66,7 @@ def test_a_growing_batch_needs_work_for_all_ranks_from_its_first_step_on():
     assert options(ramp, SMALL, 32) == []
     assert "batch_ramp has batches of 16 rows" in reason(ramp, SMALL, 32)
     found = advise(
-        "recipes/experiments/tr1/13b.yaml", devices=["H100"], ranks=[16, 32], models=["1m"], assumed_vocab_size=50_257
+        "recipes/experiments/tr1/13b.yaml", devices=["H100"], ranks=[16, 32], models=["1m"], assumed_vocab_size=1_000
     )
     assert [("strategy" in row, row["ranks"]) for row in found] == [(True, 16), (False, 32)]
 
@@ -133,7 +133,7 @@ def test_activations_are_measured_twice_for_each_choice():
 
 @pytest.fixture
 def file(tmp_path):
-    processes.mess3().save_pretrained(tmp_path / "hmm")
+    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     content = {"hmm": tmp_path / "hmm", "length": 63, "model": "1m", "train_tokens": 10_000_000, "bf16": "true"}
     content |= {"global_batch_size": 64, "per_device_train_batch_size": 4, "output_dir": tmp_path / "run"}
     path = tmp_path / "pretrain.yaml"

@@ -33,7 +33,7 @@ from hmm_datasets.training.trainer import Pretrainer
 @pytest.fixture(scope="module")
 def hmm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hmm")
-    processes.mess3().save_pretrained(folder)
+    processes.mess3(0.15, 0.6).save_pretrained(folder)
     return str(folder)
 
 

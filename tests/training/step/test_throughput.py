@@ -119,7 +119,7 @@ def history(folder) -> list[dict]:
 
 
 def test_the_counts_of_a_run_add_up(tmp_path):
-    run = trainer(tmp_path, HMMSequences(processes.mess3(), 15), logging_steps=2, price_per_hour=3.0)
+    run = trainer(tmp_path, HMMSequences(processes.mess3(0.15, 0.6), 15), logging_steps=2, price_per_hour=3.0)
     train_and_save(run, settings={}, data={})
     logged = history(tmp_path)
     assert [row["step"] for row in logged] == [2, 4, 6]
@@ -140,7 +140,7 @@ def test_the_counts_of_a_run_add_up(tmp_path):
 
 
 def test_the_fraction_of_a_plan_with_a_growing_batch_is_of_its_rows(tmp_path):
-    run = trainer(tmp_path, HMMSequences(processes.mess3(), 15), batch_ramp=["4:2"])
+    run = trainer(tmp_path, HMMSequences(processes.mess3(0.15, 0.6), 15), batch_ramp=["4:2"])
     train_and_save(run, settings={}, data={})
     assert [row["fraction"] for row in history(tmp_path)] == [n / 40 for n in (4, 8, 16, 24, 32, 40)]
     assert [row["tokens"] for row in history(tmp_path)] == [16 * n for n in (4, 8, 16, 24, 32, 40)]
