@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from .data.sequences import HMMSequences
     from .data.windows import TokenWindows
     from .errors import InputError
+    from .evaluation.beliefs import probe_beliefs
     from .evaluation.evaluation import EvaluationSettings, evaluate_model
     from .evaluation.metrics import load_metric
+    from .evaluation.optimum import measure_optimum
     from .hmm import processes
     from .hmm.families.chains import RandomChains
     from .hmm.families.mixture import HMMMixture
@@ -79,6 +81,8 @@ __all__ = [
     "load_corpus",
     "load_metric",
     "load_source",
+    "measure_optimum",
+    "probe_beliefs",
     "processes",
     "push_folder",
     "tokenize_corpus",
@@ -120,6 +124,8 @@ _MODULE_OF = {
     "load_corpus": "text.corpora.loading",
     "load_metric": "evaluation.metrics",
     "load_source": "hmm.loading",
+    "measure_optimum": "evaluation.optimum",
+    "probe_beliefs": "evaluation.beliefs",
     "processes": "hmm.processes",
     "push_folder": "hub.push",
     "tokenize_corpus": "text.stream.tokenization",

@@ -148,3 +148,13 @@ def launch(child_environment, warm_python, run_to_end):
         return run_to_end([warm_python, "-m", module, *map(str, arguments)], timeout, env=child_environment)
 
     return launch
+
+
+@pytest.fixture(scope="session")
+def local_hub(tmp_path_factory, warm_python):
+    """A Hub on this machine, and children that push to it and load from it."""
+    from hub_processes import LocalHub
+
+    hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20), python=warm_python)
+    yield hub
+    hub.stop()

@@ -56,6 +56,7 @@ def test_the_public_names_are_these():
     training = ["Pretrainer", "FineTuner", "PreferenceTuner", "PolicyTuner", "PretrainSettings", "SFTSettings"]
     training += ["DPOSettings", "GRPOSettings", "train_and_save"]
     measuring = ["EvaluationSettings", "evaluate_model", "load_metric", "push_folder", "InputError"]
+    measuring += ["measure_optimum", "probe_beliefs"]
     assert sorted(hmm_datasets.__all__) == sorted(processes + families + text + data + training + measuring)
 
 

@@ -105,6 +105,18 @@ def test_a_fit_and_a_launched_run_on_it_use_the_installed_files_alone(installed,
     assert str(ROOT) not in said.stdout + said.stderr + json.dumps(record)
 
 
+def test_a_run_on_eight_ranks_under_zero_3_is_planned_and_its_batch_file_copied(installed, tmp_path):
+    """The first hour of an engineer with Slurm, from an installed wheel."""
+    installed.run(tmp_path, "configs", "copy", "slurm/one_node.sbatch")
+    assert "#SBATCH" in (tmp_path / "slurm" / "one_node.sbatch").read_text()
+    installed.run(tmp_path, "configs", "copy", "zero3")
+    run = ("demo/pretrain_hmm.yaml", "--hmm", "mess3", "--launch", "zero3", "--num-processes", 8)
+    flags = ("--per_device_train_batch_size", 8, "--matrix_optimizer", "adamw")
+    plan = json.loads(installed.run(tmp_path, "plan", *run, *flags, "--json").stdout)
+    assert plan["tokens"] >= 1_300_000
+    assert plan["memory"]["zero3"]["total"] < plan["memory"]["ddp"]["total"]
+
+
 def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
     program = (
         "import hmm_datasets.cli, hmm_datasets.training.settings, sys;"

@@ -28,20 +28,23 @@ A process that is not stationary starts as it does by itself, as if its sequence
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from ..errors import InputError
 from ..hmm.process import Process
 from ..training.models import new_model
+from ..training.output_layer import without_adapter
+from .model_outputs import GivesActivations, OneProcess, Reader, activations_of, check_inputs
 from .probes import LinearProbe, Starts, partners, shuffled_positions, split_sequences
-from .scoring import check_vocabulary, share_rows, shared_batches
+from .scoring import share_rows, shared_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import PreTrainedModel
 
     from ..data.sequences import HMMSequences
 
@@ -54,27 +57,38 @@ _ORDER = ("r2", "rmse", "shuffled_r2", "shuffled_rmse", "untrained_r2", "untrain
 
 
 def probe_beliefs(
-    model: "PreTrainedModel",
+    model: GivesActivations,
     process: Process,
     rows: "HMMSequences",
-    accelerator: "Accelerator",
+    accelerator: "Accelerator | None" = None,
     *,
+    layers: Sequence[str] | str | None = None,
+    untrained: GivesActivations | None = None,
     batch_size: int = 32,
     seed: int = 0,
     controls: bool = True,
 ) -> dict[str, Any]:
-    """How well the beliefs of an HMM are predicted from a model's hidden states by linear regression.
+    """How well the beliefs of an HMM are predicted from a model's activations by linear regression.
 
-    The hidden state after `t` symbols is paired with the belief after these symbols, for `t` in `0 .. T` with a
-    beginning token and in `1 .. T` without. As everywhere in transformers, the last layer's hidden state is the one
-    after the final norm.
+    The activation after `t` symbols is paired with the belief after these symbols, for `t` in `0 .. T` with a
+    beginning token and in `1 .. T` without. By default activations are the hidden states that a model of transformers
+    returns; as everywhere in transformers, that of the last layer is the one after the final norm.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
+        model ([`~transformers.PreTrainedModel`], `torch.nn.Module`, callable or array): a causal language model, which
+            is run in eval mode; a function of tokens `(B, T)` that gives activations `(B, T, D)`, a sequence or a
+            mapping of them; an array of shape `(N, T, D)` with the activations of all rows; or a sequence or a
+            mapping of such functions or arrays, one for each layer.
         process ([`~hmm_datasets.hmm.process.Process`]): the distribution of the rows, a process with beliefs.
         rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of the process, with several times as many
             positions as there are features.
-        accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks; the main rank regresses.
+        accelerator ([`~accelerate.Accelerator`], *optional*): divides the rows among ranks; the model is on its
+            device, and the main rank regresses. By default one process works on the device of the model; a function
+            gets tokens on the CPU.
+        layers (sequence of `str`, *optional*): names of submodules of the model, as `named_modules` gives them, whose
+            outputs are probed in place of hidden states; of several outputs of one submodule the first.
+        untrained (as `model`, *optional*): the model of the control. By default a model of transformers with the
+            same configuration and initial weights is made; for others this control is left out.
         batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
         seed (`int`, *optional*, defaults to 0): seed of the split, the shuffle, and the untrained model's weights.
         controls (`bool`, *optional*, defaults to `True`): also probe the untrained model and compute beliefs of Markov
@@ -82,7 +96,8 @@ def probe_beliefs(
 
     Returns:
         `dict`: `layers`, with `r2`, `rmse`, `shuffled_r2`, `shuffled_rmse`, `untrained_r2` and `untrained_rmse` for
-        each layer (`"0"` is the embedding, then `"1"`, ..) and for `"all"` layers together; `parts`, for each part of
+        each layer (`"0"` is the embedding, then `"1"`, ..; or the names of `layers` or of a mapping) and for `"all"`
+        layers together; the untrained figures only if there is an untrained model; `parts`, for each part of
         the belief and each layer the same figures without the shuffled ones, if the process has `belief_parts`;
         `positions`, for each layer `r2` and `rmse` by position, and `first`, the number of symbols before the first;
         `markov`, for each order `k` the `r2` and `rmse` of beliefs of order `k` as predictions of the belief, and
@@ -92,23 +107,38 @@ def probe_beliefs(
 
     Raises:
         `InputError`: a process without beliefs, such as a family of several HMMs; a model that returns no hidden
-            states; fewer than 4 rows.
+            states; a layer that does not exist; activations of a wrong shape or with NaN; fewer than 4 rows.
+
+    ```python
+    >>> from hmm_datasets import HMMSequences, processes
+    >>> hmm = processes.mess3()
+    >>> rows = HMMSequences(hmm, length=8, first=2**63, num_sequences=100)
+    >>> found = probe_beliefs(lambda tokens: hmm.beliefs(tokens[:, 1:]), hmm, rows, controls=False)
+    >>> round(found["layers"]["0"]["r2"], 9)
+    1.0
+
+    ```
     """
     if process.belief_width is None:
         raise InputError(f"{type(process).__name__} has no beliefs; expected an HMM or another process with beliefs")
-    check_vocabulary(model, rows.vocab_size, "symbols")
+    check_inputs(model, rows)
     halves = [_Half(rows, sequences, seed) for sequences in split_sequences(len(rows), seed)]
     starts = Starts(process)
-    probe, markov, items = _probe(model, process, halves, accelerator, batch_size, starts if controls else None)
-    untrained = _probe(_untrained(model, seed), process, halves, accelerator, batch_size)[0] if controls else None
+    run = partial(_probe, process=process, halves=halves, accelerator=accelerator, batch_size=batch_size)
+    probe, markov, items = run(model, layers, starts=starts if controls else None)
+    if controls and untrained is None:
+        untrained = _untrained(model, seed)
+    control = None
+    if untrained is not None:
+        control, _, _ = run(untrained, layers if isinstance(untrained, torch.nn.Module) else None)
     if probe is None:
         return {}
-    layers = _figures(probe, untrained)
+    found = _figures(probe, control)
     for name, shuffled in probe.figures("shuffled").items():
-        layers[name] |= {f"shuffled_{figure}": value for figure, value in shuffled.items()}
-    parts = {name: _figures(probe, untrained, columns) for name, columns in process.belief_parts().items()}
+        found[name] |= {f"shuffled_{figure}": value for figure, value in shuffled.items()}
+    parts = {name: _figures(probe, control, columns) for name, columns in process.belief_parts().items()}
     return {
-        "layers": {name: {key: figures[key] for key in _ORDER if key in figures} for name, figures in layers.items()},
+        "layers": {name: {key: figures[key] for key in _ORDER if key in figures} for name, figures in found.items()},
         **({"parts": parts} if parts else {}),
         "positions": {"first": 0 if rows.bos_token_id is not None else 1, "layers": probe.by_position()},
         **({"markov": _markov_figures(probe, markov)} if markov else {}),
@@ -141,7 +171,13 @@ def _figures(probe: LinearProbe, untrained: LinearProbe | None, columns: slice =
     """Figures of the belief, or of a part of it, by layer, with those of the untrained model."""
     found = probe.figures("belief", columns)
     if untrained is not None:
-        for name, figures in untrained.figures("belief", columns).items():
+        control = untrained.figures("belief", columns)
+        if control.keys() != found.keys():
+            raise InputError(
+                f"the untrained model has the layers {', '.join(control)}, but the model {', '.join(found)}; expected "
+                "the same, pass a model of the same kind as untrained"
+            )
+        for name, figures in control.items():
             found[name] |= {f"untrained_{figure}": value for figure, value in figures.items()}
     return found
 
@@ -171,16 +207,22 @@ class _Half:
         num_positions = self.rows.length + self.bos
         orders = (shuffled_positions(i, num_positions, self._seed) for i in self._sequences[list(indices)])
         return [
-            {"input_ids": row["input_ids"], "partner": other["input_ids"], "order": torch.from_numpy(order)}
-            for row, other, order in zip(own, others, orders, strict=True)
+            {
+                "input_ids": row["input_ids"],
+                "partner": other["input_ids"],
+                "order": torch.from_numpy(order),
+                "index": torch.tensor([index]),
+            }
+            for row, other, order, index in zip(own, others, orders, self._sequences[list(indices)], strict=True)
         ]
 
 
 def _probe(
-    model: "PreTrainedModel",
+    model: GivesActivations,
+    layers: Sequence[str] | str | None,
     process: Process,
     halves: list[_Half],
-    accelerator: "Accelerator",
+    accelerator: "Accelerator | None",
     batch_size: int,
     starts: Starts | None = None,
 ) -> tuple[LinearProbe | None, dict[int, float], list[dict[str, list[float]]]]:
@@ -191,8 +233,10 @@ def _probe(
     probe, items, draws = None, [], _is_drawn(process)
     orders = ORDERS if starts is not None else ()
     markov = dict.fromkeys(orders, 0.0)
+    activations = activations_of(model, halves[0].rows, layers)
+    accelerator = accelerator or OneProcess(model)
     for half, held_out in zip(halves, (False, True), strict=True):
-        for widths, features, targets, tokens in _positions(model, process, half, accelerator, batch_size):
+        for widths, features, targets, tokens in _positions(activations, process, half, accelerator, batch_size):
             if starts is not None:
                 for order in orders:
                     found = starts.markov_beliefs(tokens, order)
@@ -221,19 +265,16 @@ def _is_drawn(process: Process) -> bool:
 
 
 def _positions(
-    model: "PreTrainedModel", process: Process, half: _Half, accelerator: "Accelerator", batch_size: int
-) -> Iterator[tuple[list[int], torch.Tensor, dict[str, torch.Tensor], torch.Tensor]]:
-    """Widths of the layers, their concatenated hidden states, targets `belief` and `shuffled`, and the symbols.
+    activations: Reader, process: Process, half: _Half, accelerator: "Accelerator | OneProcess", batch_size: int
+) -> Iterator[tuple[dict[str, int], torch.Tensor, dict[str, torch.Tensor], torch.Tensor]]:
+    """Widths of the layers, their concatenated activations, targets `belief` and `shuffled`, and the symbols.
 
     Only on the main rank.
     """
     for batch in shared_batches(half, batch_size, accelerator, "sequences"):
-        mine = share_rows(batch["input_ids"], accelerator)
-        with torch.inference_mode():
-            hidden = model(input_ids=mine, use_cache=False, output_hidden_states=True).hidden_states
-        if hidden is None:
-            raise InputError(f"{type(model).__name__} returns no hidden states; there is nothing to probe")
-        features = accelerator.gather(torch.cat(hidden, dim=-1))[: len(batch["input_ids"])]
+        mine, index = (share_rows(batch[name], accelerator) for name in ("input_ids", "index"))
+        found = activations(mine, index.squeeze(1))
+        features = accelerator.gather(torch.cat(list(found.values()), dim=-1))[: len(batch["input_ids"])]
         if not accelerator.is_main_process:
             continue
         device = features.device if process.computes_on_devices else "cpu"
@@ -242,11 +283,18 @@ def _positions(
         first = 0 if half.bos else 1
         beliefs, others = (process.beliefs(tokens)[:, first:].to(features.device) for tokens in (own, partner))
         shuffled = others.gather(1, batch["order"].to(others.device).unsqueeze(-1).expand_as(others))
-        yield [layer.shape[-1] for layer in hidden], features, {"belief": beliefs, "shuffled": shuffled}, own
+        widths = {name: layer.shape[-1] for name, layer in found.items()}
+        yield widths, features, {"belief": beliefs, "shuffled": shuffled}, own
 
 
-def _untrained(model: "PreTrainedModel", seed: int) -> "PreTrainedModel":
-    """A model of the same configuration with initial weights; the state of torch's random numbers is restored."""
+def _untrained(model: GivesActivations, seed: int) -> PreTrainedModel | None:
+    """A model of the same configuration with initial weights, which transformers can make; None for others.
+
+    The state of torch's random numbers is restored.
+    """
+    model = without_adapter(model)
+    if not isinstance(model, PreTrainedModel) or type(model.config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return None
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         fresh = new_model(deepcopy(model.config))

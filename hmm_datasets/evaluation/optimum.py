@@ -49,11 +49,11 @@ from ..hmm.analysis.divergence import kl_divergence, log_probabilities
 from ..hmm.analysis.predictors import Predictor, predictors_of
 from ..hmm.process import Process
 from ..statistics import clustered_mean, cross_entropy_figures, final_token_figures, gap_figures
-from .scoring import check_vocabulary, share_rows, shared_batches
+from .model_outputs import GivesLogits, OneProcess, check_inputs, logits_of
+from .scoring import share_rows, shared_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import PreTrainedModel
 
     from ..data.sequences import HMMSequences
     from ..hmm.process import Process
@@ -270,10 +270,10 @@ def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def measure_optimum(
-    model: "PreTrainedModel",
+    model: GivesLogits,
     source: "Process",
     rows: "HMMSequences",
-    accelerator: "Accelerator",
+    accelerator: "Accelerator | None" = None,
     *,
     batch_size: int = 32,
     order: int = 2,
@@ -285,10 +285,14 @@ def measure_optimum(
     has no exact distribution, the gap is measured from the oracle, and is larger than the gap to the optimum.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
+        model ([`~transformers.PreTrainedModel`], `torch.nn.Module`, callable or array): gives logits of shape
+            `(B, T, V)`, or an object that has them as `logits`, for tokens `(B, T)`: those of the next token after
+            each token, the beginning token included. It is measured in eval mode. Or an array of shape `(N, T, V)`,
+            the log-probabilities of all rows.
         source ([`~hmm_datasets.hmm.process.Process`]): the distribution of the rows.
         rows ([`~hmm_datasets.HMMSequences`]): held-out sequences of the source, 2 or more.
-        accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks.
+        accelerator ([`~accelerate.Accelerator`], *optional*): divides the rows among ranks; the model is on its
+            device. By default one process measures on the device of the model; a function gets tokens on the CPU.
         batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
         order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context.
 
@@ -300,10 +304,21 @@ def measure_optimum(
         of the data. Empty on ranks other than the main one.
 
     Raises:
-        `InputError`: fewer than 2 rows, a process with neither an exact distribution nor an oracle, or a model whose
-            vocabulary is smaller than the number of symbols.
+        `InputError`: fewer than 2 rows, a process with neither an exact distribution nor an oracle, a model whose
+            vocabulary is smaller than the number of symbols, or logits of a wrong shape or with NaN.
+
+    ```python
+    >>> from hmm_datasets import HMMSequences, processes
+    >>> hmm = processes.mess3()
+    >>> rows = HMMSequences(hmm, length=8, first=2**63, num_sequences=100)
+    >>> found = measure_optimum(lambda tokens: hmm.next_token_probs(tokens[:, 1:]).log(), hmm, rows)
+    >>> abs(found["bayes_gap"]["bayes_gap"]) < 1e-12
+    True
+
+    ```
     """
-    check_vocabulary(model, rows.vocab_size, "symbols")
+    check_inputs(model, rows)
+    logits = logits_of(model, rows)
     if len(rows) < 2:
         raise InputError(f"{len(rows)} sequence to measure on; expected 2 or more, for a standard error")
     if not (source.has_exact_distribution or source.has_oracle):
@@ -311,17 +326,18 @@ def measure_optimum(
     baselines = BaselineComparison(source, bos=rows.bos_token_id is not None, order=order)
     names = [*baselines.names, *["oracle"] * source.has_oracle]
     floor = "bayes" if "bayes" in names else "oracle"
+    accelerator = accelerator or OneProcess(model)
     scores, calibration = [], Calibration()
     first = 0
     for batch in shared_batches(rows, batch_size, accelerator, "sequences"):
         labels = batch["input_ids"]
         # Every rank runs the same number of rows; those that pad the last batch are cut off after gathering.
         mine = share_rows(labels, accelerator)
+        index = share_rows(torch.arange(first, first + len(labels)).unsqueeze(1), accelerator).squeeze(1)
         with torch.inference_mode():
-            found = baselines.rows(model(input_ids=mine, use_cache=False).logits, mine)
+            found = baselines.rows(logits(mine, index), mine)
             if "oracle" in names:
-                first_of_rank = first + int(share_rows(torch.arange(len(labels)).unsqueeze(1), accelerator)[0])
-                found.distributions["oracle"] = _oracle(source, rows, mine, first_of_rank)
+                found.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
             tables = token_scores(found), Calibration.sums(found.log_model, found.distributions[floor], found.symbols)
         gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
         scores.append(gathered[0].numpy())

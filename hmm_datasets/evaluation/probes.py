@@ -149,16 +149,18 @@ class LinearProbe:
     First call [`LinearProbe.fit`] with all positions to fit on, then [`LinearProbe.test`] with all held-out positions.
 
     Args:
-        widths (sequence of `int`): number of features of each set, `D_0, D_1, ..`; the sets are concatenated.
+        widths (sequence of `int`, or mapping from `str`): number of features of each set, `D_0, D_1, ..`; the sets are
+            concatenated. Those of a sequence are named `"0"`, `"1"`, ..
         targets (mapping from `str` to `int`): number of targets of each group, such as beliefs and shuffled beliefs.
             The first group is the main one.
         num_positions (`int`, *optional*, defaults to 1): `T`, positions of a sequence. Rows are whole sequences, one
             after the other.
     """
 
-    def __init__(self, widths: Sequence[int], targets: Mapping[str, int], num_positions: int = 1):
-        ends = np.cumsum(widths).tolist()
-        self._sets = {str(k): slice(end - width, end) for k, (width, end) in enumerate(zip(widths, ends, strict=True))}
+    def __init__(self, widths: Sequence[int] | Mapping[str, int], targets: Mapping[str, int], num_positions: int = 1):
+        named = widths if isinstance(widths, Mapping) else {str(k): width for k, width in enumerate(widths)}
+        ends = np.cumsum(list(named.values())).tolist()
+        self._sets = {name: slice(end - width, end) for (name, width), end in zip(named.items(), ends, strict=True)}
         self._sets["all"] = slice(0, ends[-1])
         last = np.cumsum(list(targets.values())).tolist()
         self._groups = {
@@ -204,8 +206,8 @@ class LinearProbe:
     def figures(self, group: str, columns: slice = slice(None)) -> dict[str, dict[str, float | None]]:
         """`r2` and `rmse` of a group of targets, or of some of its columns, for each set of features.
 
-        The sets are `"0"`, `"1"`, .., `"all"`. R2 is the explained share of the variance of all targets together on
-        the held-out positions, None if they do not vary. RMSE is the root of the mean squared error of a target.
+        The sets are those of `widths`, and `"all"`. R2 is the explained share of the variance of all targets together
+        on the held-out positions, None if they do not vary. RMSE is the root of the mean squared error of a target.
         """
         kept = torch.arange(self._groups[group].start, self._groups[group].stop)[columns]
         spread = self._held_out.scatter.diagonal()[kept].sum().item()

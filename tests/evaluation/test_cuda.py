@@ -55,6 +55,18 @@ def test_the_probe_of_beliefs(both):
         assert gpu["layers"][name]["r2"] == pytest.approx(found["r2"], abs=1e-3)
 
 
+def test_a_module_without_an_accelerator_is_measured_on_its_device_and_a_function_gets_tokens_on_the_cpu(model):
+    hmm = processes.mess3()
+    rows = HMMSequences(hmm, 20, num_sequences=64)
+    cpu = measure_optimum(model.cpu(), hmm, rows), probe_beliefs(model, hmm, rows, layers=["model.layers.0"])
+    model.cuda()
+    gpu = measure_optimum(model, hmm, rows), probe_beliefs(model, hmm, rows, layers=["model.layers.0"])
+    moved = measure_optimum(lambda tokens: model(tokens.cuda()), hmm, rows)
+    for found in (gpu[0], moved):
+        assert found["bayes_gap"]["bayes_gap"] == pytest.approx(cpu[0]["bayes_gap"]["bayes_gap"], abs=1e-5)
+    assert gpu[1]["layers"]["all"]["r2"] == pytest.approx(cpu[1]["layers"]["all"]["r2"], abs=1e-3)
+
+
 def test_scores_of_rows_with_a_common_beginning(both):
     generator = torch.Generator().manual_seed(1)
     groups = []

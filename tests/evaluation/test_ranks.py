@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hmm_datasets.data.sequences import HMMSequences
@@ -19,10 +20,14 @@ def measurements(accelerator) -> dict:
     model = HMMForCausalLM.from_hmm(processes.mess3(0.1, 0.8), 3)
     rows = HMMSequences(hmm, 10, num_sequences=13)
     drawn = HMMSequences(family, 10, seed=2, num_sequences=10)
+    symbols = hmm.sample(13, 10)
+    arrays = np.log(hmm.next_token_probs(symbols)), hmm.beliefs(symbols)
     return {
         "optimum": measure_optimum(model, hmm, rows, accelerator, batch_size=3),
         "family": measure_optimum(model, family, drawn, accelerator, batch_size=3),
         "beliefs": probe_beliefs(model, hmm, rows, accelerator, batch_size=2),
+        "array": measure_optimum(arrays[0], hmm, rows, accelerator, batch_size=3),
+        "activations": probe_beliefs(arrays[1], hmm, rows, accelerator, batch_size=2),
     }
 
 
@@ -46,7 +51,7 @@ with exit_without_teardown():
     if accelerator.is_main_process:
         print(json.dumps(found))
     else:
-        assert found == {"optimum": {}, "family": {}, "beliefs": {}}
+        assert found == dict.fromkeys(found, {})
     accelerator.wait_for_everyone()
     accelerator.end_training()
 """

@@ -1,16 +1,9 @@
-"""The local Hub, and a folder to push to it."""
+"""A folder to push to the local Hub, and pushes."""
 
 import json
 
 import pytest
-from hub_processes import PUSH, ForkedPushes, LocalHub
-
-
-@pytest.fixture(scope="session")
-def local_hub(tmp_path_factory, warm_python):
-    hub = LocalHub(tmp_path_factory.mktemp("hub"), "--part-size", str(2**20), python=warm_python)
-    yield hub
-    hub.stop()
+from hub_processes import PUSH, ForkedPushes
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ from hmm_datasets import (
     load_corpus,
     load_metric,
     load_source,
+    measure_optimum,
+    probe_beliefs,
     processes,
     push_folder,
     tokenize_corpus,
@@ -149,6 +151,15 @@ def training(model: Any, data: Any) -> None:
     FineTuner(model=model, args=SFTSettings(output_dir="folder"), train_dataset=data)
     PreferenceTuner(model=model, args=DPOSettings(output_dir="folder"), train_dataset=data)
     PolicyTuner(model=model, reward_funcs=[len], args=GRPOSettings(output_dir="folder"), train_dataset=data)
+
+
+def measuring_any_model(module: torch.nn.Module, hmm: HMM, rows: HMMSequences) -> None:
+    assert_type(measure_optimum(module, hmm, rows), dict[str, Any])
+    measure_optimum(lambda tokens: hmm.next_token_probs(tokens[:, 1:]).log(), hmm, rows, batch_size=8, order=3)
+    measure_optimum(np.zeros((2, 3, 4)), hmm, rows)
+    assert_type(probe_beliefs(module, hmm, rows, layers=["blocks.0"], untrained=module), dict[str, Any])
+    probe_beliefs([torch.zeros(2, 3, 4), np.zeros((2, 3, 4))], hmm, rows, controls=False)
+    probe_beliefs({"last": lambda tokens: hmm.beliefs(tokens)}, hmm, rows)
 
 
 def measuring() -> None:

@@ -1,0 +1,1 @@
+from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM  # noqa: F401
