@@ -1,12 +1,16 @@
-"""Pages of the reference that are generated when the site is built: help of the commands, settings of the recipes."""
+"""Pages that are generated when the site is built, so that nothing on them is written twice."""
 
 import ast
 import dataclasses
 import inspect
 import re
+import tomllib
 import types
 import typing
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
@@ -56,7 +60,7 @@ def commands_page() -> str:
 
     parts = [
         "# Commands\n",
-        "After this page you can find the command for a task, and its arguments. The page is generated from `--help`. "
+        "All commands and their arguments. The page is generated from `--help`. "
         "Flags may be spelled with hyphens or with underscores.\n",
         "## Recipes\n",
         "A recipe takes `--config FILE.yaml` and flags that override the file: its [settings](settings.md). With "
@@ -133,11 +137,13 @@ def settings_page() -> str:
             users.setdefault(kind, []).append(name)
     parts = [
         "# Settings\n",
-        "After this page you can write the YAML file of a recipe, or the flags that override it (`--NAME VALUE`). The "
+        "The settings of the recipes, for YAML files and for the flags that override them (`--NAME VALUE`). The "
         "page is generated from the settings dataclasses.\n",
         "`pretrain` and `midtrain` also have all settings of transformers' "
-        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft` those of "
-        "TRL's [`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer). The tables list only the settings that "
+        "[`TrainingArguments`](https://huggingface.co/docs/transformers/main_classes/trainer), and `sft`, `dpo` and "
+        "`grpo` those of TRL's [`SFTConfig`](https://huggingface.co/docs/trl/sft_trainer), "
+        "[`DPOConfig`](https://huggingface.co/docs/trl/dpo_trainer) and "
+        "[`GRPOConfig`](https://huggingface.co/docs/trl/grpo_trainer). The tables list only the settings that "
         "this package adds and those whose defaults it changes.\n",
         "| recipe | its settings |\n|---|---|",
     ]
@@ -187,5 +193,123 @@ def _default(field) -> str:
     return f"`{value!r}`"
 
 
-PAGES = {"reference/commands.md": commands_page, "reference/settings.md": settings_page}
+def versions_page() -> str:
+    """The versions that pyproject.toml accepts, and those of constraints.txt, by group of dependencies."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
+    parts = [
+        "# Versions\n",
+        f"The package is version {project['version']} and needs Python {project['requires-python']}. The tables have "
+        "the versions of its dependencies that it accepts, from `pyproject.toml`, and the ones that were tested "
+        "together, from `constraints.txt`.\n",
+    ]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    for extra, needed in groups.items():
+        requirements = [one for one in map(Requirement, needed) if one.name != project["name"]]
+        if not requirements:
+            continue
+        parts += [f"\n## {EXTRAS[extra]}\n" if extra else "## Always installed\n"]
+        parts += [f'`pip install ".[{extra}]"` in a clone of the repository.\n'] if extra else []
+        parts += ["| package | accepted | tested |\n|---|---|---|"]
+        for one in requirements:
+            accepted = ", ".join(sorted(map(str, one.specifier), reverse=True))
+            version = tested.get(canonicalize_name(one.name), "not with the others")
+            parts.append(f"| {one.name} | {accepted} | {version} |")
+    return "\n".join(parts) + "\n"
+
+
+GALLERY = {
+    "What a model learns about one process": (
+        "excess",
+        "belief-geometry",
+        "constrained-beliefs",
+        "generalized-processes",
+        "factored-beliefs",
+    ),
+    "Learning from the context": (
+        "icl-transition",
+        "four-phases",
+        "nonergodic",
+        "architectures",
+        "wind-tunnels",
+        "llm-on-hmms",
+        "benchmark-models",
+    ),
+    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer"),
+    "Chat and post-training": ("known-optimum", "chat-ladder"),
+    "Large runs": ("zac-gpt", "tr1"),
+}
+"""The experiments in the order in which a newcomer understands them."""
+
+MEANINGS = {
+    "chat-ladder": "The ladder is the order of the stages: each starts from the model of an earlier one.",
+    "icll": "The name stands for in-context learning of languages.",
+    "tr1": "The name is that of BLOOM's first large training run, tr1-13B.",
+    "wind-tunnels": 'The paper calls small tasks whose posterior is known exactly "wind tunnels".',
+    "zac-gpt": "The stages are pretraining, midtraining, fine-tuning, and LIMA, a thousand selected conversations.",
+}
+"""What names mean that do not say it themselves."""
+
+_SHELL = re.compile(r"```sh\n(.+?)```\n", re.DOTALL)
+
+
+def gallery_page() -> str:
+    """The experiments with their pictures, as their READMEs describe them."""
+    from hmm_datasets.operations.experiments import experiment_script, gallery
+
+    experiments = {one.name: one for one in gallery()}
+    pictures = {source: name for name, source in PICTURES.items()}
+    parts = [
+        "# Gallery\n",
+        f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which "
+        "trains its models, measures them and writes tables and pictures. Times are of the small size. Published "
+        "numbers are on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how an experiment "
+        "is made and changed.\n",
+    ]
+    for title, names in GALLERY.items():
+        parts += [f"## {title}\n"]
+        for name in names:
+            one, readme = experiments[name], experiment_script(name).with_name("README.md")
+            question, command, result = _SHELL.split(readme.read_text(encoding="utf-8"), maxsplit=1)
+            question = question.rpartition(f"- Time on two cores: {one.time}\n")[2].strip()
+            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.replace("../../../docs/", "")).strip()
+            parts += [f"### {one.summary} {{#{name}}}\n"]
+            parts += [f"{question} {MEANINGS.get(name, '')}".strip() + "\n", f"```sh\n{command}```\n", f"{result}\n"]
+            if one.picture is not None:
+                caption = re.search(r"!\[([^]]*)\]", readme.read_text(encoding="utf-8"))[1]
+                parts += [f"![{caption}]({pictures[one.picture.relative_to(ROOT).as_posix()]})\n"]
+            parts += [f"Paper: {_paper_pages(one.paper)}. Time on two cores: {one.time}.\n"]
+    return "\n".join(parts)
+
+
+def _paper_pages(text: str) -> str:
+    """Links to arXiv as links to the pages of the papers on the Hub."""
+    return text.replace("https://arxiv.org/abs/", "https://huggingface.co/papers/")
+
+
+EXTRAS = {
+    "deepspeed": "ZeRO",
+    "pomegranate": "HMMs from and to pomegranate",
+    "hmmlearn": "HMMs from and to hmmlearn",
+    "datatrove": "Tokenization on a cluster",
+    "peft": "LoRA",
+    "serve": "Serving a model",
+    "lm-eval": "ChatCORE",
+    "slurm": "Sweeps under Slurm",
+    "py-spy": "Stacks of processes that do not answer",
+    "inspect": "The benchmark in inspect-ai",
+    "notebooks": "Executing the notebooks",
+    "bench": "Benchmarks against other libraries",
+    "docs": "Building this site",
+    "dev": "Tests",
+}
+"""What each extra of pyproject.toml is for."""
+
+PAGES = {
+    "gallery.md": gallery_page,
+    "reference/commands.md": commands_page,
+    "reference/settings.md": settings_page,
+    "versions.md": versions_page,
+}
 """Generated pages, by their path in the site."""

@@ -8,13 +8,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from hmm_datasets.cli import build_parsers, split
+from hmm_datasets.operations.experiments import experiment_names, gallery
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import local_or_shipped
@@ -200,15 +205,12 @@ def hooks():
 
 
 def test_relative_links_and_pictures_exist():
-    there = {*PAGES, *hooks().PAGES, *hooks().PICTURES}
     missing = []
     for page, text in PAGES.items():
         prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
             path = target.partition("#")[0]
-            if path and not re.match(r"\w+:", target):
-                found = os.path.normpath(Path(page).parent / path)
-                missing += [f"{page}: {target}"] if found not in there and not (DOCS / found).is_file() else []
+            missing += [f"{page}: {target}"] if path and not link_leads_somewhere(page, path) else []
     assert not missing
 
 
@@ -239,6 +241,45 @@ def test_the_computed_pages_tell_every_command_and_setting():
     assert "`global_batch_size`" in settings
 
 
+def test_the_page_of_versions_has_every_dependency_in_the_version_of_the_constraints():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    tested = {canonicalize_name(name): version for name, version in pins}
+    rows = re.findall(r"^\| (\S+) \| ([^|]+) \| (\d\S*) \|$", hooks().versions_page(), flags=re.MULTILINE)
+    shown = {canonicalize_name(name): version for name, _, version in rows}
+    assert {canonicalize_name(Requirement(one).name) for one in project["dependencies"]} <= set(shown)
+    assert {name: tested[name] for name in shown} == shown
+    assert all(SpecifierSet(accepted).contains(version, prereleases=True) for _, accepted, version in rows)
+
+
+def test_the_gallery_shows_every_experiment_once_with_its_command_paper_and_picture():
+    page = hooks().gallery_page()
+    names = re.findall(r"^### .+ \{#(\S+)\}$", page, flags=re.MULTILINE)
+    assert sorted(names) == experiment_names()
+    for one in gallery():
+        assert f"\nhmm-datasets experiment {one.name} " in page or f"\nhmm-datasets experiment {one.name}\n" in page
+        link = re.search(r"arxiv.org/abs/([\d.]+)", one.paper)
+        assert link is None or f"https://huggingface.co/papers/{link[1]}" in page
+    assert page.count("![") == sum(one.picture is not None for one in gallery())
+    assert not [link for link in re.findall(r"\]\(([^)#]+)", page) if not link_leads_somewhere("gallery.md", link)]
+
+
+def link_leads_somewhere(page: str, link: str) -> bool:
+    """Whether a link of a page of the site is a remote address, a page or a file."""
+    found = os.path.normpath(Path(page).parent / link)
+    return (
+        bool(re.match(r"\w+:", link))
+        or found in {*PAGES, *hooks().PAGES, *hooks().PICTURES}
+        or (DOCS / found).is_file()
+    )
+
+
+def test_the_page_on_citing_has_what_the_citation_file_has():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    for field in ("title", "version", "license"):
+        assert f"  {field} = {{{citation[field]}}}," in PAGES["citing.md"]
+
+
 def test_docstrings_of_hugging_face_become_lists_and_links():
     pytest.importorskip("griffe")
     spec = importlib.util.spec_from_file_location("documentation_docstrings", DOCS / "docstrings.py")
@@ -262,6 +303,7 @@ def test_the_site_builds_strictly(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
+    assert not [path for path in (tmp_path / "site").rglob("*") if path.name == "__pycache__" or path.suffix == ".py"]
     pages = {page: page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}
     remote = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"?https?://")
     # A card that a notebook prints has fences of its own, inside one block of code.

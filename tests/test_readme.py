@@ -15,26 +15,38 @@ from hmm_datasets.runtime.shipped import local_or_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
     shlex.split(line, comments=True)
     for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()
     if line.startswith("hmm-datasets")
 ]
 
 
 @pytest.mark.launch
 def test_the_first_program_comes_near_the_optimum(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    said = re.search(r"(-?\d\.\d+) nats per token above the optimum of (\d\.\d+)", result.stdout)
+    program = PROGRAMS[0]
+    said = re.search(r"(-?\d\.\d+) nats per token above the optimum of (\d\.\d+)", output(program, tmp_path))
     assert -0.01 < float(said[1]) < 0.01 < 0.3 < float(said[2])
+
+
+@pytest.mark.launch
+def test_the_second_program_prints_a_row_of_the_named_process(tmp_path):
+    program = PROGRAMS[1]
+    assert re.fullmatch(r"\[3(, [0-2]){64}\]", output(program, tmp_path).strip())
+
+
+def output(program: str, folder: Path) -> str:
+    """What a program prints, in a folder of its own."""
+    result = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_it_is_short_and_its_links_lead_somewhere():
     assert len(README.splitlines()) <= 150
-    links = re.findall(r"\]\(([^)#]+)\)", README)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("https:")]
     assert len(links) > 15
     for link in links:
         assert (ROOT / link).exists(), link
