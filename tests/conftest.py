@@ -116,7 +116,7 @@ def run_to_end(warm_python):
                 output, errors = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
                 signal_programs(warm_python, signal.SIGQUIT)
-                time.sleep(1)  # until they have printed their stacks
+                time.sleep(3)  # until they have printed their stacks, also on a busy machine
                 # On SIGTERM a launcher ends its workers; killed, it would leave them behind.
                 process.terminate()
                 try:

@@ -8,6 +8,7 @@ from hub_processes import LocalHub
 pytestmark = pytest.mark.launch
 
 CHAT = ("pretrain_text", "midtrain", "sft")
+SAMPLES = ("--corpus", "tinystories-sample", "--conversations", "instructions-sample")
 SMALL = ("--global_batch_size", 8, "--per_device_train_batch_size", 4, "--save_steps", 100, "--logging_steps", 1)
 
 
@@ -33,7 +34,7 @@ def experiment(program, succeeded, tmp_path_factory):
         *("evaluate_hmm", "recipes/evaluate_model.py", "--model", root / "pretrain_hmm"),
         *("--output_dir", root / "evaluate_hmm", "--num_sequences", 40, "--batch_size", 16),
     )
-    run("tokens", "recipes/tokenize_corpus.py", "--output_dir", root / "tokens", "--vocab_size", 600)
+    run("tokens", "recipes/tokenize_corpus.py", "--output_dir", root / "tokens", *SAMPLES, "--vocab_size", 600)
     run(
         *("pretrain_text", "recipes/pretrain.py", "--tokens", root / "tokens" / "text", "--length", 64),
         *("--tokenizer", root / "tokens" / "tokenizer", "--model", "1m", "--output_dir", root / "pretrain_text"),

@@ -1,1 +1,0 @@
-from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM  # noqa: F401
