@@ -161,8 +161,8 @@ def check_spikes(args: Any) -> None:
         )
     if args.on_spike == "rollback" and args.train_sampling_strategy != "sequential":
         raise InputError(
-            f"on_spike is rollback, but train_sampling_strategy is {args.train_sampling_strategy}; rows can be passed "
-            "over only in their order: set sequential, or another on_spike"
+            f"on_spike is rollback, but train_sampling_strategy is {args.train_sampling_strategy}; rows can be "
+            "skipped only in their order: set sequential, or another on_spike"
         )
     if args.on_spike == "rollback" and not args.resume:
         raise InputError(
