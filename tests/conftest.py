@@ -25,6 +25,7 @@ atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ |= {"HF_HOME": _home, "HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
 for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_HUB_CACHE"):
     os.environ.pop(name, None)
+_environment = dict(os.environ)  # before what runs in this process sets variables that the warm Python lacks
 
 _frozen_modules = 0
 
@@ -80,8 +81,8 @@ def small_disk(tmp_path):
 def child_environment() -> dict[str, str]:
     """The environment of a child process that imports this package, off the network."""
     root = str(Path(__file__).parents[1])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join([root, *filter(None, [_environment.get("PYTHONPATH")])])
+    return {**_environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture(scope="session")

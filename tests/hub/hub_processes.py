@@ -93,7 +93,8 @@ class LocalHub:
         _end(self.process)
 
     def environment(self, home: Path, **changes: str | None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        # DS_: what a test in this process has set there would keep the child from being forked.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "DS_"))}
         environment = {
             **kept,
             **self.variables,
