@@ -117,7 +117,7 @@ def run_to_end(warm_python):
                 output, errors = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
                 signal_programs(warm_python, signal.SIGQUIT)
-                time.sleep(3)  # until they have printed their stacks, also on a busy machine
+                time.sleep(1)  # until they have printed their stacks
                 # On SIGTERM a launcher ends its workers; killed, it would leave them behind.
                 process.terminate()
                 try:
@@ -139,6 +139,8 @@ def signal_programs(warm_python: str, number: signal.Signals) -> None:
         for program in psutil.Process(int((folder / "server.pid").read_text())).children():
             if str(program.pid) in ours:
                 program.send_signal(number)
+                if number == signal.SIGQUIT:
+                    time.sleep(0.3)  # so that their stacks are not mixed, line by line
 
 
 @pytest.fixture(scope="session")
