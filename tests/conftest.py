@@ -29,9 +29,10 @@ _environment = dict(os.environ)  # before what runs in this process sets variabl
 
 _frozen_modules = 0
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # A shell that starts the tests in the background ignores interrupts, and the programs of the tests inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts the tests in the background ignores these, and the programs of the tests inherit that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser):
