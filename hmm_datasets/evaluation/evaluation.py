@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from ..errors import InputError
 from ..files import read_json, write_digests, write_json, write_jsonl, written_together
 from ..hmm.integers import integer
-from ..hmm.names import SAVED_NAME
+from ..hmm.names import process_of_run
 from ..hub.download import model_file
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
@@ -144,8 +144,7 @@ class EvaluationSettings:
                 "hmm-datasets push"
             )
         if not self.targets and trained_on["settings"].get("hmm"):
-            saved = folder / SAVED_NAME  # of a process that the run named
-            self.targets = [str(saved) if saved.is_dir() else trained_on["settings"]["hmm"]]
+            self.targets = [process_of_run(folder, trained_on["settings"]["hmm"])]
         if self.length is None:
             self.length = trained_on["data"].get("length", 64)
         if self.stream_seed is None:

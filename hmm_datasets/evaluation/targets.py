@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError
 from ..files import read_json, weights_sha256
-from ..hmm.loading import load_source
+from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
-from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
+from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import branches_of, model_file, split_revision
 from ..runtime import environment
 from ..runtime.credentials import masked_arguments
@@ -211,7 +211,7 @@ def open_target(
             f"{INDEX_NAME} of a token stream or {WORDS_NAME} of words"
         )
     if name not in CORPORA and not folder.is_file():
-        kind = _repository_of_process(name)
+        kind = repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
     rows = load_corpus(name, kind="text", **held_out_part(name, test_fraction, known))
@@ -245,21 +245,3 @@ def _held_out_words(name: str) -> Documents:
     words = WordCorpus.load(name)
     windows = words.as_windows("test", min(_WINDOW, len(words.test.tokens)))
     return Documents(name, [" ".join(words.vocabulary[symbol] for symbol in row) for row in windows], of_symbols=True)
-
-
-def _repository_of_process(name: str) -> str | None:
-    """The type of the Hub repository of this name (model or dataset) if it has a process, else None."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-
-    hub = HfApi()
-    try:
-        for kind, file in (
-            *(("model", file) for file in (CONFIG_NAME, FAMILY_NAME, PROCESS_NAME)),
-            *(("dataset", file) for file in (WEIGHTS_NAME, PROCESS_NAME)),
-        ):
-            if hub.file_exists(name, file, repo_type=kind):
-                return kind
-    except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
-        pass  # `load_corpus` reports what is wrong with the name
-    return None

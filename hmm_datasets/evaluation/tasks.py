@@ -81,6 +81,11 @@ class Subject:
         self.model = load_pretrained(AutoModelForCausalLM, self.settings.model).to(accelerator.device).eval()
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The settings that most measurements take."""
+        return {"batch_size": self.settings.batch_size, "seed": self.settings.seed}
+
+    @property
     def has_template(self) -> bool:
         return getattr(self.tokenizer, "chat_template", None) is not None
 
@@ -129,6 +134,7 @@ def open_subject(settings: "EvaluationSettings") -> Subject:
     Raises:
         `InputError`: a target that is not found, more than one of a kind, or a task that does not apply.
     """
+    model_type = load_pretrained(AutoConfig, settings.model).model_type  # first, since the rest may take long
     known = trained_on(settings.model)
     targets = [
         open_target(name, settings.max_documents, test_fraction=settings.test_fraction, known=known)
@@ -148,7 +154,7 @@ def open_subject(settings: "EvaluationSettings") -> Subject:
             check_symbols(tokenizer, text)
     subject = Subject(
         settings=settings,
-        model_type=load_pretrained(AutoConfig, settings.model).model_type,
+        model_type=model_type,
         tokenizer=tokenizer,
         source=processes[0] if processes else None,
         held_out=held_out,
@@ -182,9 +188,8 @@ def _measure_optimum(subject: Subject, model: PreTrainedModel, num_sequences: in
 
 
 def _beliefs(subject: Subject, accelerator: Accelerator) -> Result:
-    rows, settings = subject.rows(subject.settings.num_sequences), subject.settings
-    sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
-    return probe_beliefs(subject.model, subject.source, rows, accelerator, **sizes)
+    rows = subject.rows(subject.settings.num_sequences)
+    return probe_beliefs(subject.model, subject.source, rows, accelerator, **subject.sizes)
 
 
 def _training(subject: Subject, accelerator: Accelerator) -> Result:
@@ -206,8 +211,7 @@ def _checkpoint(subject: Subject, name: str, accelerator: Accelerator) -> dict[s
     row = evaluation_of(measured) if measured else {}
     if "beliefs" in subject.tasks:
         rows = subject.rows(settings.checkpoint_sequences)
-        sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
-        row |= row_of(probe_beliefs(model, subject.source, rows, accelerator, **sizes, controls=False))
+        row |= row_of(probe_beliefs(model, subject.source, rows, accelerator, **subject.sizes, controls=False))
     return progress | row
 
 
@@ -219,8 +223,7 @@ def _text(subject: Subject, accelerator: Accelerator) -> Result:
         windows, sha256 = DocumentWindows(held_out.texts, subject.tokenizer, window, stride), held_out.sha256
     else:
         windows, sha256 = StridedWindows(held_out, window, stride, settings.by_document), held_out.index.sha256
-    sizes = {"batch_size": settings.batch_size, "seed": settings.seed}
-    found = measure_text(subject.model, subject.tokenizer, windows, accelerator, **sizes)
+    found = measure_text(subject.model, subject.tokenizer, windows, accelerator, **subject.sizes)
     return found and found | {"sha256": sha256}
 
 
@@ -248,8 +251,7 @@ def _chat(subject: Subject, accelerator: Accelerator) -> Result:
         rows.select(range(min(len(rows), settings.chat_questions))),
         accelerator,
         max_new_tokens=settings.chat_max_new_tokens,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
+        **subject.sizes,
     )
 
 
@@ -260,8 +262,7 @@ def _chat_core(subject: Subject, accelerator: Accelerator) -> Result:
     return measure_chat_core(
         *(subject.model, subject.tokenizer, subject.questions),
         max_per_task=settings.chat_core_max_per_task,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
+        **subject.sizes,
     )
 
 

@@ -4,12 +4,13 @@ import os
 import re
 from pathlib import Path
 
+from ..compat.huggingface_hub import http_errors
 from ..errors import InputError, suggestion
 from ..files import restored
-from ..hub.download import RepoType, download, exists, is_address
+from ..hub.download import RepoType, download, is_address
 from .names import constructors, is_process_name, named_process
 from .process import Process
-from .storage import CONFIG_NAME, FORMATS, TABLES_NAME, WEIGHTS_NAME, load_process
+from .storage import CONFIG_NAME, FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, WEIGHTS_NAME, load_process
 
 
 def load_source(
@@ -67,6 +68,24 @@ def download_source(name: str, *, revision: str | None = None, repo_type: RepoTy
     try:
         return of_type(repo_type or "model")
     except InputError:
-        if repo_type is not None or is_address(name) or not exists(name, "dataset"):
+        if repo_type is not None or is_address(name) or repository_of_process(name) != "dataset":
             raise
         return of_type("dataset")
+
+
+def repository_of_process(name: str) -> RepoType | None:
+    """The type of the Hub repository of this name (model or dataset) if it has a process, else None."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    hub = HfApi()
+    try:
+        for kind, file in (
+            *(("model", file) for file in (CONFIG_NAME, FAMILY_NAME, PROCESS_NAME)),
+            *(("dataset", file) for file in (WEIGHTS_NAME, FAMILY_NAME, PROCESS_NAME)),
+        ):
+            if hub.file_exists(name, file, repo_type=kind):
+                return kind
+    except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, OSError, *http_errors()):
+        pass  # whoever reads the repository reports what is wrong with its name
+    return None

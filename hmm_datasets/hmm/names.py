@@ -97,6 +97,12 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 }
 
 
+def process_of_run(folder: str | os.PathLike, named: str) -> str:
+    """The process that the setting `hmm` of a run names, by the folder that the run saved it in if there is one."""
+    saved = os.path.join(folder, SAVED_NAME)
+    return saved if os.path.isdir(saved) else named
+
+
 def is_process_name(name: str | os.PathLike) -> bool:
     """Whether a name is that of a process here, and not of a folder or a repository: `process:` and a call, or a call
     of a known process alone, where no file or folder has this name.
@@ -108,18 +114,22 @@ def is_process_name(name: str | os.PathLike) -> bool:
     ```
     """
     name = str(name)
-    called = name.partition("(")[0].strip()
-    known = called in FURTHER or (called[:1] != "_" and inspect.isfunction(vars(processes).get(called)))
+    known = name.partition("(")[0].strip() in {**FURTHER, **_functions()}
     return name.startswith(PREFIX) or (known and not os.path.exists(name))
 
 
-def constructors() -> dict[str, Callable[..., Process]]:
-    """All constructors by name, in alphabetical order: the functions of `processes`, and those in `FURTHER`."""
-    found = {
+def _functions() -> dict[str, Callable[..., Process]]:
+    """The functions of `processes` by name."""
+    return {
         name: function
         for name, function in vars(processes).items()
         if inspect.isfunction(function) and function.__module__.startswith(processes.__name__) and name[0] != "_"
     }
+
+
+def constructors() -> dict[str, Callable[..., Process]]:
+    """All constructors by name, in alphabetical order: the functions of `processes`, and those in `FURTHER`."""
+    found = _functions()
     for name, where in FURTHER.items():
         module, _, attribute = where.partition(":")
         found[name] = operator.attrgetter(attribute)(importlib.import_module(f".{module}", __package__))

@@ -152,16 +152,6 @@ def download(
     return Path(_explained(name, f"neither a folder nor {expected} on the Hub", action))
 
 
-def exists(name: str, repo_type: RepoType) -> bool:
-    """Whether the Hub has a repository `"USER/NAME"` of a type; not if it cannot be reached."""
-    from huggingface_hub import HfApi
-
-    try:
-        return HfApi().repo_exists(name, repo_type=repo_type)
-    except (*http_errors(), OSError):
-        return False
-
-
 def download_file(file: Repository, *, again: bool = False) -> Path:
     """Download one file unless the cache has it; see [`download`].
 

@@ -28,7 +28,7 @@ from ..data.rows import KeptRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
 from ..files import read_json, read_log
-from ..hmm.names import SAVED_NAME
+from ..hmm.names import process_of_run
 from ..runtime.events import read_events
 from ..runtime.run_identity import IDENTITY_NAME
 from ..training.checkpoints.curve import replayed
@@ -204,9 +204,8 @@ class _Replayer(Pretrainer):
 def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
     """A trainer with the recorded settings, data and model, which begins as the recipe does."""
     recorded = dict(record["settings"])
-    saved = Path(recorded["output_dir"], SAVED_NAME)  # of a process that the settings name
-    if recorded.get("hmm") is not None and saved.is_dir():
-        recorded["hmm"] = str(saved)
+    if recorded.get("hmm") is not None:
+        recorded["hmm"] = process_of_run(recorded["output_dir"], recorded["hmm"])
     known = {one.name for one in dataclasses.fields(PretrainSettings)}
     # The last are without effect here, but transformers warns if they differ.
     also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}

@@ -80,8 +80,13 @@ _FEW_FILES, _MANY_FILES = 1024, 65536
 
 def check_host() -> Check:
     """Name of the host, operating system and cores; never fails."""
+    return Check("host", True, f"{socket.gethostname()}, {_system()}")
+
+
+def _system() -> str:
+    """The operating system, and the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Check("host", True, f"{socket.gethostname()}, {platform.system()} {platform.release()}, {cores} cores")
+    return f"{platform.system()} {platform.release()}, {cores} cores"
 
 
 def check_memory(min_gib: float) -> Check:
@@ -241,8 +246,7 @@ def environment_report() -> str:
     """
     import torch
 
-    system = f"{platform.system()} {platform.release()}, {os.cpu_count()} cores"
-    found = {"hmm-datasets": _version("hmm-datasets") or "a checkout", "system": system, **versions_to_compare()}
+    found = {"hmm-datasets": _version("hmm-datasets") or "a checkout", "system": _system(), **versions_to_compare()}
     found["GPUs"] = ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) or "none"
     found["variables"] = ", ".join(sorted(name for name in os.environ if name.startswith(_VARIABLES))) or "none"
     return "\n".join(f"- {name}: {value}" for name, value in found.items())
