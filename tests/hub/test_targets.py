@@ -25,3 +25,23 @@ def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_re
     distributions, texts = local_hub.child(code, tmp_path / "home", tmp_path / "hmm")
     assert distributions == [True, True]
     assert texts == ["Story 0.", "Story 1."]
+
+
+@pytest.mark.launch
+def test_without_a_hub_the_name_is_refused_in_one_line(local_hub, tmp_path):
+    code = """
+        import json, time
+        time.sleep = lambda seconds: None  # between the attempts of the client
+        from hmm_datasets import InputError, load_source
+        from hmm_datasets.evaluation.targets import open_target
+        found = []
+        for read in (load_source, open_target):
+            try:
+                read("tester/mess3")
+            except InputError as error:
+                found.append(str(error))
+        print(json.dumps(found))
+    """
+    found = local_hub.child(code, tmp_path / "home", HF_ENDPOINT="http://127.0.0.1:9")
+    assert len(found) == 2
+    assert all(line.startswith("tester/mess3: ") and "\n" not in line for line in found)
