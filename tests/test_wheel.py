@@ -137,7 +137,8 @@ for node in 0 1; do
     SLURM_NODEID=$node SLURMD_NODENAME=n$node "$@" > "$(echo "$out" | sed "s/%x-%j-%N/pretrain-7-n$node/")" 2>&1 &
 done
 code=0; for job in $(jobs -p); do wait $job || code=$?; done; exit $code""",
-    "scontrol": 'if [ "$2" = hostnames ]; then printf "n0\\nn1\\n"; else echo "  NodeAddr=127.0.0.1 Port=6818"; fi',
+    "scontrol": """
+if [ "$2" = hostnames ]; then echo n0; sleep 0.3; echo n1; else echo "  NodeAddr=127.0.0.1 Port=6818"; fi""",
     "squeue": "echo 10:00",
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.heartbeats import read_heartbeats
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCH_FILES = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
+BATCH_FILES = [path for folder in ("slurm", "pbs") for path in sorted((ROOT / "recipes" / folder).glob("*.*"))]
 DAEMONS = ("slurmctld", "slurmd")
 
 CONFIGURATION = """
@@ -48,6 +49,14 @@ PartitionName=main Nodes=ALL Default=YES
 @pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.stem)
 def test_a_batch_file_parses(path):
     subprocess.run(["bash", "-n", path], check=True)
+
+
+@pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.stem)
+def test_no_program_of_a_batch_file_is_killed_by_a_reader_that_ends_early(path):
+    """Under `pipefail`, `scontrol | head -n 1` ends the job with 141 whenever head is the faster one."""
+    code = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
+    assert "pipefail" in code
+    assert not re.search(r"\|\s*(head\b|grep\s+-\w*[qm]|sed\s.*q\b)", code)
 
 
 class Slurm:
