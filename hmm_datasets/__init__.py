@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
     from .training.trainer import Pretrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "HMM",
     "PCFG",

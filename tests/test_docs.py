@@ -1,6 +1,7 @@
 """The documentation works: its Python code, command lines and links, and the build of the site."""
 
 import argparse
+import ast
 import dataclasses
 import importlib.util
 import os
@@ -18,16 +19,18 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from hmm_datasets.cli import build_parsers, split
+from hmm_datasets.cli import build_parsers, main, split
 from hmm_datasets.operations.experiments import experiment_names, gallery
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
+from hmm_datasets.report.tables import text_table
 from hmm_datasets.runtime.shipped import local_or_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
 MAX_NOT_RUN = 3
+RUN = ("processes", "describe", "sample", "corpora", "configs", "plan")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -50,21 +53,52 @@ def test_few_blocks_are_not_run():
     assert sum(len(blocks(page, "python notest")) for page in PAGES) <= MAX_NOT_RUN
 
 
-def command_lines() -> list[tuple[str, str]]:
-    """The command lines in the `sh` blocks of all pages, with their pages."""
-    lines = []
-    for page in PAGES:
-        for block in blocks(page, "sh"):
-            joined = block.replace("\\\n", " ")
-            lines += [(page, line.strip()) for line in joined.splitlines() if line.strip() and line[0] != "#"]
-    return lines
+def documented() -> dict[str, list[str]]:
+    """The command lines of README, pages, READMEs and docstrings of recipes, by the file that has them."""
+    files = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "recipes").rglob("README.md"))]
+    found = {path: "".join(sh_blocks(path.read_text(encoding="utf-8"))) for path in files}
+    for path in sorted((ROOT / "recipes").rglob("*.py")):
+        docstring = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").replace("\\\n", " ")
+        shown = re.findall(r"^    ((?:hmm-datasets|accelerate launch|python) .*)$", docstring, flags=re.MULTILINE)
+        # What is optional stands in brackets, and dots stand for more of its kind.
+        found[path] = "\n".join(re.sub(r"[][]|\s\.\.\.", " ", line) for line in shown)
+    lines = {
+        path.relative_to(ROOT).as_posix(): [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+        for path, text in found.items()
+    }
+    return {path: [one for one in found if one and one[0] != "#"] for path, found in lines.items() if any(found)}
 
 
-@pytest.mark.parametrize(("page", "line"), command_lines())
-def test_a_command_line_names_what_exists(page, line):
+def sh_blocks(text: str) -> list[str]:
+    return [code for _, code in re.findall(r"^( *)```sh\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)]
+
+
+@pytest.mark.parametrize(("path", "line"), [(path, line) for path, lines in documented().items() for line in lines])
+def test_a_command_line_works_as_far_as_it_is_tried_here(path, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words, variables = words_of(line)
+    if how_tried(words) in ("run", "planned"):
+        assert main(words[1:]) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out
+    check_words(words, variables)
+
+
+def words_of(line: str) -> tuple[list[str], dict[str, str]]:
+    """The words of a command line, and the variables that it sets in its environment."""
     words = shlex.split(line, comments=True)
     variables = dict(word.split("=", 1) for word in words if re.match(r"^\w+=", word))
-    check_words([word for word in words if not re.match(r"^\w+=", word)], variables)
+    return [word for word in words if not re.match(r"^\w+=", word)], variables
+
+
+def how_tried(words: list[str]) -> str:
+    """`run` if it ends in seconds and reads no file, `planned`, `parsed`, or `named` if it is not ours."""
+    if words[0] != "hmm-datasets":
+        own = {"accelerate", "sbatch", "qsub", "mpiexec"} | ({"python"} if "recipes" in " ".join(words) else set())
+        return "parsed" if words[0] in own else "named"
+    reads = [word for word in words[2:] if re.match(r"(outputs|my)/|.*\.(txt|npy|jsonl)$", word)]
+    if words[1] in RUN and (words[2:3] == ["copy"] or not reads):
+        return "planned" if words[1] == "plan" else "run"
+    return "run" if words[1:] in (["experiment"], ["--help"], ["--version"], ["--env"]) else "parsed"
 
 
 def check_words(words: list[str], variables: dict[str, str]) -> None:
@@ -99,7 +133,7 @@ def check_words(words: list[str], variables: dict[str, str]) -> None:
 
 def check_command(name: str, words: list[str]) -> None:
     """A subcommand of `hmm-datasets`, with its arguments."""
-    if name in ("--help", "--version"):
+    if name in ("--help", "--version", "--env"):
         return
     if name == "experiment" and not words:
         return
@@ -309,3 +343,18 @@ def test_the_site_builds_strictly(tmp_path):
     # A card that a notebook prints has fences of its own, inside one block of code.
     shown = {page: re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL) for page, text in pages.items()}
     assert not [page for page, text in shown.items() if remote.search(text) or "```" in text]
+
+
+def counted() -> str:
+    """A table of the files with command lines: how many each has, and how far each of them is tried."""
+    kinds = ("run", "planned", "parsed", "named")
+    rows = [
+        [path, len(lines), *(sum(how_tried(words_of(line)[0]) == kind for line in lines) for kind in kinds)]
+        for path, lines in documented().items()
+    ]
+    total = ["all", *(sum(row[column] for row in rows) for column in range(1, 2 + len(kinds)))]
+    return text_table(["file", "found", *kinds], [*rows, total])
+
+
+if __name__ == "__main__":
+    print(counted())

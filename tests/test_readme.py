@@ -1,27 +1,15 @@
 """The code in the README runs, and the files it names exist."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hmm_datasets.cli import build_parsers
-from hmm_datasets.operations.launching import split_command
-from hmm_datasets.operations.stage_inputs import read_command
-from hmm_datasets.runtime.shipped import local_or_shipped
-
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    shlex.split(line, comments=True)
-    for block in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    for line in block.replace("\\\n", " ").splitlines()
-    if line.startswith("hmm-datasets")
-]
 
 
 @pytest.mark.launch
@@ -50,18 +38,6 @@ def test_it_is_short_and_its_links_lead_somewhere():
     assert len(links) > 15
     for link in links:
         assert (ROOT / link).exists(), link
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_its_commands_settings_and_launch_configurations_exist(words):
-    recipe = split_command(words[1:])
-    if recipe is None:
-        build_parsers()[0].parse_args(words[1:])
-    else:
-        read_command(*recipe)  # the batch divides by the processes, and the optimizer can be sharded
-    for flag, folder in (("--config", "recipes"), ("--launch", "accelerate_configs")):
-        if flag in words:
-            assert local_or_shipped(words[words.index(flag) + 1], folder).is_file()
 
 
 def test_make_has_the_targets_it_names():
