@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file
+from ..report.tables import NO_ERROR
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
 from ..training.models import symbol_model
@@ -149,7 +150,7 @@ def score_command(arguments: ScoreCommand) -> int:
     count, length = tokens.shape
     mean, last = window_losses(hmm, tokens)
     impossible = int(np.isinf(mean).sum())
-    print(f"{_mean(mean)}, over {count:,} sequences of {length:,} tokens")
+    print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")
     else:
@@ -158,11 +159,13 @@ def score_command(arguments: ScoreCommand) -> int:
 
 
 def _mean(rates: "np.ndarray") -> str:
-    """The mean in nats per token, with its standard error if there is one."""
+    """The mean in nats per token, with its standard error, or why there is none."""
     import numpy as np
 
     error = ""
-    if len(rates) > 1 and np.isfinite(rates).all():
+    if len(rates) == 1:
+        error = f" ({NO_ERROR})"
+    elif np.isfinite(rates).all():
         error = f", standard error {rates.std(ddof=1) / np.sqrt(len(rates)):.6f}"
     return f"{rates.mean():.6f} nats per token{error}"
 
