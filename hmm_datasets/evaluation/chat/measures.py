@@ -13,8 +13,8 @@ answered greedily (see `answers`), and of the answers it is counted how many
 
 - are right, in exactly the words of the conversation;
 - end their turn, with a token that ends a turn or EOS, before the maximum number of tokens;
-- speak for someone else: they go on with another turn (a special token within the answer, or a line that begins with
-  `User:` and the like);
+- speak for someone else: they continue with another turn (a special token within the answer, or a line that begins
+  with `User:` and the like);
 - repeat themselves: some four tokens in a row occur three times or more;
 - are empty.
 

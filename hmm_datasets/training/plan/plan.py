@@ -64,7 +64,7 @@ class Plan:
         return _tokens_of(self.data, self.schedule.rows_before(step), self.passed_over)
 
     def train_rows(self) -> "Dataset":
-        """A data set with enough rows for the run, in order, including those that it passes over."""
+        """A data set with enough rows for the run, in order, including those that it skips."""
         rows = max(self.rows, self.steps * self.schedule.global_batch_size)
         return self.data.rows(rows + self.passed_over.count)
 

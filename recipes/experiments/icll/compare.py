@@ -2,7 +2,7 @@
 
     python recipes/experiments/icll/compare.py --experiment outputs/icll
 
-For every source and model it shows the divergence from exact predictors (Bayes-optimal, or an oracle that is told the
+For every source and model it shows the divergence from exact predictors (Bayes-optimal, or an oracle that is given the
 permutation; unigram and bigram of the process) and from predictors that only count in the context, and the model's
 excess over the optimum, or over the oracle where the optimum cannot be computed.
 """
