@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Report of an experiment: a table in the terminal, `report.json`, plots, and model cards.
 
     hmm-datasets report --experiment outputs/demo

@@ -100,6 +100,9 @@ def check_words(words: list[str], variables: dict[str, str]) -> None:
         check_recipe(words[1], words[2:])
     elif words[:1] == ["python"] and words[1].startswith("tests/"):
         assert (ROOT / words[1]).exists(), words[1]
+    elif words[:2] == ["uv", "run"] or words[:4] == ["hf", "jobs", "uv", "run"]:
+        script = next(index for index, word in enumerate(words) if word.startswith("recipes/"))
+        check_recipe(words[script], words[script + 1 :])
     elif words[:1] == ["sbatch"]:
         files = [word for word in words if word.startswith("recipes/")]
         assert files
