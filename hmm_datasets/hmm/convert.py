@@ -62,7 +62,7 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
     try:
         with np.load(path, allow_pickle=False) as file:
             tables = {_HMMLEARN.get(name.removesuffix("_"), name): file[name] for name in file.files}
-    except (AttributeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not a complete .npz file of numbers ({error})") from None
     if tables.keys() not in ({"start", "transition", "emission"}, {"start", "edges"}):
         raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
