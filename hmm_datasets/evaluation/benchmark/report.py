@@ -22,7 +22,7 @@ from ...files import weights_sha256, write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
-from ...report.tables import Z_95, text_table
+from ...report.tables import Z_95, figure_text, text_table
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import BenchmarkSettings
@@ -59,7 +59,7 @@ def plot_benchmark(report: dict[str, Any], path: str | os.PathLike) -> None:
         axes.errorbar(
             [row["excess"] for row in rows.values()],
             heights,
-            xerr=[Z_95 * row["standard_error"] for row in rows.values()],
+            xerr=[Z_95 * (row["standard_error"] or 0) for row in rows.values()],
             fmt="o",
             color="#D55E00",
             capsize=2,
@@ -68,7 +68,7 @@ def plot_benchmark(report: dict[str, Any], path: str | os.PathLike) -> None:
         axes.set(yticks=heights, yticklabels=list(rows), ylim=(len(rows) - 0.4, -0.6))
         # Linear near 0, so that the optimum and scores below it by chance are on the axis.
         axes.set_xscale("symlog", linthresh=0.01)
-        lowest = min(row["excess"] - Z_95 * row["standard_error"] for row in rows.values())
+        lowest = min(row["excess"] - Z_95 * (row["standard_error"] or 0) for row in rows.values())
         axes.set_xlim(left=1.1 * min(lowest, -0.002), right=1.3 * axes.get_xlim()[1])
         axes.set_xlabel("nats per symbol above the optimum")
         axes.grid(axis="y", visible=False)
@@ -153,8 +153,9 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
     return text_table(["mean of processes", "parameters", "track", "excess", "+-", "share"], rows)
 
 
-def _fixed(numbers: Iterable[float]) -> list[str]:
-    return [f"{number:.4f}" if abs(number) >= 5e-5 else "0.0000" for number in numbers]  # never -0.0000
+def _fixed(numbers: Iterable[float | None]) -> list[str]:
+    # Never -0.0000.
+    return [figure_text(number if number is None or abs(number) >= 5e-5 else 0.0) for number in numbers]
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
@@ -207,6 +208,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
     from huggingface_hub import EvalResultEntry
 
     mean = report["mean"]
+    error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     return EvalResultEntry(
         dataset_id=dataset_id,
         task_id=report["track"],
@@ -214,7 +216,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         dataset_revision=report["data"]["revision"],
         date=report["time"],
         notes=(
-            f"nats per symbol above the optimum, lower is better; standard error {mean['standard_error']:.6f}; "
+            f"nats per symbol above the optimum, lower is better; {error}"
             f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum"
         ),
     )

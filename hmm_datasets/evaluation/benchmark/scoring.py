@@ -232,7 +232,8 @@ def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over processes of the results of [`summarize_scores`]."""
     rows = list(found.values())
     means = {name: sum(row[name] for row in rows) / len(rows) for name in ("optimum", "model", "excess")}
-    error = math.sqrt(sum(row["standard_error"] ** 2 for row in rows)) / len(rows)
+    errors = [row["standard_error"] for row in rows]
+    error = None if None in errors else math.hypot(*errors) / len(rows)
     baselines = {name: sum(row["baselines"][name] for row in rows) / len(rows) for name in BASELINES}
     share = 1 - means["excess"] / baselines["uniform"]
     return means | {"standard_error": error, "share": share, "baselines": baselines}
