@@ -138,9 +138,9 @@ class EvaluationSettings:
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
             )
-        if self.push and folder.is_dir():
+        if self.push and folder.exists():
             raise InputError(
-                f"push is set, but {self.model} is a folder; name its repository, or push the folder with "
+                f"push is set, but {self.model} is on this machine; name its repository, or push the folder with "
                 "hmm-datasets push"
             )
         if not self.targets and trained_on["settings"].get("hmm"):

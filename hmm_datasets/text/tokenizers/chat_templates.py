@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ...hub.download import ModelName
+from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
 
@@ -35,16 +37,21 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """Load a tokenizer that can write token streams: a fast one with an EOS token.
 
     Args:
-        name (`str` or `os.PathLike`): a folder, or a name on the Hub.
+        name (`str` or `os.PathLike`): a folder, a GGUF file, or a name on the Hub.
 
     Raises:
         `InputError`: it cannot be loaded, is not of the `tokenizers` library, or has no EOS token.
     """
     from transformers import AutoTokenizer
 
-    name = os.fspath(name)
+    name, found = os.fspath(name), ModelName.parse(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if found.gguf_file is not None:
+            tokenizer = load_gguf(AutoTokenizer, found)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(found.place, revision=found.revision, trust_remote_code=False)
+    except InputError:
+        raise
     except Exception as error:  # transformers and the client of the Hub raise many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
