@@ -12,6 +12,7 @@ where there is no reasoning.
 """
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ from ...hub.download import ModelName
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
+from .chatml_marks import with_marks
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -162,7 +164,8 @@ def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None
 def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """The chat template with `generation` marks around what the assistant says.
 
-    It is the tokenizer's own, or else the marked version of it that TRL knows.
+    It is the tokenizer's own, or else the marked version of it that TRL knows, or that follows from it if it is in
+    ChatML.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
@@ -177,6 +180,22 @@ def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     try:
         return get_training_chat_template(tokenizer)
     except ValueError:
+        own = tokenizer.chat_template
+        return with_marks(own, functools.partial(_written, tokenizer)) if isinstance(own, str) else None
+
+
+def _written(
+    tokenizer: "PreTrainedTokenizerBase", template: str, messages: Messages, add_generation_prompt: bool
+) -> str | None:
+    """What a template writes; None if it refuses the conversation."""
+    try:
+        with _quoting_the_template():
+            return tokenizer.apply_chat_template(
+                messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+    except EndlessTemplate:
+        raise
+    except InputError:
         return None
 
 
@@ -203,12 +222,8 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
-    try:
-        with _quoting_the_template():
-            text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except EndlessTemplate:
-        raise
-    except InputError:
+    text = _written(tokenizer, tokenizer.chat_template, messages, False)
+    if text is None:
         return None
     _, found, rest = text.rpartition(_ANSWERED)
     if not found:
