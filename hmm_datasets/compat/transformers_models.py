@@ -105,12 +105,19 @@ def whole_gguf(auto_class: Any, path: Path) -> Any:
     transformers leaves the mark of a quantized model on it (`hf_quantizer`, `quantization_config`), though nothing is
     quantized any more: the Trainer then refuses to train it and `save_pretrained` to save it. It reads what else lies
     in the folder, such as a tokenizer of another model. Its reader takes seconds for a configuration, which is kept
-    here, and makes the map of names once for each module of the model. This can be removed once transformers leaves no
-    mark on a dequantized model, and reads it alone and in one go.
+    here, and makes the map of names once for each module of the model; it shows a bar where nobody looks at one. This
+    can be removed once transformers leaves no mark on a dequantized model, and reads it without the rest in one go.
     """
     import gguf
     import torch
-    from transformers import AutoConfig, AutoTokenizer, GgufConfig, PreTrainedTokenizerFast
+    from tqdm import tqdm
+    from transformers import (
+        AutoConfig,
+        AutoTokenizer,
+        GgufConfig,
+        PreTrainedTokenizerFast,
+        modeling_gguf_pytorch_utils,
+    )
 
     if auto_class is AutoTokenizer:
         with _folder_of(path) as folder:
@@ -120,7 +127,8 @@ def whole_gguf(auto_class: Any, path: Path) -> Any:
         return config
     how = {"config": config, "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
     names = mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
-    with _folder_of(path) as folder, names:
+    bar = mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", functools.partial(tqdm, disable=None))
+    with _folder_of(path) as folder, names, bar:
         model = auto_class.from_pretrained(folder, gguf_file=path.name, trust_remote_code=False, **how)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         vars(model).pop(name, None)

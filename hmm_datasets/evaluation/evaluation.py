@@ -30,7 +30,7 @@ REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "
 class EvaluationSettings:
     """The model to evaluate, what to measure, and what to measure it against."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
+    model: str = field(metadata={"help": "Folder, GGUF file or Hub name of a causal language model."})
     targets: list[str] = field(
         default_factory=list,
         metadata={

@@ -6,7 +6,6 @@ there only by name.
 """
 
 import importlib.util
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import gguf_header, whole_gguf
 from ..errors import InputError
-from ..files import file_digest
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
 
@@ -93,12 +91,6 @@ def read_header(path: Path) -> GGUFHeader:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def gguf_origin(name: str | os.PathLike) -> dict[str, Any]:
-    """The SHA-256 of a GGUF file (`weights`, by its name) and the `quantization` of its weights, for records."""
-    path = gguf_path(ModelName.parse(name))
-    return {"weights": {path.name: file_digest(path)}, "quantization": read_header(path).quantization}
 
 
 def load_gguf(auto_class: Any, model: ModelName) -> Any:

@@ -457,7 +457,8 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
 
     found = ModelName.parse(name_or_path)
     if found.gguf_file is not None:
-        return _with_causal_loss(load_gguf(auto_class, found))
+        with _without_bar():
+            return _with_causal_loss(load_gguf(auto_class, found))
     name, revision = found.place, found.revision
     is_local = Path(name).is_dir()
     how: dict[str, Any] = {"trust_remote_code": False} | ({} if is_local else {"revision": revision})
@@ -465,9 +466,9 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
         how["use_safetensors"] = True
     try:
         with _without_bar() if is_local else contextlib.nullcontext():
-            base = _gguf_base(name_or_path) if auto_class.__name__.startswith("AutoModel") else None
+            base = _base_of_adapter(auto_class, name_or_path)
             loaded = auto_class.from_pretrained(name, **how) if base is None else load_pretrained(auto_class, base)
-            if base is not None:
+            if base is not None and hasattr(loaded, "load_adapter"):
                 loaded.load_adapter(name, adapter_kwargs={} if is_local else {"revision": revision})
         loaded = _with_own_generation(_with_causal_loss(loaded), name, revision)
     except SafetensorError as error:
@@ -486,11 +487,18 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     return loaded
 
 
-def _gguf_base(adapter: str) -> str | None:
-    """The GGUF file that an adapter is for; None if it is for another model, or if the name is that of no adapter."""
-    path = model_file(adapter, "adapter_config.json")
+def _base_of_adapter(auto_class: Any, name: str) -> str | None:
+    """The model of an adapter that has to be loaded before it; None if transformers does that, or without an adapter.
+
+    transformers does not look for the configuration of an adapter in that of its model, nor for its model in a GGUF
+    file.
+    """
+    if auto_class.__name__ == "AutoTokenizer" or (Path(name) / "config.json").exists():
+        return None
+    path = model_file(name, "adapter_config.json")
     base = None if path is None else read_json(path).get("base_model_name_or_path")
-    return base if base and ModelName.parse(base).gguf_file is not None else None
+    is_needed = base and (auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None)
+    return base if is_needed else None
 
 
 @contextlib.contextmanager

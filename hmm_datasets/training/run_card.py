@@ -74,7 +74,9 @@ def write_run_card(
             "versions": record["versions"],
             "metrics": metrics,
             "floor": floor,
-            "details": _details(record, summary, own.get("base"), redaction),
+            "details": _details(
+                record, summary, own.get("base"), redaction, (folder / "adapter_config.json").exists()
+            ),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
@@ -82,7 +84,11 @@ def write_run_card(
 
 
 def _details(
-    record: Mapping[str, Any], summary: Mapping[str, Any], base: Mapping[str, Any] | None, redaction: Redaction
+    record: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    base: Mapping[str, Any] | None,
+    redaction: Redaction,
+    is_adapter: bool,
 ) -> list[dict[str, str]]:
     """Where the weights come from, and what training took."""
     found = []
@@ -92,6 +98,10 @@ def _details(
         found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
         if "quantization" in base:
             found.append(("Quantization of the parent", f"{base['quantization']}, read into float32"))
+            if is_adapter:
+                found.append(
+                    ("Loaded by", "`hmm_datasets.training.models.load_pretrained`, as its parent is a GGUF file")
+                )
     if record.get("device"):
         count = record["world_size"]
         found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))

@@ -1,5 +1,6 @@
 """A model in a GGUF file is loaded, measured, converted and fine-tuned like the folder of the same model."""
 
+import json
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ from tiny_runs import CONVERSATIONS, conversations
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.files import file_digest, read_json
 from hmm_datasets.hub.download import ModelName
 from hmm_datasets.operations.checkpoints.convert import convert
@@ -100,6 +102,20 @@ def test_a_converted_file_is_the_folder_of_the_model(file, model, tokenizer, tmp
         convert(file, tmp_path / "zero", "zero")
 
 
+def test_an_evaluation_of_the_file_is_that_of_the_folder(file, tmp_path):
+    folder = convert(file, tmp_path / "folder", "hf")
+    (tmp_path / "held.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    given = {"targets": [str(tmp_path / "held.jsonl")], "test_fraction": 1.0, "tasks": ["text"], "window": 16}
+    found = [
+        evaluate_model(EvaluationSettings(model=str(name), output_dir=str(tmp_path / "out"), **given))["text"]
+        for name in (file, folder)
+    ]
+    assert found[0] == found[1]
+    assert found[0]["num_tokens"] > 10
+    with pytest.raises(InputError, match=f"push is set, but {file} is on this machine"):
+        EvaluationSettings(model=str(file), push=True)
+
+
 @pytest.mark.parametrize("use_peft", [False, True])
 def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, tmp_path):
     if use_peft:
@@ -116,6 +132,7 @@ def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, 
     tokens = torch.tensor([[1, 2, 3]])
     tuned = load_pretrained(AutoModelForCausalLM, str(tmp_path))(tokens).logits
     assert not torch.allclose(tuned, model(tokens).logits)
+    assert load_pretrained(AutoConfig, str(tmp_path)).hidden_size == 64
     if use_peft:
         merged = load_pretrained(AutoModelForCausalLM, str(tmp_path / "merged"))(tokens).logits
         torch.testing.assert_close(tuned, merged)
