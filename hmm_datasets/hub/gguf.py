@@ -73,6 +73,8 @@ def read_header(path: Path) -> GGUFHeader:
     found = path.stat().st_size
     try:
         fields, expected = gguf_header(path)
+    except ImportError as error:
+        raise InputError(f"{path}: reading it needs transformers 5.23 or newer ({error}); update it") from None
     except (ValueError, KeyError, OverflowError, MemoryError, OSError, struct.error) as error:
         raise InputError(
             f"{path}: expected a GGUF file, found {found:,} bytes that do not begin as one ({_first_line(error)}); "
