@@ -1,7 +1,7 @@
 """Marks around what the assistant says, for chat templates in ChatML that have none.
 
 ChatML writes a message as `<|im_start|>`, its role, a line break, its content and `<|im_end|>`. Templates of it differ
-in what they write besides and how they are put together. So no template is known by heart here: the expressions that
+in what they write besides and how they are put together. So no list of templates is kept here: the expressions that
 write a content with `<|im_end|>` directly after it are found in the tokenizer's own template, and are marked where the
 message is the assistant's. Then both templates are compared on conversations. A template that writes another text with
 the marks than without, or whose marks enclose anything but the contents and `<|im_end|>`, is not used.
