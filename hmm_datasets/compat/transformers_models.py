@@ -6,7 +6,11 @@ them.
 
 import contextlib
 import copy
-from typing import TYPE_CHECKING
+import functools
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
@@ -79,3 +83,70 @@ def finds_documents(kind: type["PreTrainedModel"], config: "PreTrainedConfig") -
         except _Found:
             return True
     return False
+
+
+def gguf_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The fields of a GGUF file's header, of arrays of strings only the lengths, and the bytes that a whole file has.
+
+    The package `gguf` reads it too, but in seconds, since it makes an array of every word of the vocabulary. This can
+    be removed once it has a faster way, or transformers a public one.
+    """
+    from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
+
+    fields, _ = read_gguf_metadata(str(path))
+    header = GgufHeader.from_file(str(path))
+    ends = [header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors]
+    return fields, max(ends, default=0)
+
+
+def whole_gguf(auto_class: Any, path: Path) -> Any:
+    """`auto_class.from_pretrained` of a GGUF file, with weights in float32, as a model that can be trained and saved.
+
+    transformers leaves the mark of a quantized model on it (`hf_quantizer`, `quantization_config`), though nothing is
+    quantized any more: the Trainer then refuses to train it and `save_pretrained` to save it. It reads what else lies
+    in the folder, such as a tokenizer of another model. Its reader takes seconds for a configuration, which is kept
+    here, and makes the map of names once for each module of the model; it shows a bar where nobody looks at one. This
+    can be removed once transformers leaves no mark on a dequantized model, and reads it without the rest in one go.
+    """
+    import gguf
+    import torch
+    from tqdm import tqdm
+    from transformers import (
+        AutoConfig,
+        AutoTokenizer,
+        GgufConfig,
+        PreTrainedTokenizerFast,
+        modeling_gguf_pytorch_utils,
+    )
+
+    if auto_class is AutoTokenizer:
+        with _folder_of(path) as folder:
+            return PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=path.name)
+    config = copy.deepcopy(_gguf_config(path, path.stat().st_mtime_ns))
+    if auto_class is AutoConfig:
+        return config
+    how = {"config": config, "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+    names = mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
+    bar = mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", functools.partial(tqdm, disable=None))
+    with _folder_of(path) as folder, names, bar:
+        model = auto_class.from_pretrained(folder, gguf_file=path.name, trust_remote_code=False, **how)
+    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+        vars(model).pop(name, None)
+    vars(model.config).pop("quantization_config", None)
+    return model
+
+
+@contextlib.contextmanager
+def _folder_of(path: Path) -> Generator[str]:
+    """A folder with nothing but a link to a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, path.name).symlink_to(path.absolute())
+        yield folder
+
+
+@functools.lru_cache(maxsize=4)
+def _gguf_config(path: Path, _time: int) -> "PreTrainedConfig":
+    from transformers import AutoConfig
+
+    with _folder_of(path) as folder:
+        return AutoConfig.from_pretrained(folder, gguf_file=path.name, trust_remote_code=False)

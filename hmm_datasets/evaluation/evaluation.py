@@ -30,7 +30,7 @@ REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "
 class EvaluationSettings:
     """The model to evaluate, what to measure, and what to measure it against."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a causal language model."})
+    model: str = field(metadata={"help": "Folder, GGUF file or Hub name of a causal language model."})
     targets: list[str] = field(
         default_factory=list,
         metadata={
@@ -138,9 +138,9 @@ class EvaluationSettings:
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
             )
-        if self.push and folder.is_dir():
+        if self.push and folder.exists():
             raise InputError(
-                f"push is set, but {self.model} is a folder; name its repository, or push the folder with "
+                f"push is set, but {self.model} is on this machine; name its repository, or push the folder with "
                 "hmm-datasets push"
             )
         if not self.targets and trained_on["settings"].get("hmm"):

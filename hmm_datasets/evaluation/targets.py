@@ -22,7 +22,7 @@ from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
-from ..hub.download import branches_of, model_file, split_revision
+from ..hub.download import ModelName, branches_of, model_file
 from ..runtime import environment
 from ..runtime.credentials import masked_arguments
 from ..text.corpora.loading import load_corpus
@@ -63,7 +63,7 @@ def revisions_of(model: str, names: list[str]) -> list[str]:
             raise InputError(
                 f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include-checkpoints"
             )
-    return [f"{split_revision(model)[0]}@{name}" for name in names]
+    return [str(ModelName.parse(model).at(name)) for name in names]
 
 
 def checkpoints_of(folder: Path) -> list[Path]:

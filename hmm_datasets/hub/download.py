@@ -98,17 +98,77 @@ def is_address(name: str | os.PathLike) -> bool:
     return str(name).startswith(PREFIX)
 
 
-def split_revision(name: str) -> tuple[str, str | None]:
-    """The name of a model and its revision, of a name such as `"USER/NAME@step-1000"`; a folder has no revision.
+@dataclass(frozen=True)
+class ModelName:
+    """Where a model is, and which file it is if it is a GGUF file.
 
-    ```python
-    >>> split_revision("me/llama@step-1000"), split_revision("me/llama")
-    (('me/llama', 'step-1000'), ('me/llama', None))
-
-    ```
+    Attributes:
+        place (`str`): a folder, or `"USER/NAME"` on the Hub.
+        revision (`str`, *optional*): branch, tag or commit on the Hub; None means the main branch.
+        gguf_file (`str`, *optional*): name of the GGUF file there; None for a model of transformers.
+        on_hub (`bool`): whether the place is on the Hub.
     """
-    repo_id, _, revision = name.partition("@")
-    return (repo_id, revision) if revision and not Path(name).exists() else (name, None)
+
+    place: str
+    revision: str | None = None
+    gguf_file: str | None = None
+    on_hub: bool = False
+
+    @classmethod
+    def parse(cls, name: str | os.PathLike) -> "ModelName":
+        """What a name means.
+
+        Args:
+            name (`str`): a folder; a file `x.gguf`; or on the Hub `"USER/NAME"` or `"USER/NAME:FILE.gguf"`, each with
+                an optional `@REVISION` at its end. A folder without a `config.json` means its only GGUF file.
+
+        Raises:
+            `InputError`: a folder has several GGUF files, and no `config.json`.
+
+        ```python
+        >>> ModelName.parse("me/llama:q8.gguf@v1")
+        ModelName(place='me/llama', revision='v1', gguf_file='q8.gguf', on_hub=True)
+
+        ```
+        """
+        name = os.fspath(name)
+        path = Path(name)
+        if path.is_dir():
+            return cls(name, gguf_file=_only_gguf(path))
+        repository, _, revision = name.partition("@")
+        place, colon, file = repository.partition(":")
+        if _is_gguf(name) and (path.is_file() or not colon):
+            return cls(str(path.parent), gguf_file=path.name)
+        if path.is_file():
+            return cls(name)
+        if not _is_gguf(file):
+            return cls(repository, revision or None, on_hub=True)
+        return cls(place, revision or None, file, on_hub=True)
+
+    def __str__(self) -> str:
+        file = "" if self.gguf_file is None else f"{':' if self.on_hub else os.sep}{self.gguf_file}"
+        return f"{self.place}{file}" + ("" if self.revision is None else f"@{self.revision}")
+
+    def at(self, revision: str) -> "ModelName":
+        """The same at a revision."""
+        return replace(self, revision=revision)
+
+
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf")
+
+
+def _only_gguf(folder: Path) -> str | None:
+    """The GGUF file of a folder that has no other model."""
+    if (folder / "config.json").exists() or (folder / "adapter_config.json").exists():
+        return None
+    names = sorted(path.name for path in folder.iterdir() if _is_gguf(path.name))
+    if len(names) > 1:
+        raise InputError(
+            f"{folder}: has no config.json and {len(names)} GGUF files, so it is not known which one is the model; "
+            f"name one of them, such as {folder / names[0]}"
+        )
+    return names[0] if names else None
 
 
 def parent_of(path: str) -> str:
@@ -173,18 +233,18 @@ def model_file(model: str, name: str) -> Path | None:
     """A file of a model, which is downloaded from the Hub; None if there is none or the Hub cannot be reached.
 
     Args:
-        model (`str`): a folder, `"USER/NAME"` or `"USER/NAME@REVISION"`.
+        model (`str`): see [`ModelName.parse`]. A GGUF file of this machine has no other files.
         name (`str`): name of the file.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    if Path(model).is_dir():
-        path = Path(model, name)
-        return path if path.is_file() else None
-    repo_id, revision = split_revision(model)
+    found = ModelName.parse(model)
+    if not found.on_hub:
+        path = Path(found.place, name)
+        return path if path.is_file() and found.gguf_file in (None, name) else None
     try:
-        return Path(hf_hub_download(repo_id, name, revision=revision))
+        return Path(hf_hub_download(found.place, name, revision=found.revision))
     except (HfHubHTTPError, HFValidationError, OSError):
         return None
 
@@ -219,7 +279,8 @@ def check_downloaded(folder: Path, names: Iterable[str]) -> None:
 
 def commit_of(model: str) -> str | None:
     """The commit that a model's name on the Hub means now; None for a folder, or if it cannot be found out."""
-    path = None if Path(model).is_dir() else model_file(model, "config.json")
+    found = ModelName.parse(model)
+    path = model_file(model, found.gguf_file or "config.json") if found.on_hub else None
     return None if path is None else Repository.commit_of(path)
 
 
@@ -233,7 +294,7 @@ def branches_of(model: str) -> list[str]:
 
     def action() -> list[str]:
         with patience(60.0):
-            return [branch.name for branch in HfApi().list_repo_refs(split_revision(model)[0]).branches]
+            return [branch.name for branch in HfApi().list_repo_refs(ModelName.parse(model).place).branches]
 
     return _explained(model, "cannot be read from the Hub", action)
 

@@ -130,7 +130,7 @@ def _check_recipe(name: str, arguments: list[str], written: _Written, number: in
 
 
 def _is_too_early(kind: type, values: dict[str, Any]) -> bool:
-    return hasattr(kind, "reads_model") and not Path(values["model"]).is_dir()
+    return hasattr(kind, "reads_model") and not Path(values["model"]).exists()
 
 
 def _made(kind: type, values: dict[str, Any]) -> Any:

@@ -22,7 +22,8 @@ The last five have the names, depths and widths of Brown et al., "Language model
 2.1, whose numbers of parameters include embeddings.
 
 `dN` instead of a preset sets only the depth: `N` layers, width `64 N`, `N` heads. Any other name is that of a
-transformers configuration: a folder with `config.json`, a JSON file, or a repository on the Hub (`owner/name`).
+transformers configuration: a folder with `config.json`, a JSON file, a GGUF file, or a repository on the Hub
+(`owner/name`).
 
 Small models of several architectures, for experiments and for comparisons between architectures.
 """
@@ -45,7 +46,8 @@ from ..compat.transformers_models import (
 from ..errors import InputError
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
-from ..hub.download import check_downloaded, model_file, split_revision
+from ..hub.download import ModelName, check_downloaded, model_file
+from ..hub.gguf import load_gguf
 from ..runtime import environment
 from ..runtime.shipped import local_or_shipped
 
@@ -327,7 +329,12 @@ def _found_config(name: str) -> "PreTrainedConfig":
     from . import recurrent  # noqa: F401, so that `name` can configure an LSTM or a GRU
 
     try:
-        config = AutoConfig.from_pretrained(str(local_or_shipped(name)), trust_remote_code=False)
+        if ModelName.parse(name).gguf_file is not None:
+            config = load_pretrained(AutoConfig, name)
+        else:
+            config = AutoConfig.from_pretrained(str(local_or_shipped(name)), trust_remote_code=False)
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -437,7 +444,8 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
 
     Args:
         auto_class: a class such as `AutoModelForCausalLM` or `AutoTokenizer`.
-        name_or_path (`str`): a folder, or a name on the Hub with an optional revision, as `"USER/NAME@step-1000"`.
+        name_or_path (`str`): a folder, a GGUF file, or a name on the Hub with an optional revision, as
+            `"USER/NAME@step-1000"`; see [`~hmm_datasets.hub.download.ModelName.parse`].
 
     Raises:
         `InputError`: neither a folder with such files nor a repository on the Hub; the weights are truncated; or a
@@ -447,14 +455,21 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
 
     from . import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
 
-    name, revision = split_revision(name_or_path)
+    found = ModelName.parse(name_or_path)
+    if found.gguf_file is not None:
+        with _without_bar():
+            return _with_causal_loss(load_gguf(auto_class, found))
+    name, revision = found.place, found.revision
     is_local = Path(name).is_dir()
     how: dict[str, Any] = {"trust_remote_code": False} | ({} if is_local else {"revision": revision})
     if not is_local and auto_class.__name__.startswith("AutoModel"):
         how["use_safetensors"] = True
     try:
         with _without_bar() if is_local else contextlib.nullcontext():
-            loaded = auto_class.from_pretrained(name, **how)
+            base = _base_of_adapter(auto_class, name_or_path)
+            loaded = auto_class.from_pretrained(name, **how) if base is None else load_pretrained(auto_class, base)
+            if base is not None and hasattr(loaded, "load_adapter"):
+                loaded.load_adapter(name, adapter_kwargs={} if is_local else {"revision": revision})
         loaded = _with_own_generation(_with_causal_loss(loaded), name, revision)
     except SafetensorError as error:
         if not is_local:
@@ -470,6 +485,20 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     return loaded
+
+
+def _base_of_adapter(auto_class: Any, name: str) -> str | None:
+    """The model of an adapter that has to be loaded before it; None if transformers does that, or without an adapter.
+
+    transformers does not look for the configuration of an adapter in that of its model, nor for its model in a GGUF
+    file.
+    """
+    if auto_class.__name__ == "AutoTokenizer" or (Path(name) / "config.json").exists():
+        return None
+    path = model_file(name, "adapter_config.json")
+    base = None if path is None else read_json(path).get("base_model_name_or_path")
+    is_needed = base and (auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None)
+    return base if is_needed else None
 
 
 @contextlib.contextmanager
@@ -515,6 +544,8 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
     from transformers import AutoTokenizer
 
     folder = Path(name_or_path)
+    if ModelName.parse(name_or_path).gguf_file is not None:
+        return load_pretrained(AutoTokenizer, name_or_path)
     if folder.is_dir() and not (folder / "tokenizer_config.json").exists():
         return None  # transformers would make up a tokenizer or ask the Hub
     try:

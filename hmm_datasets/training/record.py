@@ -28,8 +28,9 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
 
 from ..errors import InputError
-from ..files import DIGESTS_NAME, append_jsonl, read_json, read_log, write_json, write_jsonl
-from ..hub.download import model_file
+from ..files import DIGESTS_NAME, append_jsonl, file_digest, read_json, read_log, write_json, write_jsonl
+from ..hub.download import ModelName, model_file
+from ..hub.gguf import gguf_path, read_header
 from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
 from ..runtime.run_identity import check_folder_identity, write_identity
@@ -48,16 +49,24 @@ def lineage(base: str | None, *, stage: str, data: str | None, commit: str | Non
     Returns:
         `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
         latter two None if they are not known. `base` has the `model`, its `commit`, and the SHA-256 of its `weights`
-        by file, as far as its folder records them; it is None for a new model.
+        by file, as far as its folder records them, and of a GGUF file also its `quantization`; it is None for a new
+        model.
     """
     if base is None:
         return {"stage": stage, "data": data, "base": None, "before": []}
     found = {"model": base, "commit": commit, "weights": weights_of(base)}
+    parsed = ModelName.parse(base)
+    if parsed.gguf_file is not None:
+        found["quantization"] = read_header(gguf_path(parsed)).quantization
     return {"stage": stage, "data": data, "base": found, "before": stages_of(base)}
 
 
 def weights_of(model: str) -> dict[str, str]:
-    """The SHA-256 of the files of a model's weights by name, as far as its folder records them."""
+    """The SHA-256 of the files of a model's weights by name: of those that its folder records, or of its GGUF file."""
+    found = ModelName.parse(model)
+    if found.gguf_file is not None:
+        path = gguf_path(found)
+        return {path.name: file_digest(path)}
     digests = (_read(model, DIGESTS_NAME) or {}).get("sha256", {})
     return {name: digest for name, digest in digests.items() if name.endswith(".safetensors")}
 
@@ -75,7 +84,7 @@ def stages_of(model: str) -> list[dict[str, Any]]:
         record = _read(str(Path(model).parent), "run.json")
         tokens = state.get("num_input_tokens_seen")
     if record is None or "lineage" not in record or tokens is None:
-        name = Path(model).name if Path(model).is_dir() else model
+        name = model if ModelName.parse(model).on_hub else Path(model).name
         return [{"stage": f"training of {name}", "data": None, "tokens": None}]
     own = record["lineage"]
     return [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": tokens}]

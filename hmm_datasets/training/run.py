@@ -21,7 +21,7 @@ from ..compat.torch import wait_for_rank_zero
 from ..errors import InputError, RolledBack
 from ..files import check_digests, read_json, remove, write_digests, write_json
 from ..hmm.names import SAVED_NAME, is_process_name
-from ..hub.download import commit_of, split_revision
+from ..hub.download import ModelName, commit_of
 from ..report.overview import draw_run
 from ..report.plan_tables import consumption_table
 from ..runtime import heartbeats
@@ -113,7 +113,7 @@ class Run:
         """What else the loss curve follows from: the commit of the base on the Hub, and the optimizer's weights."""
         found: dict[str, Any] = {}
         if self.base is not None and self.commit is not None:  # it may change while a run is interrupted
-            found["base"] = f"{split_revision(self.base)[0]}@{self.commit}"
+            found["base"] = str(ModelName.parse(self.base).at(self.commit))
         if self.args.optimizer_from is not None:
             found["optimizer"] = _optimizer_weights(self.args.optimizer_from, self.base)
         return found

@@ -14,7 +14,7 @@ from ..compat.deepspeed import whole_models
 from ..display import format_duration
 from ..files import read_json, weights_sha256
 from ..hub.cards import is_own_card, write_card
-from ..hub.download import split_revision
+from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
 from ..hub.kinds.process import write_hmm_card, write_process_card
 from ..hub.redaction import Redaction
@@ -54,7 +54,7 @@ def write_run_card(
         named = {metric["name"] for metric in measured}
         metrics = [metric for metric in metrics if metric["name"] not in named] + measured
         floor = of_floor or floor
-    base = split_revision(settings["model"])[0] if own["before"] and settings.get("model") else None
+    base = ModelName.parse(settings["model"]).place if own["before"] and settings.get("model") else None
     write_card(
         "model",
         folder,
@@ -74,7 +74,9 @@ def write_run_card(
             "versions": record["versions"],
             "metrics": metrics,
             "floor": floor,
-            "details": _details(record, summary, own.get("base"), redaction),
+            "details": _details(
+                record, summary, own.get("base"), redaction, (folder / "adapter_config.json").exists()
+            ),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
@@ -82,7 +84,11 @@ def write_run_card(
 
 
 def _details(
-    record: Mapping[str, Any], summary: Mapping[str, Any], base: Mapping[str, Any] | None, redaction: Redaction
+    record: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    base: Mapping[str, Any] | None,
+    redaction: Redaction,
+    is_adapter: bool,
 ) -> list[dict[str, str]]:
     """Where the weights come from, and what training took."""
     found = []
@@ -90,6 +96,12 @@ def _details(
         commit = f" at commit `{base['commit']}`" if base["commit"] else ""
         found.append(("Parent", f"{redaction.without_paths(base['model'])}{commit}"))
         found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
+        if "quantization" in base:
+            found.append(("Quantization of the parent", f"{base['quantization']}, read into float32"))
+            if is_adapter:
+                found.append(
+                    ("Loaded by", "`hmm_datasets.training.models.load_pretrained`, as its parent is a GGUF file")
+                )
     if record.get("device"):
         count = record["world_size"]
         found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))

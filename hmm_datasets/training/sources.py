@@ -85,7 +85,7 @@ class DataSettings:
 class MixtureSettings:
     """The model to midtrain, and the mixture to train it on."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of the pretrained model."})
+    model: str = field(metadata={"help": "Folder, GGUF file or Hub name of the pretrained model."})
     streams: list[str] = field(metadata={"help": "Folders, each with the token streams train/ and test/."})
     weights: list[float] = field(metadata={"help": "Share of each stream in the mixture."})
     weigh_by: str = field(default="examples", metadata={"help": "Unit of the weights: examples (rows) or tokens."})
@@ -117,7 +117,9 @@ class MixtureSettings:
 class ConversationSettings:
     """The model to fine-tune, and its conversations."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    model: str = field(
+        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
+    )
     conversations: str = field(
         default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
     )
@@ -147,7 +149,9 @@ class ConversationSettings:
 class PreferenceSettings:
     """The model to train, and the preferences."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of the model; its tokenizer has a chat template."})
+    model: str = field(
+        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
+    )
     preferences: str = field(metadata={"help": "A corpus of preferences: file, folder or Hub data set."})
     max_preferences: int | None = field(default=None, metadata={"help": "Maximum number of pairs to train on."})
     num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out pairs."})

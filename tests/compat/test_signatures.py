@@ -60,6 +60,9 @@ SIGNATURES = {
     "transformers: Cache.batch_repeat_interleave": "self repeats",
     "transformers: Cache.batch_select_indices": "self indices",
     "transformers: Cache.crop": "self tokens_to_remove",
+    "transformers: integrations.gguf.reader.read_gguf_metadata": "gguf_path string_arrays",
+    "transformers: integrations.gguf.reader.GgufHeader.from_file": "gguf_path",
+    "gguf: get_tensor_name_map": "arch n_blocks",
     # What stands between ours and the Trainer.
     "trl: SFTTrainer._save_checkpoint": "self model trial",
     "trl: SFTTrainer._set_signature_columns_if_needed": "self",
@@ -128,6 +131,7 @@ KINDS = {
     "transformers: Cache.is_compileable": property,
     "transformers: Cache.is_croppable": property,
     "transformers: integrations.INTEGRATION_TO_CALLBACK": dict,
+    "transformers: modeling_gguf_pytorch_utils.tqdm": type,
     "accelerate: state.PartialState._shared_state": dict,
     "accelerate: state.DistributedType": enum.EnumMeta,
     "datasets: packaged_modules._PACKAGED_DATASETS_MODULES": dict,

@@ -4,13 +4,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_runs import CONVERSATIONS, conversations
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hub.kinds.recognition import recognize
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import llama_config, load_pretrained
 from hmm_datasets.training.plan.compute import unit_flops
 from hmm_datasets.training.post_training.lora import save_merged
 from hmm_datasets.training.post_training.trainers import FineTuner
@@ -103,6 +103,7 @@ def test_the_folder_has_the_adapter_a_card_and_where_generation_stops(base, undi
     assert not (folder / "checkpoint-3" / "README.md").exists()
     assert read_json(folder / "run.json")["lineage"]
     assert "adapter_model.safetensors" in recognize(folder).files
+    assert load_pretrained(AutoConfig, str(folder)).hidden_size == load_pretrained(AutoConfig, base).hidden_size
 
 
 def test_a_merged_model_computes_what_the_model_with_its_adapter_does(base, undisturbed):

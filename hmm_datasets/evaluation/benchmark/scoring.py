@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM
 from ...errors import InputError
 from ...hmm.analysis.predictors import predictors_of, stream
 from ...hmm.causal_lm import HMMForCausalLM
+from ...hub.download import ModelName
 from ...runtime.progress import progress_bar
 from ...statistics import clustered_mean
 from ...training.models import load_pretrained
@@ -55,7 +56,7 @@ def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator")
         `InputError`: there is no such model.
     """
     folder = Path(name)
-    if not folder.is_dir() or (folder / "config.json").exists():
+    if not folder.is_dir() or (folder / "config.json").exists() or ModelName.parse(folder).gguf_file is not None:
         return dict.fromkeys(processes, load_causal_lm(name, accelerator))
     missing = [one for one in processes if not (folder / one / "config.json").is_file()]
     if missing:

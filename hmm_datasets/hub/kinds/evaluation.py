@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...files import read_jsonl
 from ...report.evaluation_tables import evaluation_tables, read_report, summary
 from ..cards import CARD_NAME, eval_result, write_card
-from ..download import model_file, split_revision
+from ..download import ModelName, model_file
 from ..parquet import write_split
 from ..push import PushResult, push_files
 from ..redaction import Redaction
@@ -97,7 +97,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
     if not metrics:
         raise InputError("push: the tasks optimum, text and chat_core have results for a card; none was measured")
     on_target = [found for found in metrics if found["unit"] not in ON_QUESTIONS]
-    repo_id, _ = split_revision(model)
+    repo_id = ModelName.parse(model).place
     on_hub = [name for name in report["settings"]["targets"] if name.count("/") == 1 and not Path(name).exists()]
     target = on_hub[0] if len(on_hub) == 1 else None
     with tempfile.TemporaryDirectory() as folder:

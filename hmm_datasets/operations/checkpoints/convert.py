@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, TensorStorageMetadata, load
-from transformers import CONFIG_NAME, AutoConfig, AutoModelForCausalLM, Trainer
+from transformers import CONFIG_NAME, AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
 
 from ...compat.deepspeed import load_shard, universal_model_state, universal_optimizer_state, write_universal
 from ...compat.torch import only_data
@@ -50,6 +50,7 @@ from ...files import (
     write_json,
     write_jsonl,
 )
+from ...hub.download import ModelName
 from ...runtime.run_identity import IDENTITY_NAME
 from ...training.checkpoints.verifying import (
     FRAMEWORKS,
@@ -62,6 +63,7 @@ from ...training.checkpoints.verifying import (
     weight_names,
     zero_shards,
 )
+from ...training.models import load_pretrained
 from ...training.optimizers import matrix_names, parameter_groups
 from ...training.record import HISTORY_NAME, RECORD_NAME
 from .tensors import WEIGHTS_NAME, SavedTensors, TensorKind, Weights, save_tensors, write_weights
@@ -333,7 +335,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     """Convert a checkpoint.
 
     Args:
-        checkpoint (path): `checkpoint-N` of a run.
+        checkpoint (path): `checkpoint-N` of a run; with `hf` also the name of a GGUF file.
         destination (path): with `hf`, the folder of the model; else the folder of a run, or `checkpoint-N` in it.
         to (`str`): `hf`, `plain`, `zero` or `fsdp`.
 
@@ -344,6 +346,8 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         `InputError`: the checkpoint is damaged or of a kind that cannot be converted, or the destination exists.
     """
     folder, target = Path(checkpoint), Path(destination)
+    if ModelName.parse(checkpoint).gguf_file is not None:
+        return _convert_gguf(os.fspath(checkpoint), target, to)
     problems = verify_checkpoint(folder).problems or digest_problems(folder)
     if problems:
         raise InputError(f"{folder}: {problems[0]}; convert another checkpoint")
@@ -363,6 +367,21 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         problems = verify_checkpoint(target).problems
         if problems:
             raise InputError(f"{target}: {problems[0]} after writing; delete it, and convert with more free space")
+    return target
+
+
+def _convert_gguf(name: str, target: Path, to: str) -> Path:
+    """Write the model and tokenizer of a GGUF file as a folder of transformers, with float32 weights."""
+    if to != "hf" or target.exists():
+        fault = (
+            f"{target}: exists; give another folder" if to == "hf" else f"--to {to}: takes a checkpoint; use --to hf"
+        )
+        raise InputError(f"{fault} to convert {name} to")
+    model, tokenizer = (load_pretrained(kind, name) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    with atomic_folder(target, replace=False) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        write_digests(temporary)
     return target
 
 

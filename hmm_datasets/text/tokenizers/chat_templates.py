@@ -12,6 +12,7 @@ where there is no reasoning.
 """
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -21,8 +22,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ...hub.download import ModelName
+from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
+from .chatml_marks import with_marks
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -35,16 +39,21 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """Load a tokenizer that can write token streams: a fast one with an EOS token.
 
     Args:
-        name (`str` or `os.PathLike`): a folder, or a name on the Hub.
+        name (`str` or `os.PathLike`): a folder, a GGUF file, or a name on the Hub.
 
     Raises:
         `InputError`: it cannot be loaded, is not of the `tokenizers` library, or has no EOS token.
     """
     from transformers import AutoTokenizer
 
-    name = os.fspath(name)
+    name, found = os.fspath(name), ModelName.parse(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if found.gguf_file is not None:
+            tokenizer = load_gguf(AutoTokenizer, found)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(found.place, revision=found.revision, trust_remote_code=False)
+    except InputError:
+        raise
     except Exception as error:  # transformers and the client of the Hub raise many types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
@@ -155,7 +164,8 @@ def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None
 def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """The chat template with `generation` marks around what the assistant says.
 
-    It is the tokenizer's own, or else the marked version of it that TRL knows.
+    It is the tokenizer's own, or else the marked version of it that TRL knows, or that follows from it if it is in
+    ChatML.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer.
@@ -170,6 +180,22 @@ def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     try:
         return get_training_chat_template(tokenizer)
     except ValueError:
+        own = tokenizer.chat_template
+        return with_marks(own, functools.partial(_written, tokenizer)) if isinstance(own, str) else None
+
+
+def _written(
+    tokenizer: "PreTrainedTokenizerBase", template: str, messages: Messages, add_generation_prompt: bool
+) -> str | None:
+    """What a template writes; None if it refuses the conversation."""
+    try:
+        with _quoting_the_template():
+            return tokenizer.apply_chat_template(
+                messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+    except EndlessTemplate:
+        raise
+    except InputError:
         return None
 
 
@@ -196,12 +222,8 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
-    try:
-        with _quoting_the_template():
-            text = tokenizer.apply_chat_template(messages, tokenize=False)
-    except EndlessTemplate:
-        raise
-    except InputError:
+    text = _written(tokenizer, tokenizer.chat_template, messages, False)
+    if text is None:
         return None
     _, found, rest = text.rpartition(_ANSWERED)
     if not found:

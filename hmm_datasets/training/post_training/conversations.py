@@ -223,7 +223,7 @@ def prepared_rows(rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", setting
 def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
     """Raise [`InputError`] unless it is known which tokens of a conversation the assistant says.
 
-    Its chat template has `generation` marks, or TRL knows a marked version of it.
+    Its chat template has `generation` marks, TRL knows a marked version of it, or it is in ChatML.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer.
@@ -234,8 +234,9 @@ def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         raise InputError(f"{name}: its tokenizer has no chat template, which conversations need; {remedy}")
     if marked_template(tokenizer) is None:
         raise InputError(
-            f"{name}: its chat template has no {{% generation %}} marks around what the assistant says, and TRL knows "
-            f"no marked version of it; add them, {remedy}, or train on all words (--assistant_only_loss false)"
+            f"{name}: its chat template has no {{% generation %}} marks around what the assistant says, TRL knows no "
+            f"marked version of it, and none follows from it as from ChatML; add them, {remedy}, or train on all "
+            "words (--assistant_only_loss false)"
         )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ...files import atomic_folder
+from ...files import atomic_folder, read_json
+from ..models import load_pretrained
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -84,11 +85,12 @@ def save_merged(folder: str | Path) -> Path:
     Returns:
         `Path`: the folder of the merged model, an ordinary transformers model.
     """
-    from peft import AutoPeftModelForCausalLM
-    from transformers import AutoTokenizer, GenerationConfig
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     folder = Path(folder)
-    model = AutoPeftModelForCausalLM.from_pretrained(folder, trust_remote_code=False).merge_and_unload()
+    base = load_pretrained(AutoModelForCausalLM, read_json(folder / "adapter_config.json")["base_model_name_or_path"])
+    model = PeftModel.from_pretrained(base, folder).merge_and_unload()
     model.generation_config = GenerationConfig.from_pretrained(folder)
     with atomic_folder(folder / MERGED_NAME) as temporary:
         model.save_pretrained(temporary)

@@ -1,7 +1,8 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from trl import SFTTrainer
 from ...compat.trl import OpenDPOTrainer, OpenGRPOTrainer
 from ...data.rows import ShuffledEpochs
 from ...errors import InputError
+from ...text.tokenizers.chat_templates import marked_template
 from ..models import check_packed
 from ..plan.plan import Plan
 from ..settings import SFTSettings
@@ -71,6 +73,19 @@ class _FusedScores(LogitScores):
         return torch.nn.functional.pad(-self._log_probs(), (0, 1))
 
 
+@contextlib.contextmanager
+def _marking(tokenizer, args: SFTSettings) -> Iterator[None]:
+    """A context in which TRL's trainer, which prepares its rows when it is made, finds the chat template marked."""
+    if tokenizer is None or not args.assistant_only_loss:
+        yield
+        return
+    own, tokenizer.chat_template = tokenizer.chat_template, marked_template(tokenizer)
+    try:
+        yield
+    finally:
+        tokenizer.chat_template = own
+
+
 class FineTuner(AdapterTrainer, SFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
@@ -82,7 +97,8 @@ class FineTuner(AdapterTrainer, SFTTrainer):
             check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
         if args.packing and isinstance(model, PreTrainedModel):
             check_packed(model.config, "packing")
-        super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
+        with _marking(processing_class, args):
+            super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
 
     def label_scores(self, model, inputs, outputs) -> LogitScores:
         """The scores of the labels, for which the model runs once more: TRL does not give them to components."""

@@ -1,0 +1,132 @@
+"""Models in GGUF files, the format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+
+transformers reads such a file. The weights become float32, so that the model is trained and saved like any other.
+Vocabulary, special tokens and chat template are in the file too; how text is cut before the vocabulary is applied is
+there only by name.
+"""
+
+import importlib.util
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..compat.transformers_models import gguf_header, whole_gguf
+from ..errors import InputError
+from ..runtime import environment
+from .download import ModelName, Repository, check_downloaded, download_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+"""Names of ways to cut text that cut it at every digit, and then as GPT-2 does (llama.cpp's `llama-vocab.cpp`).
+
+transformers cuts it only as GPT-2 does, which gives other tokens where several spaces precede a digit.
+"""
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """What is read of a GGUF file before its weights.
+
+    Attributes:
+        quantization (`str`): name of the type of most weights, such as `"Q4_1"`.
+        cut (`str`, *optional*): name of how text is cut before the vocabulary is applied.
+    """
+
+    quantization: str
+    cut: str | None
+
+
+def gguf_path(model: ModelName) -> Path:
+    """The GGUF file that a name means, downloaded if it is on the Hub.
+
+    Args:
+        model ([`ModelName`]): a name with a `gguf_file`.
+
+    Raises:
+        `InputError`: there is no such file, or it has changed since it was downloaded.
+    """
+    file = model.gguf_file or ""
+    if not model.on_hub:
+        path = Path(model.place, file)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; expected a model in GGUF format, or USER/REPO:FILE.gguf")
+        return path
+    path = download_file(Repository.parse(model.place, model.revision) / file)
+    if environment.local_rank() == 0:
+        check_downloaded(path.parent, [path.name])
+    return path
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """What the header of a GGUF file says.
+
+    Raises:
+        `InputError`: the package `gguf` is missing; the file is truncated, not in this format, or one part of several.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise InputError(f"{path}: reading it needs the package gguf; pip install 'hmm-datasets[gguf]'")
+    from gguf import LlamaFileType
+
+    found = path.stat().st_size
+    try:
+        fields, expected = gguf_header(path)
+    except ImportError as error:
+        raise InputError(f"{path}: reading it needs transformers 5.23 or newer ({error}); update it") from None
+    except (ValueError, KeyError, OverflowError, MemoryError, OSError, struct.error) as error:
+        raise InputError(
+            f"{path}: expected a GGUF file, found {found:,} bytes that do not begin as one ({_first_line(error)}); "
+            "copy it again"
+        ) from None
+    if found < expected:
+        raise InputError(f"{path}: expected {expected:,} bytes by its header, found {found:,}; copy it again")
+    parts = fields.get("split.count", 1)
+    if parts > 1:
+        raise InputError(
+            f"{path}: expected a whole model, found one of {parts} parts; join them with llama-gguf-split --merge"
+        )
+    kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in LlamaFileType}
+    return GGUFHeader(kinds.get(fields.get("general.file_type"), "unknown"), fields.get("tokenizer.ggml.pre"))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def load_gguf(auto_class: Any, model: ModelName) -> Any:
+    """What `auto_class.from_pretrained` makes of a GGUF file and nothing else: a configuration, tokenizer or model.
+
+    Args:
+        auto_class: `AutoConfig`, `AutoTokenizer` or `AutoModelForCausalLM`.
+        model ([`ModelName`]): a name with a `gguf_file`.
+
+    Raises:
+        `InputError`: see [`gguf_path`] and [`read_header`]; or transformers does not know the architecture.
+    """
+    path = gguf_path(model)
+    header = read_header(path)
+    try:
+        loaded = whole_gguf(auto_class, path)
+    except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise InputError(
+            f"{path}: transformers makes no {auto_class.__name__.removeprefix('Auto')} of it ({_first_line(error)}); "
+            "take the model's own folder"
+        ) from None
+    if hasattr(loaded, "backend_tokenizer"):
+        _cut_text(loaded, header)
+    loaded.name_or_path = str(model)
+    if hasattr(loaded, "config"):
+        loaded.config.name_or_path = str(model)
+    return loaded
+
+
+def _cut_text(tokenizer: "PreTrainedTokenizerFast", header: GGUFHeader) -> None:
+    """Cut text as the header says, where transformers does not."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    if header.cut in _DIGITS_APART:
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+        )
