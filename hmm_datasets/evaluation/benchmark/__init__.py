@@ -23,7 +23,7 @@ NAMES = {
 }
 """What symbols are written as in text."""
 
-SCORED = {"ids": 256, "text": 16}
+SCORED = {"ids": 256, "text": 12}
 """Sequences of each process in the score of a track. A model of text has a hundred times the parameters and more."""
 
 
@@ -48,7 +48,7 @@ class BenchmarkSettings:
     track: Track | None = option(None, None, "default text if the model has a tokenizer")
     symbols: Names = option("letters", None, "what symbols are written as in text, default letters")
     separator: str = option(" ", "TEXT", "what stands between symbols in text, default a space")
-    num_sequences: int | None = option(None, "N", "of each process, default 256 (track ids) or 16 (text)")
+    num_sequences: int | None = option(None, "N", "of each process, default 256 (track ids) or 12 (text)")
     batch_size: int = option(32, "B", "sequences per pass, default 32")
     output_dir: str | None = option(
         None, "FOLDER", "default benchmark/ in the model's folder; of several models, of their picture"

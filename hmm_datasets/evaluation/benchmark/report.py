@@ -91,6 +91,7 @@ def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -
         if by_position:
             panels[1].set_yscale("symlog", linthresh=0.01)
             panels[1].set(xscale="log", xlabel="symbols read before", ylabel="mean of processes, nats")
+            axes.set_title("full: whole vocabulary; hollow: over the symbols")
             panels[1].set_title("solid: whole vocabulary; dashed: over the symbols")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2 + 2 * by_position)
         save_figure(figure, path, vector=True)
