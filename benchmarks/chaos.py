@@ -235,7 +235,7 @@ def trains_beyond(step: int) -> Callable[[RunState], bool]:
 
 
 def news(state: RunState, events: int) -> list[str]:
-    """What a reader of `watch` is told that he was not told before."""
+    """What `watch` shows its reader that it has not shown before."""
     found = []
     if state.state not in ("running", "starting"):
         found.append(f"{state.state}: {state.reason}")

@@ -6,9 +6,9 @@
 Prints machine, versions, then a table a part: rates, and how many times faster ours is, all of one run. The text is
 that of the files given, by default the Python sources, Markdown and plain text of this Python and its packages, a file
 a document, in a seeded order; where encoding is timed also English stories, the bundled sample over and over. Each
-training runs in a process of its own, whose peak of resident memory is told. Writing and splitting are timed three
-times, in turn with what bounds them; the medians are told. The slow libraries get the first documents only, and their
-rates are of these. Run it on a quiet machine.
+training runs in a process of its own, whose peak of resident memory is reported. Writing and splitting are timed three
+times, in turn with what bounds them; the medians are reported. The slow libraries get the first documents only, and
+their rates are of these. Run it on a quiet machine.
 """
 
 import argparse

@@ -6,7 +6,7 @@
 Prints machine, versions, then a table a part. A step is timed in short runs that take turns, all of one process: the
 recipe's trainer as `recipes/pretrain.py` sets it up, on a stream of an HMM; a loop of torch alone, and the Trainer on
 a list, which have the same rows in memory. Model, optimizer (fused AdamW), clipping, schedule and batch are the same.
-What is told is the median step of a run, and the median, least and most of the rounds. Run it on a quiet machine.
+What is reported is the median step of a run, and the median, least and most of the rounds. Run it on a quiet machine.
 """
 
 import argparse
@@ -321,7 +321,7 @@ def token_rows(settings: argparse.Namespace) -> TokenWindows:
 
 
 def resume(settings: argparse.Namespace) -> None:
-    """Seconds from the start of a resumed run to the end of its first step, by the step it goes on from."""
+    """Seconds from the start of a resumed run to the end of its first step, by the step it continues from."""
     rows, folder = hmm_rows(settings.length), settings.folder / "resumed"
     _train(settings, rows, folder, max_steps=10, save_steps=10)
     shutil.copytree(folder / "checkpoint-10", settings.folder / "checkpoint-10")

@@ -11,6 +11,7 @@ is the standard deviation of the `N` sequence means divided by `sqrt(N)`: a clus
 (Liang and Zeger, Biometrika 73, 1986).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ def ratio_interval(
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
-) -> tuple[float, float]:
+) -> tuple[float, float] | tuple[None, None]:
     """The confidence interval of `values.sum() / sizes.sum()` over documents.
 
     Args:
@@ -70,7 +71,7 @@ def ratio_interval(
             *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        Two `float`; NaN for a single document, which has no interval.
+        Two `float`; None twice for a single document, which has no interval.
 
     ```python
     >>> ratio_interval(np.array([2.0, 4.0]), np.array([1, 2]))
@@ -80,7 +81,7 @@ def ratio_interval(
     """
     check_bootstrap(resamples, level)
     if len(values) < 2:
-        return float("nan"), float("nan")
+        return None, None
     sums = resampled_sums(np.stack([values, sizes], axis=1).astype(np.float64), resamples, seed)
     sums = sums[sums[:, 1] > 0]  # a resample of only empty documents has no ratio
     return interval(sums[:, 0] / sums[:, 1], level)
@@ -123,8 +124,8 @@ def paired_difference(
             f"{len(first)} and {len(second)} losses of {len(sizes)} documents with a total size of {sizes.sum():g}; "
             "expected the same two or more documents, not all empty"
         )
-    low, high = ratio_interval(second - first, sizes, resamples=resamples, level=level, seed=seed)
-    return Difference(float((second - first).sum() / sizes.sum()), low, high)
+    bounds = ratio_interval(second - first, sizes, resamples=resamples, level=level, seed=seed)
+    return Difference(float((second - first).sum() / sizes.sum()), *bounds)
 
 
 class ClusteredMean(NamedTuple):
@@ -132,24 +133,24 @@ class ClusteredMean(NamedTuple):
 
     Attributes:
         mean (`float`): mean over all sequences and positions.
-        standard_error (`float`): standard error of `mean`, clustered by sequence; NaN for a single sequence, and where
-            the mean is infinite.
+        standard_error (`float`, *optional*): standard error of `mean`, clustered by sequence; None for a single
+            sequence, and where the mean is infinite.
         by_position (`np.ndarray` of shape `(T,)`): mean at every position.
-        by_position_error (`np.ndarray` of shape `(T,)`): standard errors of `by_position`.
+        by_position_error (`np.ndarray` of shape `(T,)`): standard errors of `by_position`; NaN where there is none.
     """
 
     mean: float
-    standard_error: float
+    standard_error: float | None
     by_position: Float[np.ndarray, "T"]
     by_position_error: Float[np.ndarray, "T"]
 
     def report(self, name: str) -> dict[str, Any]:
-        """The result as numbers and lists, with the mean under the key `name`."""
+        """The result as numbers and lists, with the mean under the key `name`, and None for errors that it lacks."""
         return {
             name: self.mean,
             "standard_error": self.standard_error,
             "by_position": self.by_position.tolist(),
-            "by_position_error": self.by_position_error.tolist(),
+            "by_position_error": [None if math.isnan(error) else error for error in self.by_position_error.tolist()],
         }
 
 
@@ -181,9 +182,10 @@ def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
     count = len(values)
     with np.errstate(invalid="ignore"):
         spread = values.std(axis=0, ddof=1) if count > 1 else np.full(values.shape[1], np.nan)
-        whole = values.mean(axis=1).std(ddof=1) if count > 1 else np.nan
-    root = np.sqrt(count)
-    return ClusteredMean(float(values.mean()), float(whole / root), values.mean(axis=0), spread / root)
+    mean, root = float(values.mean()), np.sqrt(count)
+    has_error = count > 1 and math.isfinite(mean)
+    error = float(values.mean(axis=1).std(ddof=1) / root) if has_error else None
+    return ClusteredMean(mean, error, values.mean(axis=0), spread / root)
 
 
 def cross_entropy_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:

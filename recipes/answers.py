@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Show how a fine-tuned model answered held-out questions: accuracy before and after, and transcripts.
 
     hmm-datasets answers --model outputs/demo/sft [--transcripts 10]

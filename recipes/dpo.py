@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[peft]"]
+# ///
+
 """Preference optimization (DPO) with TRL: chosen answers become more likely than rejected ones.
 
     hmm-datasets dpo --launch cpu2 --model outputs/demo/sft --preferences pairs.jsonl --output_dir outputs/dpo \

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[lm-eval,peft]"]
+# ///
+
 """Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
 
     hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm

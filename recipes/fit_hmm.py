@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[pomegranate]"]
+# ///
+
 """Fit an HMM by Baum-Welch to the words of a corpus, or to sequences of symbols in a file.
 
     hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[peft]"]
+# ///
+
 """Reinforcement learning (GRPO) with TRL and rewards that are computed: answers to prompts, scored and reinforced.
 
     hmm-datasets grpo --launch cpu2 --model outputs/demo/sft --prompts story-questions --rewards exact \

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Midtrain: train a model further on a mixture of token streams, for example text and conversations.
 
     hmm-datasets midtrain --launch cpu2 --config demo/midtrain.yaml [--weights 0.5 0.5 ...]

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Pretrain a Llama-style model on sequences of an HMM or a family, or on tokenized text.
 
     hmm-datasets pretrain --launch cpu2 --config demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Push folders of an experiment to the Hub at HF_ENDPOINT (by default huggingface.co), with one commit per folder.
 
     hmm-datasets push --config demo/push.yaml [--namespace me ...]

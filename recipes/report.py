@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Report of an experiment: a table in the terminal, `report.json`, plots, and model cards.
 
     hmm-datasets report --experiment outputs/demo
@@ -31,7 +36,7 @@ def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
     from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.report.plots import plot_divergence, plot_loss, plot_positions, plot_stages
-    from hmm_datasets.report.tables import hmm_table, out_of_order
+    from hmm_datasets.report.tables import error_text, hmm_table, out_of_order
 
     root = Path(settings.experiment)
     names = [name for name in ("hmm", *MODELS) if (root / name / "summary.json").exists()]
@@ -55,7 +60,8 @@ def main(settings: ReportSettings) -> None:
         plot_stages(stages, root / "text_loss.png", title="From text to chat")
     if (root / "evaluate_text" / "report.json").exists():
         report["text"] = text = read_json(root / "evaluate_text" / "report.json")["text"]
-        lines += ["", f"held-out text: {text['bits_per_byte']:.4f} +- {text['standard_error']:.4f} bits per byte"]
+        error = error_text(text["standard_error"])
+        lines += ["", f"held-out text: {text['bits_per_byte']:.4f}{error} bits per byte"]
     if (root / "sft" / "answer.json").exists():
         report["answer"] = answer = read_json(root / "sft" / "answer.json")
         lines += ["", f"prompt: {answer['prompt']}", f"answer: {answer['answer']}"]

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[peft]"]
+# ///
+
 """Fine-tune a model on conversations with TRL, with the loss on the assistant's words only; then let it answer.
 
     hmm-datasets sft --launch cpu2 --config demo/sft.yaml [--prompt "What is the capital of France?" ...]

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets"]
+# ///
+
 """Train a byte-level BPE tokenizer on a text corpus, and turn that corpus and conversations into token streams.
 
     hmm-datasets tokenize mybook.txt

@@ -1,3 +1,8 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["hmm-datasets[datatrove]"]
+# ///
+
 """Tokenize a text corpus on a cluster: a datatrove pipeline that writes token streams, run by a chosen executor.
 
     hmm-datasets tokenize --executor slurm --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\

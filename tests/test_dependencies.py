@@ -1,6 +1,7 @@
 """Imported packages are declared, with bounds that include the tested versions."""
 
 import ast
+import re
 import sys
 import tomllib
 from importlib import metadata
@@ -27,12 +28,19 @@ def imported(folder: str) -> set[str]:
     own = {"hmm_datasets", *(path.stem for path in programs)}
     names = set()
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names.add(node.module.split(".")[0])
+        names |= packages_of(ast.parse(path.read_text()))
     return names - set(sys.stdlib_module_names) - own
+
+
+def packages_of(tree: ast.Module) -> set[str]:
+    """Packages that a module imports anywhere."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
 
 
 @pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])
@@ -52,3 +60,18 @@ def test_a_dependency_has_bounds_that_let_in_the_version_that_is_tested(requirem
     assert any(bound.operator in ("<", "==") for bound in requirement.specifier)
     version = PINNED.get(canonicalize_name(requirement.name))
     assert version is None or requirement.specifier.contains(version)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.name)
+def test_the_header_of_a_recipe_lists_what_it_needs(path):
+    """Inline script metadata (PEP 723), from which uv makes the environment of a recipe."""
+    text = path.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, flags=re.MULTILINE)
+    header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
+    assert header["requires-python"] == PROJECT["requires-python"]
+    (found,) = map(Requirement, header["dependencies"])
+    assert found.name == PROJECT["name"]
+    assert found.extras <= EXTRAS.keys()
+    given = NEEDED + [Requirement(text) for extra in found.extras for text in EXTRAS[extra]]
+    modules = packages_of(ast.parse(text)) - set(sys.stdlib_module_names) - {"hmm_datasets"}
+    assert modules <= {requirement.name.replace("-", "_") for requirement in given}

@@ -49,6 +49,25 @@ def test_python_on_a_page_runs(page, tmp_path, warm_python, child_environment):
     assert result.returncode == 0, result.stderr
 
 
+FIGURATIVE = re.compile(
+    r"\b(go(es)? on|says so|(is|are|was|were) told|pass(es)? over (rows|the rows|them)|nats a token)\b"
+)
+
+
+def test_sentences_say_what_happens_in_the_usual_words():
+    """A run continues, skips rows and reports something; a unit is nats per token. Code and pages alike."""
+    texts = (
+        path for folder in ("hmm_datasets", "recipes", "docs", "model_cards") for path in (ROOT / folder).rglob("*")
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in texts
+        if path.suffix in (".py", ".md", ".yaml", ".ipynb", ".sbatch", ".pbs")
+        for found in FIGURATIVE.finditer(" ".join(path.read_text(encoding="utf-8").split()))
+    ]
+    assert wrong == []
+
+
 def test_few_blocks_are_not_run():
     assert sum(len(blocks(page, "python notest")) for page in PAGES) <= MAX_NOT_RUN
 
@@ -115,6 +134,9 @@ def check_words(words: list[str], variables: dict[str, str]) -> None:
         check_recipe(words[1], words[2:])
     elif words[:1] == ["python"] and words[1].startswith("tests/"):
         assert (ROOT / words[1]).exists(), words[1]
+    elif words[:2] == ["uv", "run"] or words[:4] == ["hf", "jobs", "uv", "run"]:
+        script = next(index for index, word in enumerate(words) if word.startswith("recipes/"))
+        check_recipe(words[script], words[script + 1 :])
     elif words[:1] == ["sbatch"]:
         files = [word for word in words if word.startswith("recipes/")]
         assert files

@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.statistics import interval, paired_difference, ratio_interval, resampled_sums
+from hmm_datasets.statistics import clustered_mean, interval, paired_difference, ratio_interval, resampled_sums
 
 
 def test_resamples_are_of_the_same_documents_for_all_figures():
@@ -74,4 +76,12 @@ def test_the_interval_of_a_ratio_is_that_of_a_difference_from_nothing():
     found = paired_difference(np.zeros(40), losses, sizes)
     assert ratio_interval(losses, sizes) == (found.low, found.high)
     assert found.low < losses.sum() / sizes.sum() < found.high
-    assert np.isnan(ratio_interval(losses[:1], sizes[:1])).all(), "one document tells nothing of others"
+    assert ratio_interval(losses[:1], sizes[:1]) == (None, None), "one document tells nothing of others"
+
+
+@pytest.mark.parametrize("values", [[[1.0, 2.0, 4.0]], [[1.0, np.inf], [1.0, 2.0]]], ids=["one sequence", "infinite"])
+def test_an_error_that_cannot_be_estimated_is_absent(values):
+    found = clustered_mean(np.array(values)).report("kl")
+    assert found["standard_error"] is None
+    assert None in found["by_position_error"]
+    assert "NaN" not in json.dumps(found)

@@ -1,4 +1,4 @@
-"""The subcommands about one process: draw sequences, score sequences, describe it."""
+"""The subcommands about one process: draw sequences, score sequences, describe it, read it from a file of tables."""
 
 import contextlib
 import json
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file
+from ..report.tables import NO_ERROR
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
 from ..training.models import symbol_model
@@ -149,7 +150,7 @@ def score_command(arguments: ScoreCommand) -> int:
     count, length = tokens.shape
     mean, last = window_losses(hmm, tokens)
     impossible = int(np.isinf(mean).sum())
-    print(f"{_mean(mean)}, over {count:,} sequences of {length:,} tokens")
+    print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")
     else:
@@ -158,11 +159,13 @@ def score_command(arguments: ScoreCommand) -> int:
 
 
 def _mean(rates: "np.ndarray") -> str:
-    """The mean in nats per token, with its standard error if there is one."""
+    """The mean in nats per token, with its standard error, or why there is none."""
     import numpy as np
 
     error = ""
-    if len(rates) > 1 and np.isfinite(rates).all():
+    if len(rates) == 1:
+        error = f" ({NO_ERROR})"
+    elif np.isfinite(rates).all():
         error = f", standard error {rates.std(ddof=1) / np.sqrt(len(rates)):.6f}"
     return f"{rates.mean():.6f} nats per token{error}"
 
@@ -231,6 +234,18 @@ def _draw_emissions(arguments: "DescribeCommand") -> int:
     return 0
 
 
+def _save_tables(arguments: "DescribeCommand", folder: Path) -> int:
+    """Write the folder of an HMM whose tables are in a file."""
+    from ..hmm.convert import from_file
+
+    if folder.exists():
+        raise InputError(f"{folder}: exists; give another folder")
+    hmm = from_file(arguments.hmm, unsafe_pickle=arguments.unsafe_pickle)
+    hmm.save_pretrained(folder)
+    print(f"{folder}: {hmm.describe()}")
+    return 0
+
+
 def _print_entropy_rate(arguments: "DescribeCommand") -> int:
     """Print the entropy rate and its standard error."""
     from ..hmm.families import Family
@@ -272,10 +287,18 @@ class DescribeCommand:
     states: list[int] | None = option(None, "S", "with --emissions; the most visited three")
     top: int = option(20, "K", "with --emissions: symbols, default 20")
     output: Path | None = option(None, "FILE.png", "with --emissions; default in the folder")
+    save: Path | None = option(
+        None,
+        "FOLDER",
+        "instead, write the folder of the HMM in a file of tables: .npz, by our names or hmmlearn's; or .pkl",
+    )
+    unsafe_pickle: bool = option(False, None, "with --save, read a .pkl that you trust; it can run any code")
 
 
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
+    if arguments.save is not None:
+        return _save_tables(arguments, arguments.save)
     if arguments.emissions:
         return _draw_emissions(arguments)
     if arguments.only == "entropy-rate":

@@ -13,7 +13,7 @@ from .watch import HangFlags
 
 
 def _requeue(arguments: "SuperviseCommand") -> int:
-    """Put the job of Slurm that this process runs in back into the queue, if its run should go on."""
+    """Put the job of Slurm that this process runs in back into the queue, if its run should continue."""
     folder, most = _folder(arguments), arguments.max_requeues
     print(supervision.requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
     return 0

@@ -106,7 +106,7 @@ def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: 
     """The difference of a mean over tasks of questions; items are resampled within each task."""
     tasks, others = first.report[score]["tasks"], other.report[score]["tasks"]
     if tasks.keys() != others.keys():
-        return f"measured on other items: tasks {', '.join(others)}, not {', '.join(tasks)}"
+        return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
     for label in tasks:
         if (reason := other_questions(tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
@@ -132,17 +132,14 @@ def pair(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Diff
     """The difference of the other run from the first, or the reason why there is no paired interval.
 
     Args:
-        task (`str`): `optimum`, `text`, `core` or `chat_core`.
+        task (`str`): one of the tasks that evaluations have.
         first, other ([`ReportFolder`]): runs that have this task.
         seed (`int`): seed of the bootstrap.
     """
+    if task not in _PAIRS:
+        return f"{task} has no items that can be resampled"
     reason = _other_items(task, first.report[task], other.report[task])
     return _PAIRS[task](first, other, seed) if reason is None else reason
-
-
-def can_pair(task: str) -> bool:
-    """Whether the items of a task can be resampled."""
-    return task in _PAIRS
 
 
 def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
@@ -339,7 +336,7 @@ def _task(task: str, runs: Sequence[ReportFolder], seed: int) -> dict[str, Any]:
     for run in runs:
         row = {"run": run.name} | dict(zip(("value", "low", "high"), _figure(task, run.report[task]), strict=True))
         row |= {"difference": None, "unpaired": None}
-        if run is not runs[0] and can_pair(task):
+        if run is not runs[0]:
             found = pair(task, runs[0], run, seed)
             row |= {"difference": asdict(found)} if isinstance(found, Difference) else {"unpaired": found}
         rows.append(row)

@@ -64,13 +64,13 @@ def bits_per_byte(
     if (size < 0).any() or size.sum() == 0:
         raise InputError(f"references are {references[:8]}; expected counts of bytes, not all zero")
     ratio = bits.sum() / size.sum()
-    error = math.nan
+    error = None
     if len(bits) > 1:
-        error = (bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum()
+        error = float((bits - ratio * size).std(ddof=1) * math.sqrt(len(bits)) / size.sum())
     low, high = ratio_interval(bits, size, resamples=resamples, level=level, seed=seed)
     return {
         "bits_per_byte": float(ratio),
-        "standard_error": float(error),
+        "standard_error": error,
         "bits_per_byte_low": low,
         "bits_per_byte_high": high,
         "bytes": int(size.sum()),
@@ -224,14 +224,14 @@ def _figures(
     mean = float(nats.sum() / tokens.sum())
     found = {
         "perplexity": _exp(mean),
-        "perplexity_low": _exp(low),
-        "perplexity_high": _exp(high),
+        "perplexity_low": None if low is None else _exp(low),
+        "perplexity_high": None if high is None else _exp(high),
         "nats_per_token": mean,
         **bits,
     }
     rows = zip(nats.tolist(), tokens.tolist(), num_bytes.tolist(), strict=True)
     items = [{unit: index, "nats": n, "tokens": t, "bytes": b} for index, (n, t, b) in enumerate(rows)]
-    return {name: value if math.isfinite(value) else None for name, value in found.items()} | {
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()} | {
         "num_tokens": int(tokens.sum()),
         "unit": unit,
         "level": LEVEL,

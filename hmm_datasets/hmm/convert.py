@@ -1,4 +1,4 @@
-"""Conversion of HMMs from and to pomegranate, hmmlearn and dynamax.
+"""Conversion of HMMs from and to pomegranate, hmmlearn and dynamax, and from files of tables.
 
 All of them keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
 Two things differ in pomegranate. It computes in float32, and each state has a probability of ending the sequence
@@ -7,6 +7,10 @@ has no end probabilities; it gives a distribution of sequences for any given len
 counterpart in these libraries.
 """
 
+import os
+import pickle
+import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +26,62 @@ if TYPE_CHECKING:
     from pomegranate.hmm import DenseHMM, SparseHMM
 
 _TOLERANCE = 1e-5  # of the sum of a float32 row of a few hundred entries
+
+_HMMLEARN = {"startprob": "start", "transmat": "transition", "emissionprob": "emission"}
+_FORMATS = (
+    "expected .npz (numpy.savez with startprob_, transmat_ and emissionprob_ of hmmlearn, or start, transition and "
+    "emission, or start and edges), or a pickled hmmlearn CategoricalHMM in .pkl"
+)
+
+
+def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
+    """The HMM in a file of tables.
+
+    Args:
+        path (path): `.npz` with the arrays `start` (H,), `transition` (H, H) and `emission` (H, E), or `start` and
+            `edges` (E, H, H), under these names or hmmlearn's; or `.pkl` with an hmmlearn `CategoricalHMM`.
+        unsafe_pickle (`bool`, *optional*, defaults to `False`): whether to read a pickle, which can run any code.
+
+    Raises:
+        `InputError`: there is no such file, it has another format or other arrays, or no tables of an HMM; or it is a
+            pickle, and `unsafe_pickle` is false.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.suffix in (".pkl", ".pickle"):
+        if not unsafe_pickle:
+            raise InputError(
+                f"{path}: reading a pickle runs any code that is in it; if you trust its origin add --unsafe-pickle, "
+                "or write the tables of the model with numpy.savez"
+            )
+        return _from_pickle(path)
+    if path.suffix != ".npz":
+        why = ", and a .csv file has one table where an HMM has three" if path.suffix == ".csv" else ""
+        raise InputError(f"{path}: has no format of an HMM{why}; {_FORMATS}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            tables = {_HMMLEARN.get(name.removesuffix("_"), name): file[name] for name in file.files}
+    except (TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a complete .npz file of numbers ({error})") from None
+    if tables.keys() not in ({"start", "transition", "emission"}, {"start", "edges"}):
+        raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
+    try:
+        return HMM(**tables)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _from_pickle(path: Path) -> HMM:
+    _import("hmmlearn")
+    try:
+        model = pickle.loads(path.read_bytes())
+    except Exception as error:  # damaged pickles raise any
+        raise InputError(f"{path}: cannot be read as a pickle ({error}); write it anew with pickle.dump") from None
+    try:
+        return from_hmmlearn(model)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> HMM:

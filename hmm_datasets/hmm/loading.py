@@ -44,6 +44,11 @@ def load_source(
         return name_or_path
     if is_process_name(name_or_path):
         return named_process(str(name_or_path))
+    if os.path.isfile(name_or_path):
+        raise InputError(
+            f"{name_or_path}: is a file, and a process is a folder; make one of the tables in a file with: "
+            f"hmm-datasets describe {name_or_path} --save FOLDER"
+        )
     folder = restored(name_or_path)
     if not folder.is_dir():
         folder = download_source(str(name_or_path), revision=revision, repo_type=repo_type)

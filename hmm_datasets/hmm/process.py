@@ -55,7 +55,7 @@ class Process:
         belief_width (`int`, *optional*): `W`, the numbers in a belief; None for a process without beliefs.
         has_exact_distribution (`bool`): whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it
             raises an error.
-        has_oracle (`bool`): whether sequences differ in something that a predictor could be told, so that
+        has_oracle (`bool`): whether sequences differ in something that a predictor could be given, so that
             `oracle_next_token_probs` is better than `next_token_probs`.
         computes_on_devices (`bool`): whether tensors may be on any device; otherwise they must be on the CPU.
         is_stationary (`bool`): whether there is an entropy rate that `entropy_rate` gives.

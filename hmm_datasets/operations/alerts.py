@@ -86,7 +86,7 @@ def alert(state: RunState, settings: AlertSettings, now: float | None = None) ->
         now (`float`, *optional*): time in seconds since 1970.
 
     Returns:
-        `list[str]`: a line for each that was told, or that could not be; empty if there was nothing to tell.
+        `list[str]`: a line for each that was delivered, or that could not be; empty if there was none.
     """
     now = time.time() if now is None else now
     last = _last(state.folder)

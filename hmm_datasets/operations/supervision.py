@@ -286,7 +286,7 @@ class Supervisor:
         self._untold: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:
-        """Start the command, again after faults, until the run is finished or it makes no sense to go on.
+        """Start the command, again after faults, until the run is finished or it makes no sense to continue.
 
         Returns:
             `int`: exit code of the last start; 128 plus its number for a signal.
@@ -334,7 +334,7 @@ class Supervisor:
     def _attempt(self, command: Sequence[str], start: int) -> tuple[int, Verdict]:
         """Start the command once, and wait for its end; a hang is ended."""
         for beat in read_heartbeats(self.folder):
-            if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was told
+            if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was reported
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
@@ -516,7 +516,7 @@ _FINAL = ("settings", "give up")
 
 
 def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2) -> str:
-    """Put the job that this process runs in back into Slurm's queue, if its run should go on.
+    """Put the job that this process runs in back into Slurm's queue, if its run should continue.
 
     Args:
         folder (path): folder of the run.

@@ -182,7 +182,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     axes = figure.subplots()
     image = axes.imshow(table, cmap="viridis", aspect="auto", origin="lower", interpolation="nearest")
     low, high = np.nanmin(table), np.nanmax(table)
-    # Numbers that differ little get more digits, so that they can be told apart.
+    # Numbers that differ little get more digits, so that they can be distinguished.
     digits = 3 if low == high else min(6, max(3, 2 + int(np.log10(max(abs(low), abs(high)) / (high - low)))))
     for row, column in np.argwhere(np.isfinite(table)):
         value = table[row, column]

@@ -12,7 +12,18 @@ from ..files import (
     read_json,
     restored,
 )
-from .tables import SHARES, Z_95, Table, figure_text, interval_text, optimum_table, predictor_titles, rounded
+from .tables import (
+    SHARES,
+    Z_95,
+    Table,
+    error_text,
+    figure_text,
+    interval_text,
+    optimum_table,
+    predictor_titles,
+    rounded,
+    sequences_text,
+)
 
 Report = Mapping[str, Any]
 
@@ -66,11 +77,11 @@ def _optimum_sentence(optimum: Report) -> str:
     if math.isinf(gap):
         return (
             f"The model excludes symbols that occur, so that its loss is infinitely far above {floor}, on "
-            f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols."
+            f"{sequences_text(optimum, ' symbols')}."
         )
     return (
-        f"The model is {gap:.4f} +- {figure_text(error)} nats per token{known} above {floor}, on "
-        f"{optimum['num_sequences']:,} held-out sequences of {optimum['length']:,} symbols.{within}"
+        f"The model is {gap:.4f}{error_text(error)} nats per token{known} above {floor}, on "
+        f"{sequences_text(optimum, ' symbols')}.{within}"
     )
 
 
@@ -117,7 +128,7 @@ def _chat_sentence(chat: Report) -> str:
     return (
         f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token (95% "
         f"interval {interval_text(chat['loss_low'], chat['loss_high'])}); of {chat['questions']:,} greedy answers "
-        f"{right:.1%} are right and {ended:.1%} end their turn."
+        f"{figure_text(right, '.1%')} are right and {figure_text(ended, '.1%')} end their turn."
     )
 
 
@@ -265,7 +276,7 @@ def _core(core: Report) -> list[Table]:
 
 def _chat(chat: Report) -> list[Table]:
     rows = [
-        [title, f"{found['count']:,}", f"{found['share']:.1%}", f"{found['low']:.1%} to {found['high']:.1%}"]
+        [title, f"{found['count']:,}", *_share(found)]
         for name, title in SHARES.items()
         for found in [chat["shares"][name]]
     ]
@@ -273,6 +284,10 @@ def _chat(chat: Report) -> list[Table]:
     return [
         Table("Greedy answers to held-out questions", ["answers that", "count", "share", "95% interval"], rows, note)
     ]
+
+
+def _share(found: Report) -> tuple[str, str]:
+    return figure_text(found["share"], ".1%"), interval_text(found["low"], found["high"], ".1%")
 
 
 def _chat_core(chat_core: Report) -> list[Table]:

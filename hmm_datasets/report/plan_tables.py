@@ -1,5 +1,6 @@
 """The plan of a run as a table: what it consumes, how much memory it needs, when it ends."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,11 @@ def forecast_text(found: dict[str, Any]) -> str:
         ("tokens per step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
         ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
         ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} per parameter"),
-        ("FLOPs", f"{found['flops']:.4g}", "of the model, without padding and recomputation"),
+        (
+            "FLOPs",
+            f"{found['flops']:.4g}",
+            "of the model, without padding and recomputation; fewer if sequences are shorter than rows",
+        ),
     ]
     if found["batch_ramp"]:
         stages = found["batch_ramp"]
@@ -109,7 +114,7 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
-    """A table of what was planned and what the run consumed.
+    """A table of what was planned and what the run consumed, and why FLOPs per token differ if they do.
 
     Args:
         plan (`dict`): `plan.json` of a run.
@@ -117,7 +122,26 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
     """
     names = ("steps", "tokens", "flops")
     rows = [[name, *(f"{found[name]:,.0f}" for found in (plan, summary))] for name in names]
-    return text_table(["", "planned", "consumed"], rows)
+    table = text_table(["", "planned", "consumed"], rows)
+    return "\n".join([table, *_why_flops_differ(plan, summary)])
+
+
+def _why_flops_differ(plan: dict[str, Any], summary: dict[str, Any]) -> list[str]:
+    """The number of positions over which a token attended, if that accounts for the FLOPs that the run consumed."""
+    length, tokens = plan["row_length"], max(summary["tokens"], 1)
+    fewer = plan["flops_per_token"] - summary["flops"] / tokens
+    if abs(fewer) < 1e-6 * plan["flops_per_token"]:
+        return []
+    attended = length - fewer / plan["flops_per_pair"] if plan["flops_per_pair"] else math.inf
+    if 0 < attended < length:
+        return [
+            f"FLOPs differ because a token attended over {attended:,.1f} positions on average, those of its own "
+            f"sequence; the plan counts the {length:,} of a full row"
+        ]
+    return [
+        f"FLOPs differ because a token took {summary['flops'] / tokens:,.0f}; the plan counts "
+        f"{plan['flops_per_token']:,}"
+    ]
 
 
 def _memory_table(found: dict[str, Any]) -> str:

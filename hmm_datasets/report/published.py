@@ -44,7 +44,7 @@ class Finding:
         standard_error (`float`, *optional*): of it, over seeds or sequences.
         published (`float` or `str`, *optional*): the paper's number, or a bound in words; None if it states none.
         where (`str`, *optional*): where the paper states it.
-        difference (`str`, *optional*): why the two differ.
+        difference (`str`, *optional*): why the two differ, or a note on a number that the paper does not state.
     """
 
     quantity: str
@@ -125,7 +125,13 @@ def _cells(finding: dict[str, Any]) -> list[str]:
     here = f"{finding['measured']:.4g}" + ("" if error is None else f" ± {error:.1g}")
     stated = "-" if published is None else published if isinstance(published, str) else f"{published:.4g}"
     where = f" ({finding['where']})" if finding["where"] and published is not None else ""
-    return [finding["quantity"], here, stated + where, finding["difference"]]
+    return [finding["quantity"], here, stated + where, _reason(finding)]
+
+
+def _reason(finding: dict[str, Any]) -> str:
+    if finding["difference"] or finding["published"] is None:
+        return finding["difference"] or "-"
+    return f"no reason is known; compared are our protocol and {finding['where'] or 'the paper'}"
 
 
 def _cost(content: dict[str, Any]) -> str:

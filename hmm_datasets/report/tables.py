@@ -31,6 +31,9 @@ _ERROR = "standard_error"
 FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
 """Titles of the predictors from which a gap is measured."""
 
+NO_ERROR = "one sequence has no standard error"
+"""Stands where a standard error would, since none can be estimated from a single sequence."""
+
 ROUNDING = 1e-6
 """Nats per token: a smaller difference of losses is none, since models round their logits to about 1e-7."""
 
@@ -91,8 +94,21 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Se
 
 
 def figure_text(value: float | None, form: str = ".4f") -> str:
-    """A formatted number, or a dash for None and NaN, such as the error of an infinite loss."""
+    """A formatted number, or a dash for None and NaN, such as the error of an infinite loss or of one sequence."""
     return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def error_text(error: float | None) -> str:
+    """A standard error to stand behind its number, or nothing if there is none."""
+    return "" if error is None or math.isnan(error) else f" +- {error:.4f}"
+
+
+def sequences_text(measured: Mapping[str, Any], unit: str = "") -> str:
+    """How many sequences of which length were measured, and that one has no standard error."""
+    count, length = measured["num_sequences"], measured["length"]
+    if count == 1:
+        return f"1 held-out sequence of {length:,}{unit}; {NO_ERROR}"
+    return f"{count:,} held-out sequences of {length:,}{unit}"
 
 
 def rounded(nats: float) -> float:
@@ -145,8 +161,8 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     header += [] if last is None else ["last token, nats", "+-"]
     gap, floor = measured["bayes_gap"], FLOORS[measured["floor"]]
     notes = [
-        f"excess over the {floor}: {rounded(gap['bayes_gap']):.4f} +- {figure_text(gap[_ERROR])} nats per token "
-        f"({measured['num_sequences']:,} held-out sequences of {measured['length']})"
+        f"excess over the {floor}: {rounded(gap['bayes_gap']):.4f}{error_text(gap[_ERROR])} nats per token "
+        f"({sequences_text(measured)})"
     ]
     if "calibration" in measured:
         notes.append(f"expected calibration error against the {floor}: {measured['calibration']['error']:.4f}")

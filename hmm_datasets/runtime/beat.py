@@ -25,7 +25,7 @@ class Beat:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was told to end."""
+        """Whether it was asked to end."""
         return self._ended.is_set()
 
     def start(self) -> None:

@@ -17,7 +17,7 @@ PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process that can be told from all others, on other machines and of other times.
+    """A process that can be distinguished from all others, on other machines and of other times.
 
     Attributes:
         host (`str`), process (`int`): host name, and id of the process.

@@ -111,8 +111,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     """
     variables = {environment.FIRST_START: str(time.monotonic()), **os.environ}
     end_with_launcher()
-    # DeepSpeed calls deprecated functions of torch at every step, which users of a recipe cannot change.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    _silence_libraries()
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
     with exit_without_teardown(), one_line_errors():
@@ -121,6 +120,17 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
             raise InputError(problem)
         with heartbeats.beating(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
             _run(main, kinds, variables)
+
+
+def _silence_libraries() -> None:
+    """Leave out what libraries warn of and a user of a recipe cannot change."""
+    # DeepSpeed calls deprecated functions of torch at every step.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # TRL's settings and trainers use names that transformers has changed.
+    warnings.filterwarnings("ignore", r"`(is_)?gradient_checkpointing\w*` is deprecated", FutureWarning)
+    # The token that pads is not in the configuration of a new model, where it would change the initial weights.
+    padding = "Updated tokens: {'pad_token_id'"
+    logging.getLogger("transformers.trainer_utils").addFilter(lambda record: padding not in record.getMessage())
 
 
 def named_output_dir(arguments: list[str]) -> str | None:

@@ -70,7 +70,7 @@ class HubPushes:
             ) from None
 
     def push_checkpoint(self, checkpoint: Path) -> None:
-        """Push the run so far in the background, and its newest checkpoint if `hub_strategy` says so; on rank 0."""
+        """Push the run so far in the background, and its newest checkpoint if `hub_strategy` asks; on rank 0."""
         trainer = self._trainer
         args, strategy = trainer.args, trainer.args.hub_strategy
         if not trainer.is_world_process_zero() or strategy == HubStrategy.END:

@@ -29,7 +29,7 @@ _LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
 
 
 def find_precision(settings: Any) -> tuple[str, str]:
-    """The precision that a run with these settings trains in, and who says so.
+    """The precision that a run with these settings trains in, and which setting chose it.
 
     Args:
         settings (`TrainingArguments`): its `bf16` and `fp16` are None where nothing was said; `use_cpu` is read too.

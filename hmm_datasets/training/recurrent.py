@@ -219,7 +219,7 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
             input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`.
             attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*): 0 for padding, at the end of rows only.
             position_ids (`torch.Tensor`, *optional*): unused, since a state has no positions.
-            past_key_values ([`RecurrentCache`], *optional*): the states to go on from.
+            past_key_values ([`RecurrentCache`], *optional*): the states to continue from.
             inputs_embeds (`torch.Tensor` of shape `(B, T, D)`, *optional*): vectors instead of tokens.
             labels (`torch.Tensor` of shape `(B, T)`, *optional*): tokens, shifted here; -100 is ignored.
             use_cache, output_hidden_states (`bool`, *optional*): whether to return the states, and all layers.

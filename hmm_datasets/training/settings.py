@@ -178,7 +178,7 @@ class RunSettings(WatchSettings):
         default="warn",
         metadata={
             "help": "At a spike of the loss: warn; skip, to drop the gradient of the step; rollback, to go back to "
-            "the newest checkpoint before it and pass over the rows around it, also at a loss that is not finite; or "
+            "the newest checkpoint before it and skip the rows around it, also at a loss that is not finite; or "
             "ignore, not to look for any."
         },
     )
@@ -295,7 +295,7 @@ class RunSettings(WatchSettings):
 
     @property
     def passed_over(self) -> PassedOver:
-        """Rows that the run in `output_dir` passes over since it went back."""
+        """Rows that the run in `output_dir` skips since it went back."""
         return rows_passed_over(rollbacks_of(self.output_dir, self.copies) if self.resume else [])
 
     def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
@@ -398,7 +398,7 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
                 "pad_to_multiple_of and packing are both set, but packed rows have no padding; leave one of them out"
             )
         if self.packing or self.padding_free:
-            # TRL joins the rows of a batch to one, and those that ranks repeat could not be told apart in it.
+            # TRL joins the rows of a batch to one, and those that ranks repeat could not be distinguished in it.
             self.per_device_eval_batch_size = 1
 
 

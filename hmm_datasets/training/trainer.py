@@ -170,7 +170,7 @@ class StepTrainer(ShardedTrainer):
             self.train_dataset = KeptRows(self.train_dataset, self.passed_over, first)
         elif self.passed_over:
             raise InputError(
-                f"{args.output_dir}: passes over rows since it went back, but they are not read in their order; set "
+                f"{args.output_dir}: skips rows since it went back, but they are not read in their order; set "
                 "train_sampling_strategy sequential, as when it was started"
             )
         if start is None:

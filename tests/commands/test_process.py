@@ -1,6 +1,8 @@
-"""`sample`, `score` and `emissions` of HMMs whose symbols are words, and of models that were trained on them."""
+"""`sample`, `score` and `emissions` of HMMs of words and of trained models; HMMs from files of tables."""
 
 import os
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,3 +107,79 @@ def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
     assert sorted(os.listdir(tmp_path / "run" / "plots")) == ["emissions.pdf", "emissions.png"]
     assert "--states 3: expected 0 to 2" in failing(capsys, "emissions", str(tmp_path / "run"), "--states", "3")
     assert "has no checkpoints epoch-N" in failing(capsys, "emissions", str(tmp_path))
+
+
+TABLES = {"start": [0.6, 0.4], "transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.7, 0.3], [0.1, 0.9]]}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("start", "transition", "emission"),
+        ("startprob_", "transmat_", "emissionprob_"),
+        ("startprob", "transmat", "emissionprob"),
+    ],
+)
+def test_tables_in_a_file_become_a_process(tmp_path, capsys, names):
+    file, output = tmp_path / "model.npz", tmp_path / "hmm"
+    np.savez(file, **dict(zip(names, TABLES.values(), strict=True)))
+    assert main(["describe", str(file), "--save", str(output)]) == 0
+    assert capsys.readouterr().out == f"{output}: a state-emitting HMM of 2 states over 2 symbols\n"
+    assert HMM.from_pretrained(output) == HMM(**TABLES)
+    assert "exists; give another folder" in failing(capsys, "describe", str(file), "--save", str(output))
+    assert f"hmm-datasets describe {file} --save FOLDER" in failing(capsys, "describe", str(file))
+
+
+def test_edges_in_a_file_become_a_process(tmp_path):
+    hmm = processes.golden_mean()
+    np.savez(tmp_path / "model.npz", **hmm.tables())
+    assert main(["describe", str(tmp_path / "model.npz"), "--save", str(tmp_path / "hmm")]) == 0
+    assert HMM.from_pretrained(tmp_path / "hmm") == hmm
+
+
+def test_a_file_without_the_tables_of_an_hmm_is_refused(tmp_path, capsys):
+    def refused(name: str, **tables) -> str:
+        if tables:
+            np.savez(tmp_path / name, **tables)
+        return failing(capsys, "describe", str(tmp_path / name), "--save", str(tmp_path / "hmm"))
+
+    assert "no such file" in refused("none.npz")
+    (tmp_path / "text.npz").write_text("0.5 0.5")
+    assert "not a complete .npz file of numbers" in refused("text.npz")
+    np.save(tmp_path / "one.npy", [0.5, 0.5])
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    assert "not a complete .npz file of numbers" in refused("one.npz")
+    assert "not a complete .npz file of numbers" in refused("objects.npz", start=np.array([None]))
+    assert "has the arrays start, means_; expected .npz (" in refused("gauss.npz", startprob_=[1.0], means_=[[0.0]])
+    assert "model.npz: transition[0] sums to 0.5" in refused("model.npz", **TABLES | {"transition": np.eye(2) / 2})
+    (tmp_path / "tables.csv").write_text("0.5,0.5")
+    assert "a .csv file has one table where an HMM has three; expected .npz (" in refused("tables.csv")
+    assert not (tmp_path / "hmm").exists()
+
+
+class Spy:
+    """An object whose pickle makes a folder when it is read."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __reduce__(self):
+        return Path.mkdir, (self.folder,)
+
+
+def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
+    file, output, ran = tmp_path / "model.pkl", tmp_path / "hmm", tmp_path / "ran"
+    command = ("describe", str(file), "--save", str(output))
+    file.write_bytes(pickle.dumps(Spy(ran)))
+    assert "reading a pickle runs any code that is in it" in failing(capsys, *command)
+    assert not ran.exists()
+    hmmlearn = pytest.importorskip("hmmlearn.hmm")
+    assert "model is a NoneType" in failing(capsys, *command, "--unsafe-pickle")
+    assert ran.exists()
+    file.write_bytes(b"not a pickle")
+    assert "cannot be read as a pickle" in failing(capsys, *command, "--unsafe-pickle")
+    model = hmmlearn.CategoricalHMM(2, n_features=2)
+    model.startprob_, model.transmat_, model.emissionprob_ = map(np.array, TABLES.values())
+    file.write_bytes(pickle.dumps(model))
+    assert main([*command, "--unsafe-pickle"]) == 0
+    assert HMM.from_pretrained(output) == HMM(**TABLES)

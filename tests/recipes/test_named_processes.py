@@ -19,7 +19,9 @@ def test_a_run_saves_the_process_that_it_names_and_is_evaluated_on_it(program, s
         batches = ("--global_batch_size", 4, "--per_device_train_batch_size", 4, "--save_steps", 1)
         return program.run("recipes/pretrain.py", *data, *batches, "--output_dir", output)
 
-    succeeded(pretrain(NAME, 2))
+    first = succeeded(pretrain(NAME, 2))
+    assert "[transformers]" not in first.stderr, "nothing that a user cannot change"
+    assert "Warning" not in first.stderr
     assert load_source(output / "process") == NAMED
     assert read_json(output / "run.json")["data"]["hmm"] == NAMED.fingerprint()
     assert all(found.ok for found in verify(output))

@@ -39,7 +39,8 @@ def folder(tmp_path_factory):
 def dpo(program, succeeded, folder, config, output, steps=4):
     arguments = ("--model", folder / "base", "--preferences", folder / "pairs.jsonl", "--max_steps", steps)
     batch = ("--global_batch_size", 8, "--per_device_train_batch_size", 2, "--save_steps", 2)
-    succeeded(program.launch(config, "recipes/dpo.py", *arguments, *batch, *SETTINGS, "--output_dir", output))
+    result = succeeded(program.launch(config, "recipes/dpo.py", *arguments, *batch, *SETTINGS, "--output_dir", output))
+    assert "gradient_checkpointing" not in result.stderr, "what TRL's settings cause, a user cannot change"
     return read_json(output / "summary.json")
 
 
@@ -47,9 +48,10 @@ def grpo(program, succeeded, folder, config, output):
     arguments = ("--model", folder / "dpo", "--prompts", folder / "questions.jsonl", "--rewards", "exact", "length:10")
     batch = ("--global_batch_size", 16, "--per_device_train_batch_size", 4, "--num_generations", 4, "--max_steps", 3)
     limits = ("--max_completion_length", 8, "--num_test_sequences", 4, "--beta", 0.1)
-    succeeded(
+    result = succeeded(
         program.launch(config, "recipes/grpo.py", *arguments, *batch, *limits, *SETTINGS, "--output_dir", output)
     )
+    assert "gradient_checkpointing" not in result.stderr
     return read_json(output / "summary.json")
 
 

@@ -27,7 +27,7 @@ def test_two_spikes_are_rolled_back_and_their_rows_left_out_also_after_a_kill(pr
     killed = program.launch(*command, BAD=bad, KILL="27:1")
     assert killed.returncode != 0
     for step, checkpoint, rows in ((17, 15, "120 to 143"), (22, 20, "184 to 207")):
-        told = f"step {step}: the run goes back to checkpoint-{checkpoint} and passes over rows {rows} of the data set"
+        told = f"step {step}: the run goes back to checkpoint-{checkpoint} and skips rows {rows} of the data set"
         assert told in killed.stdout
     assert rows_by_step(tmp_path / "run")[26], "it went on by itself after each"
     succeeded(program.launch(*command, BAD=bad))

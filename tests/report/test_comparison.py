@@ -119,7 +119,7 @@ def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
         ("text", {"bytes": 1}, None, "bytes is 1"),
         ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "other bytes"),
         ("core", {"baselines": "v2"}, None, "baselines is v2, not v1"),
-        ("core", {"tasks": {}}, None, "not hellaswag, lambada_openai, copa"),
+        ("core", {"tasks": {}}, None, "tasks none, not hellaswag, lambada_openai, copa"),
     ],
 )
 def test_items_of_other_documents_are_refused(folders, tmp_path, task, change, items, told):
@@ -129,6 +129,14 @@ def test_items_of_other_documents_are_refused(folders, tmp_path, task, change, i
     assert told in row["unpaired"]
     assert row["unpaired"].startswith("measured on other items")
     assert f"changed: no difference, {row['unpaired']}" in comparison_text(found)
+
+
+def test_every_difference_that_is_not_given_has_a_reason(found):
+    for task, results in found["tasks"].items():
+        for row in results["rows"][1:]:
+            assert (row["difference"] is None) == bool(row["unpaired"])
+            if task not in ("optimum", "text", "core", "chat_core"):
+                assert row["unpaired"] == f"{task} has no items that can be resampled"
 
 
 def test_questions_of_another_file_are_refused(folders, tmp_path):

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions
 from hmm_datasets.report.evaluation_tables import evaluation_text, summary
 from hmm_datasets.report.page import write_page
@@ -112,6 +114,19 @@ def test_a_report_with_missing_values_is_drawn_and_printed(tmp_path):
     text = evaluation_text(found)
     assert "nan" not in text.lower()
     assert "None" not in text
+    optimum["num_sequences"] = 1
+    text = evaluation_text(found)
+    assert text.count("1 held-out sequence of 24") == text.count("one sequence has no standard error") == 2
+    assert "+- -" not in text
+
+
+def test_a_chat_without_questions_has_no_shares():
+    report, _ = made_up.report()
+    chat = made_up.chat() | {"questions": 0, "loss_low": None, "loss_high": None}
+    chat["shares"] = {name: share(0, 0) for name in chat["shares"]}
+    text = evaluation_text({"model": report["model"], "chat": chat})
+    assert "nan" not in text.lower()
+    assert "NaN" not in json.dumps(chat)
 
 
 def test_a_figure_that_fails_leaves_no_file(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from tiny_runs import CONVERSATIONS, conversations
@@ -77,6 +78,20 @@ def test_packing_changes_neither_losses_nor_gradients_nor_counts(tokenizer, tmp_
     found = measured(trainer, tmp_path)
     assert found["tokens"] == found["planned"] == one_by_one["tokens"]
     assert found == pytest.approx(one_by_one, rel=2e-5)
+
+
+@pytest.mark.parametrize("given", [{}, {"packing": True}, {"use_peft": True}], ids=["padded", "packed", "adapter"])
+def test_the_end_of_a_run_says_why_it_consumed_other_flops_than_planned(tokenizer, tmp_path, capsys, given):
+    if "use_peft" in given:
+        pytest.importorskip("peft")
+    trainer = fine_tuner(tokenizer, tmp_path, PACKED if "packing" in given else CONVERSATIONS, **given)
+    rows = trainer.plan.data._rows
+    lengths = np.concatenate(rows["seq_lengths"]) if "packing" in given else np.array([*map(len, rows["input_ids"])])
+    summary = train_and_save(trainer, settings={}, data={})
+    attended = (lengths**2).sum() / lengths.sum()
+    assert summary["flops"] < trainer.plan.flops
+    said = f"FLOPs differ because a token attended over {attended:,.1f} positions on average"
+    assert said in capsys.readouterr().out.replace("\n", " ")
 
 
 EVERY = [(name, 1) for name in NAMES] + [

@@ -23,7 +23,7 @@ from ...files import weights_sha256, write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
-from ...report.tables import Z_95, text_table
+from ...report.tables import Z_95, figure_text, text_table
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import NAMES, SCORED, BenchmarkSettings, Track
@@ -75,7 +75,7 @@ def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -
             ):
                 if figures:
                     excess, errors = ([figures[row][key] for row in names] for key in _FIGURES[:2])
-                    bars = [Z_95 * error for error in errors]
+                    bars = [Z_95 * (error or 0) for error in errors]
                     style = {"fmt": "o", "color": color, "capsize": 2, **style}
                     axes.errorbar(excess, heights + shift, xerr=bars, **style)
                     lowest = min(lowest, *(value - bar for value, bar in zip(excess, bars, strict=True)))
@@ -227,8 +227,9 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
     return text_table([*header, "over symbols", "+-", "share", "accuracy"], rows)
 
 
-def _fixed(numbers: Iterable[float]) -> list[str]:
-    return [f"{number:.4f}" if abs(number) >= 5e-5 else "0.0000" for number in numbers]  # never -0.0000
+def _fixed(numbers: Iterable[float | None]) -> list[str]:
+    # Never -0.0000.
+    return [figure_text(number if number is None or abs(number) >= 5e-5 else 0.0) for number in numbers]
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
@@ -277,7 +278,9 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
     from huggingface_hub import EvalResultEntry
 
     mean = report["mean"]
+    error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     over = f"; {mean['over_symbols']['excess']:.6f} if normalized over the symbols" if "over_symbols" in mean else ""
+    error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     return EvalResultEntry(
         dataset_id=dataset_id,
         task_id=report["track"],
@@ -285,7 +288,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         dataset_revision=report["data"]["revision"],
         date=report["time"],
         notes=(
-            f"nats per symbol above the optimum, lower is better; standard error {mean['standard_error']:.6f}; "
+            f"nats per symbol above the optimum, lower is better; {error}"
             f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum{over}"
         ),
     )

@@ -328,8 +328,9 @@ def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     def mean(*keys: str) -> float:
         return sum(reduce(getitem, keys, row) for row in rows) / len(rows)
 
-    def error(*keys: str) -> float:
-        return math.sqrt(sum(reduce(getitem, keys, row) ** 2 for row in rows)) / len(rows)
+    def error(*keys: str) -> float | None:
+        errors = [reduce(getitem, keys, row) for row in rows]
+        return None if None in errors else math.hypot(*errors) / len(rows)
 
     baselines = {name: mean("baselines", name) for name in BASELINES}
     means = {name: mean(name) for name in ("optimum", "model", "excess")} | {"standard_error": error("standard_error")}

@@ -13,8 +13,8 @@ answered greedily (see `answers`), and of the answers it is counted how many
 
 - are right, in exactly the words of the conversation;
 - end their turn, with a token that ends a turn or EOS, before the maximum number of tokens;
-- speak for someone else: they go on with another turn (a special token within the answer, or a line that begins with
-  `User:` and the like);
+- speak for someone else: they continue with another turn (a special token within the answer, or a line that begins
+  with `User:` and the like);
 - repeat themselves: some four tokens in a row occur three times or more;
 - are empty.
 
@@ -368,8 +368,8 @@ def conversation_losses(
     return found[:, 0], found[:, 1]
 
 
-def share(count: int, total: int) -> dict[str, float]:
-    """A share with Wilson's 95% interval.
+def share(count: int, total: int) -> dict[str, float | None]:
+    """A share with Wilson's 95% interval; None for those of nothing.
 
     ```python
     >>> {name: round(value, 3) for name, value in share(8, 10).items()}
@@ -378,7 +378,7 @@ def share(count: int, total: int) -> dict[str, float]:
     ```
     """
     if total == 0:
-        return {"count": 0, "share": math.nan, "low": math.nan, "high": math.nan}
+        return {"count": 0, "share": None, "low": None, "high": None}
     p, spread = count / total, _Z**2 / total
     centre = (p + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))

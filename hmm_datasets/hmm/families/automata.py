@@ -105,7 +105,7 @@ class RandomAutomata(Family):
 
     @property
     def has_exact_distribution(self) -> bool:
-        """False: the automaton is not told, and a sum over all automata is not computed."""
+        """False: the automaton is not given, and a sum over all automata is not computed."""
         return False
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:

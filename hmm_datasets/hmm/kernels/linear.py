@@ -6,7 +6,7 @@ that its product with `final` is one again. A token costs `O(E H + H^2)`.
 
 Operators have negative entries, so a probability is a sum of terms that may cancel. A probability of at most
 `ROUNDING` times the sum of the absolute terms is rounding and counts as zero, for drawing as for filtering. One below
-`-REFUSED` times that sum is none: the operators do not define a process, and the kernels say so.
+`-REFUSED` times that sum is none: the operators do not define a process, and the kernels report it.
 
 The code uses only additions, products and quotients of float64, in a fixed order, which IEEE 754 defines to the last
 bit and which numba neither reorders nor fuses. A token is the first symbol at which the sum of the probabilities so

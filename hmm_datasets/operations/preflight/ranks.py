@@ -443,7 +443,7 @@ class _Preflight:
         try:
             token.touch()
         except OSError:
-            token = None  # the check of the disk says so
+            token = None  # the check of the disk reports it
         self.exchange.post("token", None if token is None else str(token))
         return token
 

@@ -99,7 +99,7 @@ def _quoting_the_template() -> Iterator[None]:
         usual = signal.getsignal(signal.SIGALRM)
     if usual is not None:
         signal.signal(signal.SIGALRM, too_long)
-        left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # what the program itself waits for goes on
+        left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # the timer of the program itself continues
     try:
         yield
     except _TooLong:

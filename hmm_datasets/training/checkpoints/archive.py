@@ -77,7 +77,7 @@ def set_aside(
         reason (`str`): why, in a few words.
         rewritten (sequence of `str`, *optional*): those of `names` that will be written anew.
         copied (sequence of `str`, *optional*): small files to copy, which will be written anew too.
-        spare (sequence of `str`, *optional*): small files to copy, which go on to be written.
+        spare (sequence of `str`, *optional*): small files to copy, which continue to be written.
         into ([`SetAside`], *optional*): what was moved aside just before, to which this is added.
 
     Raises:

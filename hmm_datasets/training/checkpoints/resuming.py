@@ -3,9 +3,9 @@
 Rows are counted as they are consumed, and the count is saved with the checkpoint. So a run whose global batch changes
 continues at the row it had reached, and not at the number of steps times the new batch.
 
-The rows that a run passes over, as recorded in its identity and in those of its checkpoints.
+The rows that a run skips, as recorded in its identity and in those of its checkpoints.
 
-Going back to an earlier checkpoint, and passing over the rows around a loss spike.
+Going back to an earlier checkpoint, and skipping the rows around a loss spike.
 
 Chowdhery et al., "PaLM", 2022, section 5.1, restarted from a checkpoint before each spike of the loss and skipped the
 batches around it, after which the loss did not spike at the same place. Here the rows that are skipped are part of
@@ -265,7 +265,7 @@ def go_back(trainer: "StepTrainer", step: int) -> str:
         raise found
     where = f"checkpoint-{found.checkpoint}" if found.checkpoint else "its beginning"
     line = (
-        f"step {step:,}: the run goes back to {where} and passes over rows {found.first:,} to {found.end - 1:,} of "
+        f"step {step:,}: the run goes back to {where} and skips rows {found.first:,} to {found.end - 1:,} of "
         "the data set"
     )
     if trainer.is_world_process_zero():

@@ -108,7 +108,7 @@ class CheckpointCopies:
                 self._thread.start()
         for name, snapshot, _ in late:
             shutil.rmtree(snapshot.parent, ignore_errors=True)
-            self._tell(name, f"{name} was not copied: copies are slower than checkpoints are saved; newer ones go on")
+            self._tell(name, f"{name} was not copied: copies are slower than checkpoints are saved; newer ones are")
 
     def finish(self, timeout: float) -> None:
         """Wait for the copies under way, at most so many seconds."""

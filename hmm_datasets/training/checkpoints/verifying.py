@@ -286,7 +286,7 @@ def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:
             elif shard_name in tensors:
                 lost = {key for key, value in weight_map.items() if value == shard} - tensors[shard_name]
                 if lost:
-                    problems.append(f"{shard_name}: has no {min(lost)}, but {name} says so")
+                    problems.append(f"{shard_name}: has no {min(lost)}, which {name} lists")
     return problems
 
 
@@ -332,7 +332,7 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "
 
 @contextmanager
 def not_deleted(*folders: Path) -> Iterator[None]:
-    """A context that reads checkpoints, and says so if a run deletes one of them meanwhile.
+    """A context that reads checkpoints, and reports it if a run deletes one of them meanwhile.
 
     Raises:
         `InputError`: one has been deleted.

@@ -13,7 +13,7 @@ from ..models import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
 from .budget import Budget, accumulation_steps
-from .compute import flops_per_token
+from .compute import unit_flops
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -33,7 +33,8 @@ class Plan:
         schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): rows per step.
         data ([`~hmm_datasets.training.sources.TrainingData`]): what it trains on.
         parameters (`dict`): number of parameters: `total`, and `body`, which leaves out embeddings.
-        flops_per_token (`int`): FLOPs per token of the forward and the backward pass.
+        flops_per_token (`int`): FLOPs per token of the forward and the backward pass, with attention over a whole row.
+        flops_per_pair (`int`): those of attention from one position to another.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
         passed_over ([`~hmm_datasets.data.rows.PassedOver`]): rows of the data that it leaves out.
     """
@@ -44,6 +45,7 @@ class Plan:
     data: TrainingData
     parameters: dict[str, int]
     flops_per_token: int
+    flops_per_pair: int
     start: "Start | None" = None
     passed_over: PassedOver = field(default_factory=PassedOver)
 
@@ -62,13 +64,13 @@ class Plan:
         return _tokens_of(self.data, self.schedule.rows_before(step), self.passed_over)
 
     def train_rows(self) -> "Dataset":
-        """A data set with enough rows for the run, in order, including those that it passes over."""
+        """A data set with enough rows for the run, in order, including those that it skips."""
         rows = max(self.rows, self.steps * self.schedule.global_batch_size)
         return self.data.rows(rows + self.passed_over.count)
 
     @property
     def flops(self) -> int:
-        """FLOPs of the model; recomputed activations and padding do not count."""
+        """FLOPs of the model if every sequence fills its row; recomputed activations and padding do not count."""
         return self.flops_per_token * self.tokens
 
     def __str__(self) -> str:
@@ -84,6 +86,7 @@ class Plan:
             "parameters": self.parameters["total"],
             "parameters_without_embeddings": self.parameters["body"],
             "flops_per_token": self.flops_per_token,
+            "flops_per_pair": self.flops_per_pair,
             "row_length": self.data.row_length,
             "global_batch_size": self.schedule.global_batch_size,
             "batch_ramp": [f"{rows}:{steps}" for rows, steps in self.schedule.stages],
@@ -138,7 +141,8 @@ def make_plan(
     accumulation_steps(schedule.global_batch_size, world_size, micro_batch_size)
     passed_over = PassedOver() if passed_over is None else passed_over
     schedule = schedule.continued(start, world_size * micro_batch_size)
-    parameters, flops = count_parameters(model), flops_per_token(model, data.row_length)
+    parameters, (per_token, per_pair) = count_parameters(model), unit_flops(model)
+    flops = per_token + per_pair * data.row_length
     steps = budget.steps(
         schedule,
         tokens_per_row=data.tokens_per_row,
@@ -153,4 +157,4 @@ def make_plan(
     needed = budget.tokens(parameters["total"], flops)
     while _tokens_of(data, schedule.rows_before(steps), passed_over) < needed:
         steps += 1
-    return Plan(budget, steps, schedule, data, parameters, flops, start, passed_over)
+    return Plan(budget, steps, schedule, data, parameters, flops, per_pair, start, passed_over)

@@ -246,5 +246,5 @@ class FiniteLoss(Component):
             refusal = f"not rolled back: {go_back(trainer, step)}; "
         raise InputError(
             f"{line}; {refusal}the newest checkpoint is from before it: lower the learning rate, look at these rows, "
-            "or set on_spike rollback to pass over them"
+            "or set on_spike rollback to skip them"
         )

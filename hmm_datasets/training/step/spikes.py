@@ -7,7 +7,7 @@ was seen is saved with each checkpoint, so a resumed run decides as an undisturb
 of the gradient by layer.
 
 Then `on_spike` says what is done. `warn` trains on. `skip` drops the gradient of the step, as for a gradient that is
-not finite. `rollback` goes back to a checkpoint before the spike and passes over the rows around it, if the loss
+not finite. `rollback` goes back to a checkpoint before the spike and skips the rows around it, if the loss
 itself spiked. A high gradient without a spike of the loss only causes a warning, since clipping bounds its effect.
 
 What the detectors of loss spikes have seen, saved with every checkpoint.

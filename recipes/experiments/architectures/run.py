@@ -188,7 +188,7 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
             rows = chosen[0]["steps"] * chosen[0]["batch_size"]
             size = f"{chosen[0]['parameters']:,} parameters, {rows:,} rows"
             label = f"{task}, {name} of width {width}: {figure}{unit}"
-            found.append(Finding(label, mean, error if len(chosen) > 1 else None, difference=size))
+            found.append(Finding(label, mean, error, difference=size))
     return found
 
 

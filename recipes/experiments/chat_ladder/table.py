@@ -52,8 +52,8 @@ def main() -> None:
         print(f"\n{arguments.folder / 'stages.md'}: the table, and the first answers of every stage")
 
 
-def _with_interval(value: float, low: float, high: float, form: str = ".3f") -> str:
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+def _with_interval(value: float, low: float | None, high: float | None, form: str = ".3f") -> str:
+    return f"{value:{form}}" + ("" if low is None else f" ({low:{form}} to {high:{form}})")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
     finding = Finding(
         f"mean excess over {len(names)} processes, nats per symbol",
         over_seeds.mean,
-        over_seeds.standard_error if len(excess) > 1 else None,
+        over_seeds.standard_error,
         0.0138,
         "abstract",
         "other processes (six families of HMMs), model and budget",

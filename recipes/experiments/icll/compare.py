@@ -2,7 +2,7 @@
 
     python recipes/experiments/icll/compare.py --experiment outputs/icll
 
-For every source and model it shows the divergence from exact predictors (Bayes-optimal, or an oracle that is told the
+For every source and model it shows the divergence from exact predictors (Bayes-optimal, or an oracle that is given the
 permutation; unigram and bigram of the process) and from predictors that only count in the context, and the model's
 excess over the optimum, or over the oracle where the optimum cannot be computed.
 """
@@ -100,12 +100,12 @@ def divergences_table(rows: Sequence[Mapping[str, Any]]):
 
 def quality_table(rows: Sequence[Mapping[str, Any]]):
     """The excess of each model over the optimum, by states."""
-    from hmm_datasets.report.tables import Table
+    from hmm_datasets.report.tables import Table, figure_text
 
     shown = []
     for row in rows:
         named = [row["kind"], str(row["states"]), str(row["words"]), row["model"], f"{row['parameters']:,}"]
-        shown.append([*named, str(row["seed"]), row["floor"], f"{row['excess']:.4f}", f"{row['error']:.4f}"])
+        shown.append([*named, str(row["seed"]), row["floor"], f"{row['excess']:.4f}", figure_text(row["error"])])
     header = ["kind", "H", "E", "model", "parameters", "seed", "above", "excess", "standard error"]
     note = (
         "Nats per token above the Bayes-optimal predictor (bayes), or above one that knows the permutation (oracle)."

@@ -199,7 +199,7 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
                 Finding(
                     f"{task}, {name}, trained on {trained} {unit}, {length} {unit} (bits)",
                     mean,
-                    standard_error=error if len(chosen) > 1 else None,
+                    standard_error=error,
                     published=numbers,
                     where=where,
                     difference=f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "

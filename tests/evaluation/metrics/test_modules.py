@@ -101,7 +101,8 @@ def test_predictor_kl_by_hand():
     model, distribution = [[[0.5, 0.25, 0.25]]], [[[0.25, 0.75, 0.0]]]
     found = compute("predictor_kl", predictions=np.log(model), references=distribution)
     assert found["kl"] == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(3), rel=1e-14)
-    assert math.isnan(found["standard_error"]), "one sequence tells no error"
+    assert found["standard_error"] is None, "one sequence has no standard error"
+    assert found["by_position_error"] == [None]
 
 
 def test_probability_given_to_special_tokens_increases_the_divergence():
@@ -147,7 +148,8 @@ def test_bits_per_byte_by_hand():
     assert found["bytes"] == 6
     # Residuals 2 and -2: standard deviation sqrt(8), times sqrt(2), over 6 bytes.
     assert found["standard_error"] == pytest.approx(4 / 6, rel=1e-14)
-    assert math.isnan(compute("bits_per_byte", predictions=[-1.0], references=[3])["standard_error"])
+    single = compute("bits_per_byte", predictions=[-1.0], references=[3])
+    assert [single[key] for key in ("standard_error", "bits_per_byte_low", "bits_per_byte_high")] == [None] * 3
 
 
 def test_the_error_of_bits_per_byte_is_that_of_repeating_the_measurement():

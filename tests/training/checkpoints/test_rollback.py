@@ -43,8 +43,8 @@ def expected_rows(steps=30):
 def test_the_rows_around_two_spikes_are_left_out_and_all_others_are_in_order(rolled_back):
     folder, summary, said = rolled_back
     assert rows_by_step(folder) == expected_rows()
-    assert "goes back to checkpoint-15 and passes over rows 120 to 143 of the data set" in said[0]
-    assert "goes back to checkpoint-20 and passes over rows 184 to 207 of the data set" in said[1]
+    assert "goes back to checkpoint-15 and skips rows 120 to 143 of the data set" in said[0]
+    assert "goes back to checkpoint-20 and skips rows 184 to 207 of the data set" in said[1]
     assert summary["tokens"] == 30 * GLOBAL_BATCH * (LENGTH + 1)
 
 

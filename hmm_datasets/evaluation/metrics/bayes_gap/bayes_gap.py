@@ -22,7 +22,7 @@ Args:
 
 Returns:
     bayes_gap: nats per token, model minus optimum.
-    standard_error: standard error of bayes_gap, clustered by sequence.
+    standard_error: standard error of bayes_gap, clustered by sequence; None for a single sequence.
     model, optimum: cross-entropies on these tokens, nats per token.
     by_position: list of T floats, the gap at every position.
     by_position_error: standard errors of by_position.

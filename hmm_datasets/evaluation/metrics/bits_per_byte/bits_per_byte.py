@@ -19,8 +19,8 @@ Args:
 
 Returns:
     bits_per_byte: total bits divided by total bytes.
-    standard_error: standard error of that ratio over texts (delta method); NaN for a single text.
-    bits_per_byte_low, bits_per_byte_high: its interval, from the percentile bootstrap over texts; NaN for a single
+    standard_error: standard error of that ratio over texts (delta method); None for a single text.
+    bits_per_byte_low, bits_per_byte_high: its interval, from the percentile bootstrap over texts; None for a single
         text.
     bytes: total number of bytes.
 

@@ -7,7 +7,7 @@ from hmm_datasets.evaluation.core import core_score
 
 _DESCRIPTION = """\
 CORE (DCLM, arXiv:2406.11794) is the mean over 22 tasks of the centered accuracy (a - b) / (1 - b), where a is the
-accuracy and b that of guessing. If a task is missing, the score is that of a subset, and its name says so. There are
+accuracy and b that of guessing. If a task is missing, the score is that of a subset, which its name states. There are
 two tables of b, v1 and v2; scores under different tables cannot be compared. Intervals come from the percentile
 bootstrap over the items, resampled within each task. They ignore that the two hellaswag tasks have the same questions.
 """

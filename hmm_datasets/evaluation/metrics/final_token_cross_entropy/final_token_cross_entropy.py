@@ -18,7 +18,7 @@ Args:
 
 Returns:
     cross_entropy: mean loss of the last token, in nats.
-    standard_error: standard error of cross_entropy, over sequences.
+    standard_error: standard error of cross_entropy, over sequences; None for a single sequence.
 
 Example:
     >>> metric = evaluate.load(metric_path("final_token_cross_entropy"))

@@ -22,7 +22,7 @@ Args:
 
 Returns:
     kl: nats per token.
-    standard_error: standard error of kl, clustered by sequence.
+    standard_error: standard error of kl, clustered by sequence; None for a single sequence.
     by_position: list of T floats, nats.
     by_position_error: standard errors of by_position.
 

@@ -17,7 +17,7 @@ Args:
 
 Returns:
     cross_entropy: nats per token.
-    standard_error: standard error of cross_entropy, clustered by sequence.
+    standard_error: standard error of cross_entropy, clustered by sequence; None for a single sequence.
     perplexity: exp(cross_entropy).
     by_position: list of T floats, nats.
     by_position_error: standard errors of by_position.
