@@ -169,7 +169,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
     if "--help-all" in map(hyphenated, arguments):
         launch, arguments = None, ["--help"]
     if launch is None:
-        _refuse_launcher_flags(arguments)
+        _refuse_launcher_flags(command, arguments)
         return _run_here(script, arguments)
     return _launch([str(script)], launch, arguments)
 
@@ -198,7 +198,7 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
     """
     launch, arguments = _split(name, list(arguments))
     if launch is None:
-        _refuse_launcher_flags(arguments)
+        _refuse_launcher_flags(_recipe(name), arguments)
         return None, arguments
     given, recipe = _read_launch(launch, arguments, [])
     return (launch, given.num_processes), recipe
@@ -292,9 +292,10 @@ def _underscored(argument: str) -> str:
     return argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
 
 
-def _refuse_launcher_flags(arguments: list[str]) -> None:
+def _refuse_launcher_flags(command: RecipeCommand, arguments: list[str]) -> None:
+    """Refuse flags of the launcher without `--launch`, except where they are settings, as of some experiments."""
     for argument in arguments:
-        if argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
+        if command.launches and argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
             raise InputError(
                 f"{argument} is a flag of the launcher; add --launch with a YAML file or one of "
                 f"{', '.join(launch_configs())}"
