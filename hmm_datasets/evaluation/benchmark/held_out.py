@@ -17,7 +17,7 @@ from ...data.sequences import TEST_FIRST
 from ...errors import InputError
 from ...hmm.model import HMM
 from ...hub.download import Repository, download
-from .processes import KINDS, LETTERS, chosen_processes
+from .processes import DIAL, KINDS, LETTERS, chosen_processes
 
 FIRST_SEED = 12_000
 FIRST = TEST_FIRST + (1 << 40)
@@ -45,7 +45,7 @@ class HeldOut:
     @property
     def seed(self) -> int:
         """Seed of the stream, another one for each process, so that their errors are independent."""
-        return FIRST_SEED + list(KINDS).index(self.name)
+        return FIRST_SEED + [*KINDS, *DIAL].index(self.name)
 
     @cached_property
     def tokens(self) -> UInt[np.ndarray, "N L"]:
@@ -53,14 +53,18 @@ class HeldOut:
         return self.hmm.sample(self.num_sequences, LENGTH, seed=self.seed, first=FIRST)
 
     @cached_property
+    def probs(self) -> Float[np.ndarray, "N L E"]:
+        """The exact distribution of each symbol given those before it."""
+        return self.hmm.next_token_probs(self.tokens)[:, :-1]
+
+    @cached_property
     def log_probs(self) -> Float[np.ndarray, "N L"]:
         """The optimum: the log-probability of each symbol given those before it, in nats."""
-        probs = self.hmm.next_token_probs(self.tokens)[:, :-1]
-        return np.log(np.take_along_axis(probs, self.tokens[..., None].astype(np.int64), axis=-1)[..., 0])
+        return np.log(np.take_along_axis(self.probs, self.tokens[..., None].astype(np.int64), axis=-1)[..., 0])
 
-    def texts(self) -> list[str]:
-        """The sequences as text: one letter per symbol, separated by spaces."""
-        return [" ".join(row) for row in np.array(list(LETTERS))[self.tokens]]
+    def texts(self, names: Sequence[str] = LETTERS, separator: str = " ") -> list[str]:
+        """The sequences as text: one letter per symbol, or the given names, separated by spaces or something else."""
+        return [separator.join(row) for row in np.array(list(names))[self.tokens]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def open_benchmark(
 
     Args:
         data (`str`, *optional*): folder or Hub repository of the data set.
-        processes (sequence of `str`, *optional*): names of processes; all by default.
+        processes (sequence of `str`, *optional*): names of processes; by default the twelve.
         num_sequences (`int`, *optional*, defaults to 256): how many sequences of each process, 2 to 256.
 
     Raises:

@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,8 @@ from ...report.plots import PAPER, STYLES, WIDTH, save_figure
 from ...report.tables import Z_95, figure_text, text_table
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
-from . import BenchmarkSettings
-from .held_out import NUM_SEQUENCES, Benchmark, open_benchmark
-from .processes import KINDS
+from . import NAMES, SCORED, BenchmarkSettings, Track
+from .held_out import Benchmark, open_benchmark
 from .scoring import BASELINES, load_models, score_model
 
 if TYPE_CHECKING:
@@ -38,42 +38,77 @@ _MARKED = {
     "bigram": {"color": STYLES["bigram"]["color"], "label": "bigram, in context", "marker": "|"},
     "mixture": {"color": STYLES["bayes"]["color"], "label": "knows the processes, not which", "marker": "d"},
 }
+_COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # of models
 
 
-def plot_benchmark(report: dict[str, Any], path: str | os.PathLike) -> None:
-    """Plot the excess on each process and in the mean, with 95% intervals.
+def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -> None:
+    """Plot the excess of models on each process and in the mean with 95% intervals, and its mean by position.
+
+    Full markers are the excess over the whole vocabulary, hollow ones that of the distribution normalized over the
+    symbols, where it is known. Processes are ordered by their optimum, from the most predictable one.
 
     Args:
-        report (`dict`): result of [`~hmm_datasets.evaluation.benchmark.report.run_benchmark`].
+        reports (sequence of `dict`): results of [`run_benchmark`] on the same processes.
         path (path): where the PNG goes; a PDF is written next to it.
     """
-    rows = dict(report["processes"]) | ({"mean": report["mean"]} if len(report["processes"]) > 1 else {})
-    heights = np.arange(len(rows), dtype=float)
+    order = sorted(reports[0]["processes"], key=lambda name: reports[0]["processes"][name]["optimum"])
+    names = [*order, "mean"] if len(order) > 1 else order
+    tables = [{**report["processes"], "mean": report["mean"]} for report in reports]
+    heights = np.arange(len(names), dtype=float)
+    by_position = all("positions" in report["mean"] for report in reports)
     with rc_context(PAPER):
-        figure = Figure(figsize=(WIDTH * 1.3, 1.0 + 0.2 * len(rows)), layout="constrained")
-        axes = figure.subplots()
+        height = 1.2 + (0.2 + 0.05 * (len(reports) - 1)) * len(names)
+        figure = Figure(figsize=(WIDTH * (2.3 if by_position else 1.3), height), layout="constrained")
+        panels = figure.subplots(1, 2 if by_position else 1, squeeze=False)[0]
+        axes = panels[0]
         axes.axvline(0, color="black", linewidth=0.8)
         for name, style in _MARKED.items():
-            values = [row["baselines"][name] for row in rows.values()]
+            values = [tables[0][row]["baselines"][name] for row in names]
             axes.plot(values, heights, linestyle="", markersize=4, **style)
-        axes.errorbar(
-            [row["excess"] for row in rows.values()],
-            heights,
-            xerr=[Z_95 * (row["standard_error"] or 0) for row in rows.values()],
-            fmt="o",
-            color="#D55E00",
-            capsize=2,
-            label="model, 95% interval",
-        )
-        axes.set(yticks=heights, yticklabels=list(rows), ylim=(len(rows) - 0.4, -0.6))
+        lowest = 0.0
+        for number, (report, rows) in enumerate(zip(reports, tables, strict=True)):
+            color, shift = _COLORS[number % len(_COLORS)], 0.6 * ((number + 1) / (len(reports) + 1) - 0.5)
+            label = Path(report["model"]["name"]).name if len(reports) > 1 else "model"
+            for figures, style in (
+                (rows, {"label": label}),
+                (_over_symbols(rows, names), {"markerfacecolor": "white"}),
+            ):
+                if figures:
+                    excess, errors = ([figures[row][key] for row in names] for key in _FIGURES[:2])
+                    bars = [Z_95 * (error or 0) for error in errors]
+                    style = {"fmt": "o", "color": color, "capsize": 2, **style}
+                    axes.errorbar(excess, heights + shift, xerr=bars, **style)
+                    lowest = min(lowest, *(value - bar for value, bar in zip(excess, bars, strict=True)))
+            if by_position:
+                for kind, line in (("excess", "-"), ("over_symbols", "--")):
+                    panels[1].plot(*_by_powers(report["mean"]["positions"], kind), color=color, linestyle=line)
+        axes.set(yticks=heights, yticklabels=names, ylim=(len(names) - 0.4, -0.6))
         # Linear near 0, so that the optimum and scores below it by chance are on the axis.
         axes.set_xscale("symlog", linthresh=0.01)
-        lowest = min(row["excess"] - Z_95 * (row["standard_error"] or 0) for row in rows.values())
         axes.set_xlim(left=1.1 * min(lowest, -0.002), right=1.3 * axes.get_xlim()[1])
-        axes.set_xlabel("nats per symbol above the optimum")
+        axes.set_xlabel("nats per symbol above the optimum, 95% intervals")
         axes.grid(axis="y", visible=False)
-        figure.legend(loc="outside upper center", ncols=2)
+        if by_position:
+            panels[1].set_yscale("symlog", linthresh=0.01)
+            panels[1].set(xscale="log", xlabel="symbols read before", ylabel="mean of processes, nats")
+            axes.set_title("full: whole vocabulary; hollow: over the symbols")
+            panels[1].set_title("solid: whole vocabulary; dashed: over the symbols")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2 + 2 * by_position)
         save_figure(figure, path, vector=True)
+
+
+def _over_symbols(rows: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    known = all("over_symbols" in rows[name] for name in names)
+    return {name: rows[name]["over_symbols"] for name in names} if known else {}
+
+
+def _by_powers(positions: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
+    """Means from one power of two symbols of context to the next: their geometric middle, and the means."""
+    first, values = positions["first"], positions[kind]
+    last = first + len(values)
+    edges = [*(2**k for k in range(32) if 2**k < last), last]
+    spans = list(pairwise(edges))
+    return [(a * (b - 1)) ** 0.5 for a, b in spans], [float(np.mean(values[a - first : b - first])) for a, b in spans]
 
 
 REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
@@ -90,31 +125,43 @@ def run_benchmark(settings: BenchmarkSettings) -> list[dict[str, Any]]:
     """
     reports = [_score(name, settings) for name in settings.models]
     if len(reports) > 1:
-        print(f"\n{models_text(reports)}")
+        path = Path(settings.output_dir or "outputs/benchmark") / PLOT_NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plot_benchmark(reports, path)
+        print(f"\n{models_text(reports)}\n\n{path}")
     return reports
 
 
 def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
     from accelerate import Accelerator
 
-    benchmark = open_benchmark(settings.data, processes=settings.process or None, num_sequences=settings.num_sequences)
-    results_name = settings.dataset_id or benchmark.dataset_id
-    if settings.push and not _whole(benchmark):
-        raise InputError("--push: leave out --process and --num_sequences, since results are those of the whole")
-    if settings.push and results_name is None:
-        raise InputError("--push: name the benchmark's repository with --data USER/NAME or --dataset_id USER/NAME")
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     tokenizer = None if settings.track == "ids" else tokenizer_of(name)
     if settings.track == "text" and tokenizer is None:
         raise InputError(f"{name}: has no tokenizer to read text with; choose --track ids")
+    track: Track = "ids" if tokenizer is None else "text"
+    count = settings.num_sequences or SCORED[track]
+    benchmark = open_benchmark(settings.data, processes=settings.process or None, num_sequences=count)
+    is_standard, results_name = settings.is_standard(track), settings.dataset_id or benchmark.dataset_id
+    if settings.push and not is_standard:
+        raise InputError(
+            "--push: leave out --process, --num_sequences, --symbols and --separator, since results are those of the "
+            "whole"
+        )
+    if settings.push and results_name is None:
+        raise InputError("--push: name the benchmark's repository with --data USER/NAME or --dataset_id USER/NAME")
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     models = load_models(name, [one.name for one in benchmark.processes], accelerator)
-    found = score_model(models, tokenizer, benchmark.processes, accelerator, batch_size=settings.batch_size)
-    report = _described(name, benchmark, models) | found
+    found = score_model(
+        models, tokenizer, benchmark.processes, accelerator,
+        names=NAMES[settings.symbols], separator=settings.separator, batch_size=settings.batch_size,
+    )  # fmt: skip
+    written = {} if tokenizer is None else {"symbols": settings.symbols, "separator": settings.separator}
+    report = _described(name, benchmark, models) | written | found
     folder = settings.folder_of(name)
-    _write(report, folder, results_name if _whole(benchmark) else None)
+    _write(report, folder, results_name if is_standard else None)
     print(benchmark_text(report))
     print(f"\n{folder}/: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    if results_name is None and _whole(benchmark):
+    if results_name is None and is_standard:
         print(
             f"No {EVAL_RESULTS_NAME}/, which names the benchmark's repository: give --data or --dataset_id USER/NAME"
         )
@@ -124,18 +171,35 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
 
 
 def benchmark_text(report: dict[str, Any]) -> str:
-    """The scores as a table for the terminal."""
+    """The scores as tables for the terminal."""
+    named = dict(report["processes"])
+    if len(named) > 1:
+        named["mean"] = report["mean"]
     header = ["process", "optimum", "model", "excess", "+-", "share", "uniform", "bigram", "one of 12"]
-    rows = [_cells(name, row) for name, row in report["processes"].items()]
-    if len(rows) > 1:
-        rows.append(_cells("mean", report["mean"]))
     notes = (
         f"track {report['track']}, {report['num_sequences']:,} sequences of each process; nats per symbol, excess is "
         "over the optimum\n"
         "share: of the way from the uniform distribution (0) to the optimum (1)\n"
         "uniform, bigram (in context), one of 12 (knows the processes but not which): their excess"
     )
-    return f"{text_table(header, rows)}\n{notes}"
+    text = f"{text_table(header, [_cells(name, row) for name, row in named.items()])}\n{notes}"
+    if any("over_symbols" not in row for row in named.values()):
+        return (
+            f"{text}\nNo figures over the symbols: the tokenizer does not write each symbol as one token of its own."
+        )
+    rows = [
+        [name, *_fixed((*(row["over_symbols"][key] for key in _FIGURES), *row["accuracy"].values()))]
+        for name, row in named.items()
+    ]
+    header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "optimum"]
+    notes = (
+        "The model's distribution, normalized over the symbols of the process: its divergence from the exact one, and "
+        "how\noften its most probable symbol comes next, beside the last state of the Viterbi path and the optimum."
+    )
+    return f"{text}\n\n{text_table(header, rows)}\n{notes}"
+
+
+_FIGURES = ("excess", "standard_error", "share")
 
 
 def models_text(reports: Sequence[dict[str, Any]]) -> str:
@@ -143,14 +207,24 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
     rows = []
     for report in reports:
         mean = report["mean"]
-        numbers = (mean["excess"], mean["standard_error"], mean["share"])
-        rows.append([report["model"]["name"], f"{report['model']['parameters']:,}", report["track"], *_fixed(numbers)])
+        cells = [report["model"]["name"], f"{report['model']['parameters']:,}", report["track"]]
+        over = (
+            _fixed((*(mean["over_symbols"][key] for key in _FIGURES), mean["accuracy"]["model"]))
+            if ("over_symbols" in mean)
+            else [""] * 4
+        )
+        rows.append([*cells, *_fixed(mean[key] for key in _FIGURES), *over])
     for track in sorted({report["track"] for report in reports}):
-        above = next(report for report in reports if report["track"] == track)["mean"]["baselines"]
+        means = next(report for report in reports if report["track"] == track)["mean"]
+        above = means["baselines"]
         for name, title in BASELINES.items():
             excess, share = _fixed((above[name], 1 - above[name] / above["uniform"]))
-            rows.append([title, "", track, excess, "", share])
-    return text_table(["mean of processes", "parameters", "track", "excess", "+-", "share"], rows)
+            rows.append([title, "", track, excess, "", share, "", "", "", ""])
+        if "accuracy" in means:
+            for who, title in (("viterbi", "Viterbi, knows the process"), ("optimum", "optimum")):
+                rows.append([title, "", track, *[""] * 6, *_fixed((means["accuracy"][who],))])
+    header = ["mean of processes", "parameters", "track", "excess", "+-", "share"]
+    return text_table([*header, "over symbols", "+-", "share", "accuracy"], rows)
 
 
 def _fixed(numbers: Iterable[float | None]) -> list[str]:
@@ -162,10 +236,6 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
     baselines = [row["baselines"][baseline] for baseline in ("uniform", "bigram", "mixture")]
     numbers = (row["optimum"], row["model"], row["excess"], row["standard_error"], row["share"], *baselines)
     return [name, *_fixed(numbers)]
-
-
-def _whole(benchmark: Benchmark) -> bool:
-    return len(benchmark.processes) == len(KINDS) and benchmark.processes[0].num_sequences == NUM_SEQUENCES
 
 
 def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedModel]") -> dict[str, Any]:
@@ -192,7 +262,7 @@ def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedMod
 
 def _write(report: dict[str, Any], folder: Path, dataset_id: str | None) -> None:
     with written_together(folder) as temporary:
-        plot_benchmark(report, temporary / PLOT_NAME)
+        plot_benchmark([report], temporary / PLOT_NAME)
         write_json(temporary / REPORT_NAME, report)
         write_digests(temporary, into=folder)
     if dataset_id is not None:
@@ -209,6 +279,8 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
 
     mean = report["mean"]
     error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
+    over = f"; {mean['over_symbols']['excess']:.6f} if normalized over the symbols" if "over_symbols" in mean else ""
+    error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     return EvalResultEntry(
         dataset_id=dataset_id,
         task_id=report["track"],
@@ -217,7 +289,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         date=report["time"],
         notes=(
             f"nats per symbol above the optimum, lower is better; {error}"
-            f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum"
+            f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum{over}"
         ),
     )
 

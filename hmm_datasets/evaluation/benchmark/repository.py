@@ -113,7 +113,7 @@ def _write_parquet(held_out: HeldOut, folder: Path) -> None:
     from ...hub.parquet import write_split
 
     lists = pa.list_(pa.float32())
-    entropies = entropy(held_out.hmm.next_token_probs(held_out.tokens)[:, :-1])
+    entropies = entropy(held_out.probs)
     texts = held_out.texts()
     columns = {
         "process": pa.array([held_out.name] * held_out.num_sequences),

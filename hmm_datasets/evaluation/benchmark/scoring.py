@@ -8,6 +8,13 @@ There are two tracks, because models read sequences in two ways.
   the tokens of its text, so models with different tokenizers compare. The first symbol is context and is not scored,
   because it is predicted from nothing but the format. The model knows nothing of the process.
 
+Where a tokenizer writes every symbol as the same tokens and one of its own, the distribution over the symbols is known
+too, apart from what the model gives to words that are no symbols. Then there are three figures more: the excess of the
+distribution normalized over the symbols, which is its divergence from the exact one; the accuracy, the probability
+that the symbol it finds most probable comes next, beside that of the exact distribution and of the last state of the
+Viterbi path; and both kinds of excess by position. The first two are expectations over the next symbol, so they vary
+less than losses.
+
 The score of a process is the mean over sequences of the model's loss minus that of the exact HMM on the same symbols.
 It is 0 in expectation for the HMM itself and positive for any other model. The standard error is over sequences (see
 `evaluation.clustered`), and that of the mean over processes follows from theirs, since their sequences are
@@ -18,17 +25,19 @@ Loading the models that the benchmark scores.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from transformers import AutoModelForCausalLM
 
 from ...errors import InputError
-from ...hmm.analysis.predictors import predictors_of, stream
+from ...hmm.analysis.divergence import kl_divergence
+from ...hmm.analysis.predictors import predictors_of, stream, viterbi
 from ...hmm.causal_lm import HMMForCausalLM
 from ...hub.download import ModelName
 from ...runtime.progress import progress_bar
@@ -36,7 +45,8 @@ from ...statistics import clustered_mean
 from ...training.models import load_pretrained
 from ..scoring import Row, beginning_token, common_prefix, context_limit, encode, score_rows
 from .held_out import LENGTH, HeldOut
-from .processes import benchmark_processes, mixture
+from .processes import DIAL, LETTERS, chosen_processes, mixture
+from .symbols import SymbolTokens, symbol_log_probs
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -80,7 +90,7 @@ BASELINES = {
     "unigram": "unigram, in context",
     "bigram": "bigram, in context",
     "process_bigram": "bigram of the process",
-    "mixture": "knows the twelve processes",
+    "mixture": "knows the twelve processes",  # of the dial, for one of these
 }
 """The baselines and their titles: the uniform distribution over the symbols of the process, n-grams counted in the
 sequence, the bigram of the process, and the optimum of a predictor that knows the twelve processes but not which of
@@ -92,24 +102,25 @@ def first_scored(track: str) -> int:
     return 0 if track == "ids" else 1
 
 
-def rows_of(held_out: HeldOut, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None") -> list[Row]:
-    """The sequences as a model reads them: as symbols without a tokenizer (track `ids`), else as text.
+def symbol_tokens(
+    held_out: HeldOut,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | None",
+    names: Sequence[str],
+    separator: str,
+) -> SymbolTokens | None:
+    """How a model reads the symbols; None if its tokenizer joins them or writes them as different numbers of tokens.
 
     Raises:
-        `InputError`: the model cannot read them.
+        `InputError`: without a tokenizer, the model has too few tokens or no beginning token.
     """
-    rows = _symbol_rows(held_out, model) if tokenizer is None else _text_rows(held_out, tokenizer)
-    limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
-    if limit is not None and longest - 1 > limit:
-        raise InputError(
-            f"the model reads at most {limit} tokens, but a sequence of {held_out.name} has {longest}; the benchmark "
-            f"needs a model for sequences of {LENGTH} symbols"
-        )
-    return rows
-
-
-def _symbol_rows(held_out: HeldOut, model: "PreTrainedModel") -> list[Row]:
-    bos, needed = model.config.bos_token_id, held_out.hmm.num_symbols
+    needed = held_out.hmm.num_symbols
+    if tokenizer is not None:
+        try:
+            return SymbolTokens.of(tokenizer, names[:needed], separator)
+        except InputError:
+            return None
+    bos = model.config.bos_token_id
     if model.config.vocab_size <= needed:
         raise InputError(
             f"the model has {model.config.vocab_size} tokens, but {held_out.name} has {needed} symbols and a "
@@ -120,17 +131,20 @@ def _symbol_rows(held_out: HeldOut, model: "PreTrainedModel") -> list[Row]:
             f"the model's bos_token_id is {bos}; expected the id of its beginning token, {needed} or more for "
             f"{held_out.name}; set it in config.json, or choose the processes that the model knows with --process"
         )
-    return [Row([bos, *row], 1) for row in held_out.tokens.tolist()]
+    return SymbolTokens.ids(bos, needed)
 
 
-def _text_rows(held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase") -> list[Row]:
-    texts = held_out.texts()
+def _text_rows(
+    held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase", names: Sequence[str], separator: str
+) -> list[Row]:
+    """Rows whose scored tokens are those after the first symbol, for any tokenizer."""
     beginning, _ = beginning_token(tokenizer)
     before = [] if beginning is None else [beginning]
+    texts, starts = held_out.texts(names, separator), [names[row[0]] for row in held_out.tokens]
     rows = []
-    for whole, first in zip(encode(tokenizer, texts), encode(tokenizer, [text[0] for text in texts]), strict=True):
-        # Where a tokenizer joins the first letter with what follows, the joint token is scored.
-        context = common_prefix([whole, first])
+    for whole, start in zip(encode(tokenizer, texts), encode(tokenizer, starts), strict=True):
+        # Where a tokenizer joins the first symbol with what follows, the joint token is scored.
+        context = common_prefix([whole, start])
         rows.append(Row([*before, *whole], max(1, len(before) + context)))
     return rows
 
@@ -140,19 +154,50 @@ def optimal_nats(held_out: HeldOut, track: str) -> Float[np.ndarray, "N"]:
     return -held_out.log_probs[:, first_scored(track) :].mean(axis=1)
 
 
-def model_nats(
+class Predictions(NamedTuple):
+    """What a model predicts of the held-out sequences of a process.
+
+    Attributes:
+        nats (`np.ndarray` of shape `(N,)`): the loss on the scored symbols of each sequence, in nats per symbol.
+        log_probs (`torch.Tensor` of shape `(N, S, E)`, *optional*): of every symbol at each scored position.
+    """
+
+    nats: Float[np.ndarray, "N"]
+    log_probs: Float64[torch.Tensor, "N S E"] | None
+
+
+def predict(
     held_out: HeldOut,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase | None",
     accelerator: "Accelerator",
     *,
+    names: Sequence[str] = LETTERS,
+    separator: str = " ",
     batch_size: int,
     progress: Callable[[int], Any] = lambda done: None,
-) -> Float[np.ndarray, "N"]:
-    """The loss of a model on the scored symbols of each sequence, in nats per symbol."""
-    groups = [[row] for row in rows_of(held_out, model, tokenizer)]
-    nats = score_rows(model, groups, accelerator, batch_size=batch_size, progress=progress).nats
-    return nats.numpy() / (LENGTH - first_scored("ids" if tokenizer is None else "text"))
+) -> Predictions:
+    """Read the held-out sequences of a process, as symbols without a tokenizer (track `ids`), else as text.
+
+    Raises:
+        `InputError`: the model cannot read them.
+    """
+    symbols = symbol_tokens(held_out, model, tokenizer, names, separator)
+    if symbols is not None:
+        found = symbol_log_probs(
+            model, symbols, held_out.tokens, accelerator, batch_size=batch_size, progress=progress
+        )
+        scored = torch.from_numpy(held_out.tokens[:, symbols.scored_from :].astype(np.int64))
+        return Predictions(-found.gather(-1, scored[..., None])[..., 0].mean(1).numpy(), found)
+    rows = _text_rows(held_out, tokenizer, names, separator)
+    limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
+    if limit is not None and longest - 1 > limit:
+        raise InputError(
+            f"the model reads at most {limit} tokens, but a sequence of {held_out.name} has {longest}; the benchmark "
+            f"needs a model for sequences of {LENGTH} symbols"
+        )
+    nats = score_rows(model, [[row] for row in rows], accelerator, batch_size=batch_size, progress=progress).nats
+    return Predictions(nats.numpy() / (LENGTH - first_scored("text")), None)
 
 
 def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
@@ -162,8 +207,8 @@ def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
 
 @cache
 def _baseline_losses(name: str, num_sequences: int) -> dict[str, Float[np.ndarray, "N L"]]:
-    held_out = HeldOut(name, benchmark_processes()[name], num_sequences)
-    predictors = predictors_of(held_out.hmm) | {"mixture": mixture().next_token_probs}
+    held_out = HeldOut(name, chosen_processes([name])[name], num_sequences)
+    predictors = predictors_of(held_out.hmm) | {"mixture": mixture(name in DIAL).next_token_probs}
     found = {}
     for baseline in BASELINES:
         losses = [
@@ -180,6 +225,8 @@ def score_model(
     processes: Sequence[HeldOut],
     accelerator: "Accelerator",
     *,
+    names: Sequence[str] = LETTERS,
+    separator: str = " ",
     batch_size: int = 32,
 ) -> dict[str, Any]:
     """Score the baselines, and the model of each process, which is usually one and the same.
@@ -190,19 +237,25 @@ def score_model(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): None for the track `ids`, else `text`.
         processes (sequence of [`HeldOut`]): sequences to score on.
         accelerator ([`~accelerate.Accelerator`]): divides the sequences among ranks.
-        batch_size (`int`, *optional*, defaults to 32): sequences per rank in one forward pass.
+        names (sequence of `str`, *optional*), separator (`str`, *optional*, defaults to `" "`): what symbols are
+            written as in text, by default letters, and what stands between them.
+        batch_size (`int`, *optional*, defaults to 32): sequences per rank in one forward pass, at most.
 
     Returns:
-        `dict`: `track`; `processes`, for each the result of [`summarize_scores`]; and `mean`, of all processes.
+        `dict`: `track`; `processes`, for each the results of [`summarize_scores`] and, where the model's distribution
+        over the symbols is known, of [`summarize_symbols`]; and `mean`, of all processes.
     """
     track = "ids" if tokenizer is None else "text"
     found = {}
     with progress_bar(sum(one.num_sequences for one in processes), " sequences", desc="benchmark") as bar:
         for one in processes:
-            nats = model_nats(
-                one, models[one.name], tokenizer, accelerator, batch_size=batch_size, progress=bar.update
-            )
+            nats, log_probs = predict(
+                one, models[one.name], tokenizer, accelerator,
+                names=names, separator=separator, batch_size=batch_size, progress=bar.update,
+            )  # fmt: skip
             found[one.name] = summarize_scores(nats, one, track, baseline_losses(one))
+            if log_probs is not None:
+                found[one.name] |= summarize_symbols(log_probs, one, track, baseline_losses(one))
     return {"track": track, "processes": found, "mean": mean_of(found)}
 
 
@@ -229,12 +282,73 @@ def summarize_scores(
     }
 
 
+def summarize_symbols(
+    log_probs: Float64[torch.Tensor, "N S E"],
+    held_out: HeldOut,
+    track: str,
+    baselines: Mapping[str, Float[np.ndarray, "N L"]],
+) -> dict[str, Any]:
+    """The scores of one process that need the model's distribution over the symbols.
+
+    Returns:
+        `dict`: `over_symbols` with the `excess` of the distribution normalized over the symbols, its `standard_error`
+        and `share`; `accuracy`, the probability that the most probable symbol comes next, of `model`, `viterbi`
+        (the last state of the most probable path) and `optimum`; and `positions` with `excess` and `over_symbols`,
+        means over sequences at each scored position, and `first`, the number of symbols before the first position.
+    """
+    first = first_scored(track)
+    exact = torch.from_numpy(held_out.probs[:, first:])
+    scored = torch.from_numpy(held_out.tokens[:, first:].astype(np.int64))[..., None]
+    divergences = clustered_mean(kl_divergence(exact, log_probs.log_softmax(-1)).numpy())
+    losses = (exact.gather(-1, scored).log() - log_probs.gather(-1, scored))[..., 0]
+    uniform = float(baselines["uniform"][:, first:].mean() + held_out.log_probs[:, first:].mean())
+    path = torch.from_numpy(viterbi(held_out.tokens, held_out.hmm)[:, first:-1])
+
+    def accuracy(predicted: torch.Tensor) -> float:
+        return float(exact.gather(-1, predicted.argmax(-1, keepdim=True)).mean())
+
+    return {
+        "over_symbols": {
+            "excess": divergences.mean,
+            "standard_error": divergences.standard_error,
+            "share": 1 - divergences.mean / uniform,
+        },
+        "accuracy": {"model": accuracy(log_probs), "viterbi": accuracy(path), "optimum": accuracy(exact)},
+        "positions": {
+            "first": first,
+            "excess": losses.mean(0).tolist(),
+            "over_symbols": divergences.by_position.tolist(),
+        },
+    }
+
+
 def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over processes of the results of [`summarize_scores`]."""
+    """The mean over processes of the results of [`summarize_scores`], and of those of [`summarize_symbols`]."""
     rows = list(found.values())
-    means = {name: sum(row[name] for row in rows) / len(rows) for name in ("optimum", "model", "excess")}
-    errors = [row["standard_error"] for row in rows]
-    error = None if None in errors else math.hypot(*errors) / len(rows)
-    baselines = {name: sum(row["baselines"][name] for row in rows) / len(rows) for name in BASELINES}
-    share = 1 - means["excess"] / baselines["uniform"]
-    return means | {"standard_error": error, "share": share, "baselines": baselines}
+
+    def mean(*keys: str) -> float:
+        return sum(reduce(getitem, keys, row) for row in rows) / len(rows)
+
+    def error(*keys: str) -> float | None:
+        errors = [reduce(getitem, keys, row) for row in rows]
+        return None if None in errors else math.hypot(*errors) / len(rows)
+
+    baselines = {name: mean("baselines", name) for name in BASELINES}
+    means = {name: mean(name) for name in ("optimum", "model", "excess")} | {"standard_error": error("standard_error")}
+    means |= {"share": 1 - means["excess"] / baselines["uniform"], "baselines": baselines}
+    if all("over_symbols" in row for row in rows):
+        excess = mean("over_symbols", "excess")
+        means["over_symbols"] = {
+            "excess": excess,
+            "standard_error": error("over_symbols", "standard_error"),
+            "share": 1 - excess / baselines["uniform"],
+        }
+        means["accuracy"] = {who: mean("accuracy", who) for who in ("model", "viterbi", "optimum")}
+        means["positions"] = {
+            "first": rows[0]["positions"]["first"],
+            **{
+                kind: np.mean([row["positions"][kind] for row in rows], axis=0).tolist()
+                for kind in ("excess", "over_symbols")
+            },
+        }
+    return means

@@ -109,6 +109,44 @@ def ngram(
     return distribution
 
 
+def viterbi(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.ndarray, "B T+1 E"]:
+    """The distributions if the last state of the most probable path of the symbols so far were certain.
+
+    Of the Viterbi algorithm only the last state of each path is needed. Entry 0 is the exact distribution.
+
+    Args:
+        tokens (`np.ndarray` of shape `(B, T)`): symbols.
+        hmm ([`~hmm_datasets.HMM`]): the HMM, of either kind.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> viterbi(np.array([[1, 1]]), processes.umbrella()).round(3).tolist()
+    [[[0.5, 0.5], [0.31, 0.69], [0.31, 0.69]]]
+
+    ```
+    """
+    tokens = np.asarray(tokens)
+    with np.errstate(divide="ignore"):
+        if hmm.edges is None:
+            following, start, moves = hmm.transition @ hmm.emission, np.log(hmm.start), np.log(hmm.transition)
+            shown = np.log(hmm.emission).T
+        else:
+            following, start, steps = hmm.edges.sum(-1).T, np.log(hmm.start), np.log(hmm.edges)
+    found = np.empty((*tokens.shape[:1], tokens.shape[1] + 1, hmm.num_symbols))
+    found[:, 0] = hmm.start @ (hmm.emission if hmm.edges is None else following)
+    rows = max(1, _BATCH_BYTES // (8 * hmm.num_states**2))
+    for first in range(0, len(tokens), rows):
+        part = tokens[first : first + rows]
+        best = np.broadcast_to(start, (len(part), hmm.num_states))
+        for t in range(part.shape[1]):
+            if hmm.edges is not None:
+                best = (best[:, :, None] + steps[part[:, t]]).max(1)
+            else:
+                best = (best if t == 0 else (best[:, :, None] + moves).max(1)) + shown[part[:, t]]
+            found[first : first + rows, t + 1] = following[best.argmax(1)]
+    return found
+
+
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:
     """The Bayes-optimal predictor: the filter of the HMM. No predictor has a lower expected cross-entropy."""
     return inference.predictions(parameters, tokens)

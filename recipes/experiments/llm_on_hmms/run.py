@@ -8,10 +8,10 @@ as words, `A B B A`, and knows nothing. Its predictions are compared with two th
 one, which no predictor exceeds, and the paper's, which takes the last state of the most probable path (Viterbi) for
 certain. As a simple predictor that knows nothing either, there is the bigram counted in the context.
 
-HMMs are made so that what the paper varies can be set: the chain follows a random cycle of its states with probability
-`mixing`, the modulus of its second eigenvalues, and else moves to any state; a state shows its own symbol, or with
-probability `noise` any symbol. These HMMs are ours. `accuracy.png` shows the accuracy of all predictors by the number
-of symbols of context, in expectation over the next symbol; `result.md` has the numbers.
+HMMs are made so that what the paper varies can be set: those of the benchmark's dial, which follow a random cycle of
+their states with probability `mixing` and show any symbol with probability `noise`. These HMMs are ours.
+`accuracy.png` shows the accuracy of all predictors by the number of symbols of context, in expectation over the next
+symbol; `result.md` has the numbers.
 
 Without a model, one is trained here on sequences of random HMMs of this kind: it shows that everything works, but is
 no pretrained language model.
@@ -65,6 +65,7 @@ class LLMOnHMMsSettings:
 
 def main(settings: LLMOnHMMsSettings) -> None:
     """Train a model if none is given, measure, report."""
+    from hmm_datasets.evaluation.benchmark.processes import cycle
     from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
@@ -74,7 +75,7 @@ def main(settings: LLMOnHMMsSettings) -> None:
         run_or_exit([training(settings, folder)])
         name = str(folder / "model")
     hmms = {
-        (mixing, noise): cyclic_hmm(settings.states, mixing, noise, settings.seed + number)
+        (mixing, noise): cycle(settings.states, mixing, noise, settings.seed + number)
         for number, (mixing, noise) in enumerate((m, n) for m in settings.mixing for n in settings.noise)
     }
     measured = measure(settings, name, hmms)
@@ -82,29 +83,16 @@ def main(settings: LLMOnHMMsSettings) -> None:
     report(settings, folder, measured, time.monotonic() - began)
 
 
-def cyclic_hmm(states: int, mixing: float, noise: float, seed: int) -> Any:
-    """An HMM whose chain follows a random cycle of its states, see the beginning of this file."""
-    import numpy as np
-
-    from hmm_datasets.hmm.model import HMM
-
-    cycle = np.random.default_rng(seed).permutation(states)
-    step = np.zeros((states, states))
-    step[cycle, np.roll(cycle, -1)] = 1.0
-    transition = mixing * step + (1 - mixing) / states
-    emission = (1 - noise) * np.eye(states) + noise / states
-    return HMM(transition=transition, emission=emission, normalize=True)
-
-
 def training_mixture(settings: LLMOnHMMsSettings) -> Any:
     """The mixture of random HMMs that a model is trained on."""
     import numpy as np
 
+    from hmm_datasets.evaluation.benchmark.processes import cycle
     from hmm_datasets.hmm.families import HMMMixture
 
     drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(settings.train_hmms, 2))
     first = settings.seed + 1_000_000  # seeds of other cycles than those measured on
-    hmms = [cyclic_hmm(settings.states, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
+    hmms = [cycle(settings.states, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
     return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
 
 
@@ -123,11 +111,12 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     import numpy as np
     import torch
     from accelerate import Accelerator
-    from measure import SymbolTokens, agreement, text_predictions, viterbi_predictions
+    from measure import agreement
     from transformers import AutoTokenizer
 
     from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
-    from hmm_datasets.hmm.analysis.predictors import bigram
+    from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_log_probs
+    from hmm_datasets.hmm.analysis.predictors import bigram, viterbi
     from hmm_datasets.training.models import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
@@ -140,9 +129,9 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
         values = torch.from_numpy(tokens.astype(np.int64))
         exact = hmm.next_token_probs(values)[:, 1:-1].numpy()
         predictions = {
-            "model": text_predictions(model, symbols, tokens, batch_size=settings.batch_size).numpy(),
+            "model": symbol_log_probs(model, symbols, tokens, batch_size=settings.batch_size).softmax(-1).numpy(),
             "bayes": exact,
-            "viterbi": viterbi_predictions(hmm, tokens),
+            "viterbi": viterbi(tokens, hmm)[:, 1:-1],
             "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),
         }
         found[key] = {who: agreement(exact, one) for who, one in predictions.items()}

@@ -27,11 +27,14 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     arguments = ["benchmark", str(exact), "--output_dir", str(tmp_path), "--dataset_id", "me/hmm-benchmark"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    [mean] = [line.split() for line in printed.splitlines() if line.startswith("mean")]
-    assert mean[3:6] == ["0.0000", "0.0000", "1.0000"]
+    mean, over = (line.split() for line in printed.splitlines() if line.startswith("mean"))
+    assert mean[3:6] == over[1:4] == ["0.0000", "0.0000", "1.0000"]
     report = json.loads((tmp_path / "report.json").read_text())
     assert set(report["processes"]) == set(benchmark_processes())
     assert all(abs(row["excess"]) < 1e-9 for row in report["processes"].values())
+    assert all(abs(row["over_symbols"]["excess"]) < 1e-9 for row in report["processes"].values())
+    assert all(row["accuracy"]["model"] == row["accuracy"]["optimum"] for row in report["processes"].values())
+    assert all(row["accuracy"]["viterbi"] <= row["accuracy"]["optimum"] for row in report["processes"].values())
     assert report["data"]["fingerprints"]["mess3"] == benchmark_processes()["mess3"].fingerprint()
     assert (tmp_path / "benchmark.png").stat().st_size > 10_000
     [entry] = parse_eval_result_entries(
@@ -45,12 +48,14 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
     model = tmp_path / "model"
     benchmark_processes()["even"].save_pretrained(model)
     few = ["--process", "even", "--num-sequences", "4", "--dataset-id", "me/hmm-benchmark"]
-    assert main(["benchmark", str(model), str(exact), *few]) == 0
+    assert main(["benchmark", str(model), str(exact), *few, "--output_dir", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "benchmark.png").stat().st_size > 10_000
     assert not (model / ".eval_results").exists()
-    report = json.loads((model / "benchmark" / "report.json").read_text())
+    report = json.loads((tmp_path / "out" / "model" / "report.json").read_text())
     assert (list(report["processes"]), report["num_sequences"]) == (["even"], 4)
-    last = capsys.readouterr().out.splitlines()[-5:]
-    assert [line.split("  ")[0] for line in last] == list(BASELINES.values())
+    last = capsys.readouterr().out.splitlines()[-9:-2]
+    titles = [*BASELINES.values(), "Viterbi, knows the process", "optimum"]
+    assert [line.split("  ")[0] for line in last] == titles
 
 
 @pytest.mark.parametrize(
@@ -60,8 +65,8 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
         (["{exact}", "--track", "text"], "has no tokenizer to read text with; choose --track ids"),
         (["{exact}", "--push"], "is a folder; leave out --push and send the folder with `hmm-datasets push`"),
         (["{exact}", "--dataset_id", "benchmark"], "dataset_id is 'benchmark'; expected USER/NAME"),
-        (["{exact}", "{exact}", "--output_dir", "x"], "--output_dir: is one folder for several models"),
-        (["me/model", "--push", "--process", "even"], "leave out --process and --num_sequences"),
+        (["{exact}", "--symbols", "emoji"], "argument --symbols: invalid choice: 'emoji'"),
+        (["me/model", "--push", "--process", "even"], "--push: leave out --process, --num_sequences"),
         (["me/model", "--push"], "name the benchmark's repository with --data"),
         (["{exact}/mess3/config"], "neither in a folder nor on the Hub"),
     ],

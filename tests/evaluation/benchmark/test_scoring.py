@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.held_out import LENGTH, open_benchmark
-from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, model_nats, optimal_nats, score_model
+from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, optimal_nats, predict, score_model
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
+from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 FEW = open_benchmark(num_sequences=6).processes
 
@@ -70,8 +71,10 @@ def test_the_score_of_text_sums_over_the_tokens_of_each_symbol(accelerator):
     [held_out] = open_benchmark(processes=["mess3"], num_sequences=3).processes
     model, log = uniform_llama(18, None), math.log(18)
     for split, tokens in ((False, 1), (True, 2)):
-        nats = model_nats(held_out, model, word_tokenizer(letters, split=split), accelerator, batch_size=2)
-        np.testing.assert_allclose(nats, tokens * log, atol=1e-6)
+        tokenizer = word_tokenizer(letters, split=split)
+        found = predict(held_out, model, tokenizer, accelerator, batch_size=2)
+        np.testing.assert_allclose(found.nats, tokens * log, atol=1e-6)
+        np.testing.assert_allclose(found.log_probs, -tokens * log, atol=1e-6)
     np.testing.assert_allclose(optimal_nats(held_out, "text"), -held_out.log_probs[:, 1:].mean(axis=1))
 
 
@@ -95,9 +98,35 @@ def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_
 def test_a_model_that_cannot_read_the_symbols_is_refused(model, message, accelerator):
     [held_out] = open_benchmark(processes=["mess3"], num_sequences=2).processes
     with pytest.raises(InputError, match=message):
-        model_nats(held_out, model, None, accelerator, batch_size=2)
+        predict(held_out, model, None, accelerator, batch_size=2)
 
 
 def test_a_model_of_one_process_is_scored_on_that_one(accelerator):
     [held_out] = open_benchmark(processes=["even"], num_sequences=2).processes
-    assert model_nats(held_out, uniform_llama(3, 2), None, accelerator, batch_size=2) == pytest.approx(math.log(3))
+    found = predict(held_out, uniform_llama(3, 2), None, accelerator, batch_size=2)
+    assert found.nats == pytest.approx(math.log(3))
+
+
+def test_symbols_that_a_tokenizer_joins_are_scored_as_text_without_figures_over_the_symbols(accelerator):
+    """`AB` is one token, so what a symbol costs is not one number."""
+    [held_out] = open_benchmark(processes=["golden_mean"], num_sequences=3).processes
+    tokenizer = train_bpe(["ABBABAABBBAB"] * 9, 264, show_progress=False)
+    found = predict(held_out, uniform_llama(264, 0), tokenizer, accelerator, names="AB", separator="", batch_size=2)
+    rows = [tokenizer.encode(text, add_special_tokens=False) for text in held_out.texts("AB", "")]
+    assert found.log_probs is None
+    assert max(map(len, rows)) < LENGTH
+    # A first token that is the first symbol and nothing else is only context.
+    firsts = [tokenizer.encode("AB"[row[0]], add_special_tokens=False) for row in held_out.tokens]
+    scored = [len(row) - (row[:1] == first) for row, first in zip(rows, firsts, strict=True)]
+    expected = [count * math.log(264) / (LENGTH - 1) for count in scored]
+    assert found.nats == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_a_model_gives_to_words_that_are_no_symbols_costs_nothing_over_the_symbols(accelerator):
+    [held_out] = open_benchmark(processes=["mess3"], num_sequences=4).processes
+    found = score_model({"mess3": uniform_llama(17, 16)}, None, [held_out], accelerator)["processes"]["mess3"]
+    rate = -(held_out.probs * np.log(held_out.probs)).sum(-1).mean()
+    assert found["excess"] == pytest.approx(math.log(17) + held_out.log_probs.mean(), abs=1e-6)
+    assert found["over_symbols"]["excess"] == pytest.approx(math.log(3) - rate, abs=1e-6)
+    assert np.mean(found["positions"]["over_symbols"]) == pytest.approx(found["over_symbols"]["excess"])
+    assert found["accuracy"]["optimum"] == pytest.approx(held_out.probs.max(-1).mean())
