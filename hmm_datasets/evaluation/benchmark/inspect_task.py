@@ -25,7 +25,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from ...errors import InputError
 from .held_out import NUM_SEQUENCES, HeldOut, open_benchmark
 from .processes import chosen_processes
-from .scoring import load_causal_lm, optimal_nats, predict
+from .scoring import load_causal_lm, optimal_nats, predictions_of
 
 _EXCESS = "nats_above_optimum"
 
@@ -81,7 +81,7 @@ def read_sequences(num_sequences: int, batch_size: int) -> Solver:
                 )
             held_out = HeldOut(name, chosen_processes([name])[name], num_sequences)
             accelerator = Accelerator(cpu=api.model.device.type == "cpu")
-            nats = predict(held_out, api.model.eval(), api.tokenizer, accelerator, batch_size=batch_size).nats
+            nats = predictions_of(held_out, api.model.eval(), api.tokenizer, accelerator, batch_size=batch_size).nats
             excess[name] = nats - optimal_nats(held_out, "ids" if api.tokenizer is None else "text")
         state.store.set(_EXCESS, float(excess[name][state.metadata["index"]]))
         state.output = ModelOutput(model=str(state.model))

@@ -37,7 +37,7 @@ from transformers import AutoModelForCausalLM
 
 from ...errors import InputError
 from ...hmm.analysis.divergence import kl_divergence
-from ...hmm.analysis.predictors import predictors_of, stream, viterbi
+from ...hmm.analysis.predictors import predictors_of, stream, viterbi_predictions
 from ...hmm.causal_lm import HMMForCausalLM
 from ...hub.download import ModelName
 from ...runtime.progress import progress_bar
@@ -46,7 +46,7 @@ from ...training.models import load_pretrained
 from ..scoring import Row, beginning_token, common_prefix, context_limit, encode, score_rows
 from .held_out import LENGTH, HeldOut
 from .processes import DIAL, LETTERS, chosen_processes, mixture
-from .symbols import SymbolTokens, symbol_log_probs
+from .symbols import SymbolTokens, symbol_predictions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -166,7 +166,7 @@ class Predictions(NamedTuple):
     log_probs: Float64[torch.Tensor, "N S E"] | None
 
 
-def predict(
+def predictions_of(
     held_out: HeldOut,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase | None",
@@ -184,7 +184,7 @@ def predict(
     """
     symbols = symbol_tokens(held_out, model, tokenizer, names, separator)
     if symbols is not None:
-        found = symbol_log_probs(
+        found = symbol_predictions(
             model, symbols, held_out.tokens, accelerator, batch_size=batch_size, progress=progress
         )
         scored = torch.from_numpy(held_out.tokens[:, symbols.scored_from :].astype(np.int64))
@@ -249,7 +249,7 @@ def score_model(
     found = {}
     with progress_bar(sum(one.num_sequences for one in processes), " sequences", desc="benchmark") as bar:
         for one in processes:
-            nats, log_probs = predict(
+            nats, log_probs = predictions_of(
                 one, models[one.name], tokenizer, accelerator,
                 names=names, separator=separator, batch_size=batch_size, progress=bar.update,
             )  # fmt: skip
@@ -302,7 +302,7 @@ def summarize_symbols(
     divergences = clustered_mean(kl_divergence(exact, log_probs.log_softmax(-1)).numpy())
     losses = (exact.gather(-1, scored).log() - log_probs.gather(-1, scored))[..., 0]
     uniform = float(baselines["uniform"][:, first:].mean() + held_out.log_probs[:, first:].mean())
-    path = torch.from_numpy(viterbi(held_out.tokens, held_out.hmm)[:, first:-1])
+    path = torch.from_numpy(viterbi_predictions(held_out.tokens, held_out.hmm)[:, first:-1])
 
     def accuracy(predicted: torch.Tensor) -> float:
         return float(exact.gather(-1, predicted.argmax(-1, keepdim=True)).mean())

@@ -91,7 +91,7 @@ class SymbolTokens:
         return start + step * np.arange(self.scored_from, length) - 2
 
 
-def symbol_log_probs(
+def symbol_predictions(
     model: "PreTrainedModel",
     symbols: SymbolTokens,
     tokens: Int[np.ndarray, "N T"],

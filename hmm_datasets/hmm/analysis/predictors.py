@@ -109,7 +109,7 @@ def ngram(
     return distribution
 
 
-def viterbi(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.ndarray, "B T+1 E"]:
+def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.ndarray, "B T+1 E"]:
     """The distributions if the last state of the most probable path of the symbols so far were certain.
 
     Of the Viterbi algorithm only the last state of each path is needed. Entry 0 is the exact distribution.
@@ -120,7 +120,7 @@ def viterbi(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.ndarray, "B T+
 
     ```python
     >>> from hmm_datasets.hmm import processes
-    >>> viterbi(np.array([[1, 1]]), processes.umbrella()).round(3).tolist()
+    >>> viterbi_predictions(np.array([[1, 1]]), processes.umbrella()).round(3).tolist()
     [[[0.5, 0.5], [0.31, 0.69], [0.31, 0.69]]]
 
     ```

@@ -115,8 +115,8 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from transformers import AutoTokenizer
 
     from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
-    from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_log_probs
-    from hmm_datasets.hmm.analysis.predictors import bigram, viterbi
+    from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
+    from hmm_datasets.hmm.analysis.predictors import bigram, viterbi_predictions
     from hmm_datasets.training.models import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
@@ -129,9 +129,9 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
         values = torch.from_numpy(tokens.astype(np.int64))
         exact = hmm.next_token_probs(values)[:, 1:-1].numpy()
         predictions = {
-            "model": symbol_log_probs(model, symbols, tokens, batch_size=settings.batch_size).softmax(-1).numpy(),
+            "model": symbol_predictions(model, symbols, tokens, batch_size=settings.batch_size).softmax(-1).numpy(),
             "bayes": exact,
-            "viterbi": viterbi(tokens, hmm)[:, 1:-1],
+            "viterbi": viterbi_predictions(tokens, hmm)[:, 1:-1],
             "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),
         }
         found[key] = {who: agreement(exact, one) for who, one in predictions.items()}

@@ -11,7 +11,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.held_out import LENGTH, open_benchmark
-from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, optimal_nats, predict, score_model
+from hmm_datasets.evaluation.benchmark.scoring import (
+    BASELINES,
+    baseline_losses,
+    optimal_nats,
+    predictions_of,
+    score_model,
+)
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
@@ -72,7 +78,7 @@ def test_the_score_of_text_sums_over_the_tokens_of_each_symbol(accelerator):
     model, log = uniform_llama(18, None), math.log(18)
     for split, tokens in ((False, 1), (True, 2)):
         tokenizer = word_tokenizer(letters, split=split)
-        found = predict(held_out, model, tokenizer, accelerator, batch_size=2)
+        found = predictions_of(held_out, model, tokenizer, accelerator, batch_size=2)
         np.testing.assert_allclose(found.nats, tokens * log, atol=1e-6)
         np.testing.assert_allclose(found.log_probs, -tokens * log, atol=1e-6)
     np.testing.assert_allclose(optimal_nats(held_out, "text"), -held_out.log_probs[:, 1:].mean(axis=1))
@@ -98,12 +104,12 @@ def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_
 def test_a_model_that_cannot_read_the_symbols_is_refused(model, message, accelerator):
     [held_out] = open_benchmark(processes=["mess3"], num_sequences=2).processes
     with pytest.raises(InputError, match=message):
-        predict(held_out, model, None, accelerator, batch_size=2)
+        predictions_of(held_out, model, None, accelerator, batch_size=2)
 
 
 def test_a_model_of_one_process_is_scored_on_that_one(accelerator):
     [held_out] = open_benchmark(processes=["even"], num_sequences=2).processes
-    found = predict(held_out, uniform_llama(3, 2), None, accelerator, batch_size=2)
+    found = predictions_of(held_out, uniform_llama(3, 2), None, accelerator, batch_size=2)
     assert found.nats == pytest.approx(math.log(3))
 
 
@@ -111,7 +117,9 @@ def test_symbols_that_a_tokenizer_joins_are_scored_as_text_without_figures_over_
     """`AB` is one token, so what a symbol costs is not one number."""
     [held_out] = open_benchmark(processes=["golden_mean"], num_sequences=3).processes
     tokenizer = train_bpe(["ABBABAABBBAB"] * 9, 264, show_progress=False)
-    found = predict(held_out, uniform_llama(264, 0), tokenizer, accelerator, names="AB", separator="", batch_size=2)
+    found = predictions_of(
+        held_out, uniform_llama(264, 0), tokenizer, accelerator, names="AB", separator="", batch_size=2
+    )
     rows = [tokenizer.encode(text, add_special_tokens=False) for text in held_out.texts("AB", "")]
     assert found.log_probs is None
     assert max(map(len, rows)) < LENGTH

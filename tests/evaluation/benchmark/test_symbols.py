@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_log_probs
+from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
 from hmm_datasets.evaluation.scoring import encode
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
@@ -59,7 +59,7 @@ def test_log_probabilities_are_those_of_the_tokens_of_each_symbol_one_prefix_at_
     tokenizer = bpe if kind == "bpe" else letters_and_spaces()
     model, symbols = small_llama(len(tokenizer)), SymbolTokens.of(tokenizer, "ABC")
     tokens = processes.mess3(0.15, 0.6).sample(3, 6)
-    found = symbol_log_probs(model, symbols, tokens, batch_size=2)
+    found = symbol_predictions(model, symbols, tokens, batch_size=2)
     assert found.shape == (3, 5, 3)
     for row, t in itertools.product(range(3), range(1, 6)):
         seen = [*symbols.beginning, *encode(tokenizer, [" ".join("ABC"[x] for x in tokens[row, :t])])[0]]
@@ -73,4 +73,4 @@ def test_log_probabilities_are_those_of_the_tokens_of_each_symbol_one_prefix_at_
 
 def test_sequences_longer_than_the_context_are_refused(bpe):
     with pytest.raises(InputError, match="use shorter sequences"):
-        symbol_log_probs(small_llama(len(bpe)), SymbolTokens.of(bpe, "ABC"), np.zeros((1, 80), int))
+        symbol_predictions(small_llama(len(bpe)), SymbolTokens.of(bpe, "ABC"), np.zeros((1, 80), int))

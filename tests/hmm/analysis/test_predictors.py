@@ -274,7 +274,7 @@ def test_tokens_outside_the_alphabet_are_refused_by_place():
 @pytest.mark.parametrize("hmm", [processes.random(3, 4, alpha=0.5, seed=2), random_edges(3, 4, seed=2)])
 def test_viterbi_predicts_from_the_last_state_of_the_most_probable_path_of_all(hmm):
     tokens, states = hmm.sample(5, 6), range(hmm.num_states)
-    found = predictors.viterbi(tokens, hmm)
+    found = predictors.viterbi_predictions(tokens, hmm)
     np.testing.assert_allclose(found[:, 0], hmm.next_token_probs(tokens)[:, 0])
     following = hmm.transition @ hmm.emission if hmm.edges is None else hmm.edges.sum(-1).T
 
