@@ -7,7 +7,7 @@ from pathlib import Path
 from ..compat.huggingface_hub import http_errors
 from ..errors import InputError, suggestion
 from ..files import restored
-from ..hub.download import RepoType, download, is_address
+from ..hub.download import RepoType, download, is_address, without_network
 from .names import constructors, is_process_name, named_process
 from .process import Process
 from .storage import CONFIG_NAME, FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, WEIGHTS_NAME, load_process
@@ -84,6 +84,8 @@ def repository_of_process(name: str) -> RepoType | None:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     hub = HfApi()
+    if without_network():
+        return None
     try:
         for kind, file in (
             *(("model", file) for file in (CONFIG_NAME, FAMILY_NAME, PROCESS_NAME)),

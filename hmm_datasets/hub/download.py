@@ -8,10 +8,14 @@ is downloaded is executed, and no pickle is read.
 
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from ..compat.huggingface_hub import http_errors, patience
 from ..errors import InputError
@@ -20,6 +24,7 @@ from ..files import file_digest
 PREFIX = "hf://"
 RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
+UNRESOLVED = "the Hub's address cannot be resolved here, and what was downloaded before does not have it"
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,26 @@ def _only_gguf(folder: Path) -> str | None:
     return names[0] if names else None
 
 
+def without_network() -> bool:
+    """Whether the Hub's name cannot be resolved, so that only what was downloaded before is there.
+
+    huggingface_hub tries each request for half a minute then. Behind a proxy the names are those that the proxy knows.
+    """
+    from huggingface_hub import constants
+
+    return not (constants.HF_HUB_OFFLINE or getproxies()) and not _resolves(constants.ENDPOINT)
+
+
+@cache
+def _resolves(address: str) -> bool:
+    parts = urlsplit(address)
+    try:
+        socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
+    except OSError:
+        return False
+    return True
+
+
 def parent_of(path: str) -> str:
     """The folder of a file: its path, or its address on the Hub."""
     return path.rpartition("/")[0]
@@ -206,6 +231,7 @@ def download(
             repo_type=found.repo_type,
             revision=found.revision,
             allow_patterns=[f"{found.path}/{pattern}".strip("/") for pattern in patterns],
+            local_files_only=without_network(),
         )
         return os.path.join(folder, found.path)
 
@@ -223,7 +249,11 @@ def download_file(file: Repository, *, again: bool = False) -> Path:
 
     def action() -> str:
         return hf_hub_download(
-            file.repo_id, file.path, repo_type=file.repo_type, revision=file.revision, force_download=again
+            *(file.repo_id, file.path),
+            repo_type=file.repo_type,
+            revision=file.revision,
+            force_download=again,
+            local_files_only=without_network(),
         )
 
     return Path(_explained(str(file), "cannot be read from the Hub", action))
@@ -244,7 +274,8 @@ def model_file(model: str, name: str) -> Path | None:
         path = Path(found.place, name)
         return path if path.is_file() and found.gguf_file in (None, name) else None
     try:
-        return Path(hf_hub_download(found.place, name, revision=found.revision))
+        alone = without_network()
+        return Path(hf_hub_download(found.place, name, revision=found.revision, local_files_only=alone))
     except (HfHubHTTPError, HFValidationError, OSError):
         return None
 
@@ -307,4 +338,6 @@ def _explained(name: str, problem: str, action: Callable[[], Result]) -> Result:
         return action()
     except (InputError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_errors()) as error:
         reason = str(error).strip().splitlines()[0].removeprefix(f"{name}: ")
+        if without_network():
+            reason = UNRESOLVED
         raise InputError(f"{name}: {problem} ({reason})") from None

@@ -46,7 +46,7 @@ from ..compat.transformers_models import (
 from ..errors import InputError
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
-from ..hub.download import ModelName, check_downloaded, model_file
+from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
 from ..hub.gguf import load_gguf
 from ..runtime import environment
 from ..runtime.shipped import local_or_shipped
@@ -328,15 +328,17 @@ def _found_config(name: str) -> "PreTrainedConfig":
 
     from . import recurrent  # noqa: F401, so that `name` can configure an LSTM or a GRU
 
+    path, alone = local_or_shipped(name), False
     try:
         if ModelName.parse(name).gguf_file is not None:
             config = load_pretrained(AutoConfig, name)
         else:
-            config = AutoConfig.from_pretrained(str(local_or_shipped(name)), trust_remote_code=False)
+            alone = not path.exists() and without_network()
+            config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, local_files_only=alone)
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = UNRESOLVED if alone else (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"model {name!r}: no configuration found, neither in a folder or JSON file nor on the Hub ({reason})"
         ) from None
@@ -461,9 +463,11 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             return _with_causal_loss(load_gguf(auto_class, found))
     name, revision = found.place, found.revision
     is_local = Path(name).is_dir()
-    how: dict[str, Any] = {"trust_remote_code": False} | ({} if is_local else {"revision": revision})
+    how: dict[str, Any] = {"trust_remote_code": False}
+    if not is_local:
+        how |= {"revision": revision, "local_files_only": without_network()}
     if not is_local and auto_class.__name__.startswith("AutoModel"):
-        how["use_safetensors"] = True
+        how |= {"use_safetensors": True, "adapter_kwargs": {"local_files_only": how["local_files_only"]}}
     try:
         with _without_bar() if is_local else contextlib.nullcontext():
             base = _base_of_adapter(auto_class, name_or_path)
@@ -478,9 +482,10 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
     except (OSError, ValueError) as error:
+        reason = UNRESOLVED if how.get("local_files_only") else str(error).splitlines()[0]
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
-            f"({str(error).splitlines()[0]})"
+            f"({reason})"
         ) from None
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)

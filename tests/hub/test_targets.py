@@ -1,6 +1,10 @@
 """The targets of an evaluation, given by a name on the Hub."""
 
+from pathlib import Path
+
 import pytest
+
+from hmm_datasets.cli import main
 
 
 @pytest.mark.launch
@@ -45,3 +49,30 @@ def test_without_a_hub_the_name_is_refused_in_one_line(local_hub, tmp_path):
     found = local_hub.child(code, tmp_path / "home", HF_ENDPOINT="http://127.0.0.1:9")
     assert len(found) == 2
     assert all(line.startswith("tester/mess3: ") and "\n" not in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("describe", "me/process"), "neither a folder nor a process on the Hub"),
+        (("chat", "me/model", "--prompt", "hi"), "AutoModelForCausalLM finds nothing to load"),
+        (("evaluate", "me/model", "--targets", "mess3"), "AutoConfig finds nothing to load"),
+        (("plan", "demo/pretrain_hmm.yaml", "--hmm", "mess3", "--model", "me/model"), "no configuration found"),
+        (("tokenize", "mybook.txt", "--tokenizer", "me/model"), "no tokenizer can be loaded from it"),
+    ],
+)
+def test_an_address_that_cannot_be_resolved_is_not_tried_again_and_again(
+    command, message, monkeypatch, tmp_path, capsys, caplog
+):
+    """No such address exists (RFC 2606); huggingface_hub waits for 23 seconds at each file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    Path("mybook.txt").write_text("one two three\n" * 100)
+    with pytest.raises(SystemExit) as ended:
+        main(list(command))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message in said
+    assert "the Hub's address cannot be resolved here" in said.splitlines()[-1]
+    assert "Retrying" not in said + caplog.text

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ...hub.download import ModelName
+from ...hub.download import UNRESOLVED, ModelName, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
@@ -47,15 +47,17 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
     name, found = os.fspath(name), ModelName.parse(name)
+    alone = found.on_hub and without_network()
     try:
         if found.gguf_file is not None:
             tokenizer = load_gguf(AutoTokenizer, found)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(found.place, revision=found.revision, trust_remote_code=False)
+            how = {"revision": found.revision, "trust_remote_code": False, "local_files_only": alone}
+            tokenizer = AutoTokenizer.from_pretrained(found.place, **how)
     except InputError:
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = UNRESOLVED if alone else (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
     if not tokenizer.is_fast:
         raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")
