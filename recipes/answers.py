@@ -11,30 +11,33 @@ It reads what `hmm-datasets sft --num_questions` wrote into the model's folder. 
 questions, whether the answers are right or wrong.
 """
 
-import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.chat.measures import FIGURES_NAME, ROWS_NAME, answers_table, transcripts
-from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.program import run
 
 
-def main() -> None:
+@dataclass
+class AnswersSettings:
+    """The model whose answers are shown."""
+
+    model: str = field(metadata={"help": "Folder of the fine-tuned model."})
+    transcripts: int = field(default=3, metadata={"help": "Number of answers to show."})
+
+
+def main(settings: AnswersSettings) -> None:
     """Read and print the answers."""
-    parser = argparse.ArgumentParser(description="Accuracy on held-out questions, and transcripts.")
-    parser.add_argument("--model", type=Path, required=True, help="folder of the fine-tuned model")
-    parser.add_argument("--transcripts", type=int, default=3, metavar="N", help="answers to show, default 3")
-    arguments = parser.parse_args()
-    with one_line_errors():
-        if not (arguments.model / FIGURES_NAME).exists():
-            raise InputError(
-                f"{arguments.model}: has no {FIGURES_NAME}; fine-tune with hmm-datasets sft --num_questions 256"
-            )
-        rows = read_jsonl(arguments.model / ROWS_NAME)[: arguments.transcripts]
-        print(answers_table(read_json(arguments.model / FIGURES_NAME)).text())
-        print(f"\nThe first {len(rows)} questions:\n\n{transcripts(rows)}")
+    from hmm_datasets.evaluation.chat.measures import FIGURES_NAME, ROWS_NAME, answers_table, transcripts
+    from hmm_datasets.files import read_json, read_jsonl
+
+    folder = Path(settings.model)
+    if not (folder / FIGURES_NAME).exists():
+        raise InputError(f"{folder}: has no {FIGURES_NAME}; fine-tune with hmm-datasets sft --num_questions 256")
+    rows = read_jsonl(folder / ROWS_NAME)[: settings.transcripts]
+    print(answers_table(read_json(folder / FIGURES_NAME)).text())
+    print(f"\nThe first {len(rows)} questions:\n\n{transcripts(rows)}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main, AnswersSettings)
