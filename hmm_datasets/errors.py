@@ -104,6 +104,7 @@ _DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
 ELSEWHERE = {
     "batch_size": ("per_device_train_batch_size",),
     "block_size": ("length", "max_length"),
+    "corpus": _DATA,
     "dataset": _DATA,
     "dataset_name": _DATA,
     "dataset_name_or_path": _DATA,

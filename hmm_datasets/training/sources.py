@@ -59,6 +59,11 @@ class DataSettings:
         if self.tokens is not None:
             self._find_streams(Path(self.tokens))
         if self.tokens is not None and self.tokenizer is None:
+            if Path(self.tokens).is_file():
+                raise InputError(
+                    f"tokens is {self.tokens}, a file; name the folder that `hmm-datasets tokenize {self.tokens}` "
+                    "writes, and says where"
+                )
             if not Path(self.tokens).is_dir():
                 raise InputError(f"tokens is {self.tokens}: no such folder; `hmm-datasets tokenize FILE` writes one")
             raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")

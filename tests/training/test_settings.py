@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hmm_datasets.errors import InputError
+from hmm_datasets.errors import InputError, suggestion
 from hmm_datasets.runtime import command_line
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
@@ -280,3 +280,14 @@ def test_no_number_of_a_flag_is_nan_or_infinite(tmp_path, value):
         message = error(["--output_dir", str(tmp_path), "--max_steps", "3", f"--{name}={value}"], PretrainSettings)
         assert name in message
         assert "finite" in message
+
+
+def test_a_text_where_tokens_are_wanted_is_answered_with_what_makes_tokens_of_it(tmp_path):
+    book = tmp_path / "mybook.txt"
+    book.write_text("one two three\n")
+    with pytest.raises(
+        InputError, match=f"tokens is {book}, a file; name the folder that `hmm-datasets tokenize {book}`"
+    ):
+        DataSettings(tokens=str(book))
+    assert suggestion("--corpus", ["--core_tasks", "--tokens", "--hmm"]) == "; did you mean --tokens?"
+    assert suggestion("--corpus", ["--core_tasks", "--conversations"]) == "; did you mean --conversations?"
