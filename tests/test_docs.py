@@ -178,6 +178,10 @@ def check_command(name: str, words: list[str]) -> None:
         words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
     hyphens = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
     arguments, rest = build_parsers()[0].parse_known_args([name, *hyphens])
+    if name == "plan" and arguments.settings in recipe_names():
+        rest = [word.replace("-", "_").replace("__", "--", 1) for word in rest]
+        check_flags(f"recipes/{recipe_command(arguments.settings).script}", rest)
+        return
     if name == "plan":
         assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
         script = "midtrain" if "midtrain" in arguments.settings else "pretrain"

@@ -215,10 +215,15 @@ def _checkpoint(subject: Subject, name: str, accelerator: Accelerator) -> dict[s
     return progress | row
 
 
+def window_and_stride(settings: "EvaluationSettings", model: PreTrainedModel) -> tuple[int, int]:
+    """Tokens per window of text, and how many of them are scored."""
+    window = settings.window or min(context_limit(model) or _MAX_WINDOW, _MAX_WINDOW)
+    return window, settings.stride or max(1, window // 2)
+
+
 def _text(subject: Subject, accelerator: Accelerator) -> Result:
     settings, held_out = subject.settings, subject.held_out
-    window = settings.window or min(context_limit(subject.model) or _MAX_WINDOW, _MAX_WINDOW)
-    stride = settings.stride or max(1, window // 2)
+    window, stride = window_and_stride(settings, subject.model)
     if isinstance(held_out, Documents):
         windows, sha256 = DocumentWindows(held_out.texts, subject.tokenizer, window, stride), held_out.sha256
     else:

@@ -1,6 +1,7 @@
-"""`hmm-datasets plan`: what a recipe or a fit will consume, computed from its settings file and flags.
+"""`hmm-datasets plan`: what a recipe or a fit will consume, computed from its settings file and flags, or from flags.
 
-Training data that do not exist yet are planned too: their vocabulary is assumed, their rows are full. With `--devices`
+Training data that do not exist yet are planned too: their vocabulary is assumed, their rows are full. So are those for
+a model of which there is only a configuration file, and hence no tokenizer. With `--devices`
 the plan says how to run a recipe, for several models, devices and numbers of ranks.
 """
 
@@ -10,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, PretrainedConfig
@@ -18,10 +19,11 @@ from transformers import AutoConfig, PretrainedConfig
 from ..errors import InputError
 from ..files import read_yaml
 from ..hmm.arrays import read_tokens
+from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
 from ..training.optimizers import check_sharding
-from ..training.plan.compute import USABLE, find_device
+from ..training.plan.compute import USABLE, Device, find_device
 from ..training.plan.forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
 from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
@@ -29,7 +31,7 @@ from ..training.post_training.conversations import conversation_data, preference
 from ..training.post_training.lora import with_adapter
 from ..training.precision import launched_in
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
-from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, PreferenceSettings, TrainingData
+from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .recipe_settings import recipe_settings
 
 
@@ -37,8 +39,9 @@ class AssumedData(TrainingData):
     """Rows of the length that the settings choose, without the HMM or the token streams that they name.
 
     Args:
-        settings ([`~hmm_datasets.training.sources.DataSettings`] or `MixtureSettings`): the settings of the data.
+        settings ([`~hmm_datasets.training.sources.DataSettings`] or others): the settings of the data.
         vocab_size (`int`): `V`, number of tokens of the tokenizer or symbols of the HMM.
+        length (`int`): tokens or symbols per row.
 
     Raises:
         `InputError`: a vocabulary size below 1.
@@ -46,23 +49,58 @@ class AssumedData(TrainingData):
 
     rows_per_epoch = None
 
-    def __init__(self, settings: DataSettings | MixtureSettings, vocab_size: int):
+    def __init__(self, settings: DataSettings | MixtureSettings | ConversationSettings, vocab_size: int, length: int):
         if vocab_size < 1:
             raise InputError(f"assumed_vocab_size is {vocab_size}; expected 1 or more")
         self.identity = {}
         symbols = getattr(settings, "hmm", None) is not None
         self.vocab_size = vocab_size + symbols  # a beginning token stands before the symbols of an HMM
-        self.row_length = settings.length + symbols
+        self.row_length = length + symbols
         self.packed = bool(getattr(settings, "packed", False) or getattr(settings, "packed_streams", ()))
 
     def rows(self, num_rows):
         raise InputError("the rows of assumed data cannot be read; they are for plans alone")
 
 
-def is_fit(path: str | os.PathLike) -> bool:
-    """Whether a settings file is that of a fit."""
-    content = read_yaml(Path(path))
-    return "num_states" in content and not {"hmm", "tokens", "streams"} & content.keys()
+PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo", "evaluate", "benchmark")
+"""The commands that have a plan."""
+
+
+class Planned(NamedTuple):
+    """A command to plan.
+
+    Attributes:
+        name (`str`): one of [`PLANNED`].
+        arguments (`list` of `str`): what would follow it on the command line.
+    """
+
+    name: str
+    arguments: list[str]
+
+
+def planned(settings: str | os.PathLike, flags: Sequence[str] = ()) -> Planned:
+    """The command that a settings file is for, or that is named instead of one.
+
+    Args:
+        settings (path or `str`): a settings file, or one of [`PLANNED`].
+        flags (sequence of `str`): flags of the command that override the file.
+
+    Raises:
+        `InputError`: there is no such file, or it is for GRPO, which has no plan.
+    """
+    if settings in PLANNED:
+        return Planned(str(settings), list(flags))
+    return Planned(_command_of(read_yaml(Path(settings))), ["--config", str(settings), *flags])
+
+
+def _command_of(content: Mapping[str, Any]) -> str:
+    """The command that a settings file is for."""
+    if "prompts" in content:
+        raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
+    kinds = {"conversations": "sft", "preferences": "dpo", "streams": "midtrain", "targets": "evaluate"}
+    if not {"hmm", "tokens"} & content.keys():
+        kinds["num_states"] = "fit"
+    return next((kind for name, kind in kinds.items() if name in content), "pretrain")
 
 
 def plan_fit_recipe(
@@ -73,7 +111,7 @@ def plan_fit_recipe(
     A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a `.npy` file are counted.
 
     Args:
-        path (path): the YAML file.
+        path (path): the YAML file, or `fit`.
         flags (sequence of `str`): flags of the recipe that override the file.
         required (`bool`): whether it is an error if the tokens are not known, instead of no plan.
 
@@ -85,7 +123,7 @@ def plan_fit_recipe(
     """
     from ..training.plan.fit_plan import plan_fit
 
-    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=["--config", str(path), *flags])
+    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=planned(path, flags).arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):
         tokens = read_tokens(corpus.corpus)
@@ -132,6 +170,11 @@ class Recipe:
         """Whether it computes in bfloat16 or float16."""
         return self.settings.mixed_precision in ("bf16", "fp16")
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a weight as the model is loaded."""
+        return weight_bytes(self.config)
+
     def activations(self, micro_batch_size: int, recomputes: bool, sharded: bool) -> int:
         """Peak bytes of activations under ZeRO and FSDP2 (`sharded`) or DDP, see [`peak_activations`]."""
         return peak_activations(
@@ -139,7 +182,7 @@ class Recipe:
             micro_batch_size=micro_batch_size,
             length=self.plan.data.row_length,
             low_precision=self.low_precision,
-            low_weights=sharded,
+            low_weights=sharded or self.weight_bytes < 4,
             checkpointing=recomputes,
             chunked_loss=self.chunked_loss,
         )
@@ -167,10 +210,12 @@ def plan_recipe(
         launch: `num_processes` and `launch_config`; see [`read_recipe`].
 
     Returns:
-        `dict`: see [`forecast`]; and `assumed_vocab_size`.
+        `dict`: see [`forecast`]; and `assumed_vocab_size`, None if the data were read.
     """
     recipe, world_size = read_recipe(path, flags, assumed_vocab_size=assumed_vocab_size, **launch)
     found = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    if assumed_vocab_size is None and isinstance(recipe.plan.data, AssumedData):
+        assumed_vocab_size = recipe.plan.data.vocab_size
     return found | {"assumed_vocab_size": assumed_vocab_size}
 
 
@@ -187,7 +232,7 @@ def read_recipe(
     Conversations and preferences are tokenized for it, since their lengths are not known otherwise.
 
     Args:
-        path (path): the YAML file.
+        path (path): the YAML file, or the name of the recipe.
         flags (sequence of `str`): flags of the recipe that override the file.
         num_processes (`int`, *optional*): number of ranks; by default that of `launch_config`, or one.
         launch_config (path, *optional*): a file of `accelerate_configs/`, read for its processes and precision.
@@ -204,9 +249,9 @@ def read_recipe(
     world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
     if world_size < 1:
         raise InputError(f"num_processes is {world_size}; expected 1 or more")
-    content = read_yaml(Path(path))
+    name, arguments = planned(path, flags)
     with launched_in(_precision(launch)):
-        *chosen, settings = parse_settings(*_kinds(content), arguments=["--config", str(path), *flags])
+        *chosen, settings = parse_settings(*recipe_settings(name), arguments=arguments)
     is_deepspeed = launch.get("distributed_type") == "DEEPSPEED"
     check_sharding(settings.matrix_optimizer, settings.max_grad_norm, is_deepspeed)
     if assumed_vocab_size is not None:
@@ -215,14 +260,19 @@ def read_recipe(
                 f"assumed_vocab_size is {assumed_vocab_size}, but the lengths of conversations and preferences are "
                 "not known without their tokenizer; leave it out"
             )
-        data = AssumedData(chosen[0], assumed_vocab_size)
+        data = AssumedData(chosen[0], assumed_vocab_size, chosen[0].length)
         config = (chosen[1] if len(chosen) == 2 else ModelSettings(chosen[0].model)).config(data)
     elif isinstance(settings, PretrainSettings):
         data = chosen[0].load()
         config = chosen[1].config(data) if len(chosen) == 2 else load_pretrained(AutoConfig, chosen[0].model)
     else:
         config = load_pretrained(AutoConfig, chosen[0].model)
-        if isinstance(settings, SFTSettings):
+        if isinstance(settings, SFTSettings) and is_configuration(chosen[0].model):
+            length = limit_length(config, settings.max_length)
+            if length is None:
+                raise InputError("max_length is not set, and the model has no maximum; set it")
+            data = AssumedData(chosen[0], config.get_text_config().vocab_size, length)
+        elif isinstance(settings, SFTSettings):
             data = conversation_data(chosen[0], settings)
         else:
             settings.max_length = limit_length(config, settings.max_length)
@@ -238,17 +288,15 @@ def read_recipe(
     return Recipe(plan, settings, config, trained), world_size
 
 
-def _kinds(content: Mapping[str, Any]) -> tuple[type, ...]:
-    """The classes of settings of the recipe that a settings file is for."""
-    if "conversations" in content:
-        return ConversationSettings, SFTSettings
-    if "preferences" in content:
-        return PreferenceSettings, DPOSettings
-    if "prompts" in content:
-        raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
-    if "streams" in content:
-        return MixtureSettings, PretrainSettings
-    return DataSettings, ModelSettings, PretrainSettings
+def is_configuration(model: str) -> bool:
+    """Whether a model is named by a file that has only its configuration."""
+    found = ModelName.parse(model)
+    return found.gguf_file is None and Path(found.place).is_file()
+
+
+def weight_bytes(config: PretrainedConfig) -> int:
+    """Bytes of a weight of a model with this configuration, once it is loaded; 4 at most."""
+    return min(4, (config.dtype or torch.float32).itemsize)
 
 
 def _precision(launch: Mapping[str, Any]) -> str:
@@ -285,6 +333,7 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
             moments=recipe.moments,
             trained=recipe.trained,
             reduces_once=accumulation > 1 and recipe.reduces_once,
+            weight_bytes=recipe.weight_bytes,
         )
         memory[strategy] = {**asdict(found), "total": found.total}
     result = plan.to_dict() | {
@@ -346,9 +395,7 @@ def advise(
     Raises:
         `InputError`: an unknown device, or settings that the recipe would refuse.
     """
-    unknown = [name for name in devices if find_device(name) is None]
-    if unknown:
-        raise InputError(f"device {unknown[0]!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
+    chosen_devices = known_devices(devices)
     found = []
     for model in models or (None,):
         chosen = [] if model is None else ["--model", model]
@@ -371,9 +418,10 @@ def advise(
             moments=recipe.moments,
             reduces_once=recipe.reduces_once,
             activations=linear_activations(recipe.activations),
+            trained=recipe.trained,
+            weight_bytes=recipe.weight_bytes,
         )
-        for name in devices:
-            device = find_device(name)
+        for device in chosen_devices:
             for world_size in ranks:
                 row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
                 ways = options(job, device, world_size, mfu=settings.assumed_mfu, network=network)
@@ -385,6 +433,19 @@ def advise(
                     row |= _timed(job, ways[0], world_size, plan.tokens, settings.price_per_hour)
                 found.append(row)
     return found
+
+
+def known_devices(names: Sequence[str]) -> list[Device]:
+    """The devices of these names.
+
+    Raises:
+        `InputError`: an unknown one.
+    """
+    found = [find_device(name) for name in names]
+    if None in found:
+        unknown = names[found.index(None)]
+        raise InputError(f"device {unknown!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
+    return [device for device in found if device is not None]
 
 
 def _described(ways: Sequence[Option]) -> dict[str, Any]:

@@ -130,8 +130,7 @@ def symbol_predictions(
             "sequences"
         )
     places = torch.from_numpy(symbols.places(tokens.shape[1])).to(model.device)
-    row_bytes = 4 * rows.shape[1] * model.config.get_text_config().vocab_size
-    parts = rows.split(max(1, min(batch_size, _LOGIT_BYTES // row_bytes)))
+    parts = rows.split(rows_per_pass(rows.shape[1], model.config.get_text_config().vocab_size, batch_size))
     found = torch.zeros(len(rows), len(places), len(symbols.own), dtype=torch.float64)
     ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
     for index, part in enumerate(parts):
@@ -145,6 +144,11 @@ def symbol_predictions(
     if accelerator is not None:
         found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
     return found
+
+
+def rows_per_pass(length: int, vocab_size: int, batch_size: int) -> int:
+    """Sequences of a forward pass: `batch_size`, or as many as have 256 MB of logits, and at least one."""
+    return max(1, min(batch_size, _LOGIT_BYTES // (4 * length * vocab_size)))
 
 
 def _log_probs(logits: Float[Tensor, "L V"], symbols: SymbolTokens, places: Int[Tensor, "S"]) -> Float[Tensor, "S E"]:

@@ -6,12 +6,14 @@ accelerate, DeepSpeed and torch actually keep:
 
 | | weights | gradients | optimizer |
 |---|---|---|---|
-| ddp | 4 | 4, and 4 in buckets for `W > 1` | 8 |
+| ddp | s | s, and s in buckets for `W > 1` | 2 s |
 | fsdp2 | 4/W | 4/W, and c with several micro-batches per step | 8/W |
 | zero1 | c | c, and a bucket | 12/W |
 | zero2 | c | c/W, and two buckets | 12/W |
 | zero3 | c/W | c/W | 12/W |
 
+`s` is the size of the weights as they are loaded: 4 in float32, but a published model is mostly in bfloat16 and is
+trained in it, moments included; an adapter is in float32 beside it (`s` is 4 for gradients and optimizer).
 `c` is 2 in bfloat16 or float16, else 4; DeepSpeed's optimizer keeps a float32 copy of the weights. Sharded weights are
 gathered one layer at a time; the gathered layer is counted with activations. Under FSDP2 accelerate reduces gradients
 once per step, and until then every rank keeps those of the whole model; with `sync_each_batch` (in
@@ -20,12 +22,13 @@ DeepSpeed has `reduce_bucket_size` numbers of `c` bytes, whatever the size of th
 two.
 
 Activations are the peak over the forward and backward pass of one micro-batch, including the loss: with all of its
-logits, or with those of a chunk where the loss is computed in chunks.
-torch's memory tracker runs the model's own code on fake tensors with one and with two layers, and the difference is
-added for each further layer. Where autocast computes in bfloat16, its copies of the matrices count as activations;
-under ZeRO and FSDP2 the weights are in bfloat16 themselves. Attention is assumed to be fused (memory linear in the
-length) unless it is `eager`. For a recurrent model, such as Mamba, the tracker runs the reference code in Python; the
-kernels of its packages keep less.
+logits, or with those of a chunk where the loss is computed in chunks. Of a model that is only measured they are the
+peak of a forward pass, with the keys and values of all layers where it generates. torch's memory tracker runs the
+model's own code on fake tensors with one and with two layers (with two and with three without a backward pass), and
+the difference is added for each further layer. Where autocast computes in bfloat16, its copies of the matrices count
+as activations; under ZeRO and FSDP2 the weights are in bfloat16 themselves. Attention is assumed to be fused (memory
+linear in the length) unless it is `eager`. For a recurrent model, such as Mamba, the tracker runs the reference code
+in Python; the kernels of its packages keep less.
 
 Not counted are memory lost to fragmentation in the allocator, CUDA's context (about half a GiB) and communication
 buffers.
@@ -37,7 +40,7 @@ import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -45,6 +48,7 @@ from ...compat.torch import fake_tensors, tracked_memory
 from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
 from ...files import read_log
+from ...hmm.analysis.divergence import log_probabilities
 from ..models import default_dtype, is_recurrent, new_model, set_attention
 from .compute import find_device, peak_flops
 
@@ -52,6 +56,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
+
+Use = Literal["train", "score", "generate"]
+"""What a model is run for."""
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 
@@ -168,6 +175,7 @@ def memory_per_rank(
     moments: float = 2,
     trained: int | None = None,
     reduces_once: bool = False,
+    weight_bytes: int = 4,
 ) -> Memory:
     """Memory per rank under a way of sharding, from the table in this module's docstring.
 
@@ -182,6 +190,7 @@ def memory_per_rank(
         trained (`int`, *optional*): number of parameters that are trained, as with LoRA; by default all.
         reduces_once (`bool`, *optional*): whether a step has several micro-batches, and gradients are reduced after
             the last, unless the strategy does it after each.
+        weight_bytes (`int`, *optional*, defaults to 4): bytes of a weight as the model is loaded: `s`.
 
     ```python
     >>> memory_per_rank("zero3", parameters=1000, world_size=4, activations=0, low_precision=True)
@@ -193,7 +202,8 @@ def memory_per_rank(
     shard, trained_shard = -(-n // world_size), -(-m // world_size)
     low = 2 if low_precision else 4
     if strategy == "ddp":
-        return Memory(4 * n, (8 if world_size > 1 else 4) * m, round(4 * moments * m), activations)
+        own = weight_bytes if m == n else 4
+        return Memory(weight_bytes * n, (2 if world_size > 1 else 1) * own * m, round(own * moments * m), activations)
     if strategy == "fsdp2":
         gradients = 4 * trained_shard + (low * m if reduces_once and world_size > 1 else 0)
         optimizer = round(4 * moments * trained_shard)
@@ -218,6 +228,7 @@ def peak_activations(
     low_weights: bool = False,
     checkpointing: bool = False,
     chunked_loss: bool = False,
+    use: Use = "train",
 ) -> int:
     """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
 
@@ -231,18 +242,22 @@ def peak_activations(
             otherwise keeps a copy of all matrices until the backward pass, which counts as activations.
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
         chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
+        use (`str`, *optional*, defaults to `"train"`): `"score"` for a forward pass whose logits are read row by row
+            in float64, `"generate"` for one that keeps keys and values and gives the logits of the last position.
     """
     chunked_loss = chunked_loss and _allows_chunks(config)
     layers = config.get_text_config().num_hidden_layers
+    # Without a backward pass the peak is while a layer runs on the output of another.
+    fewest = 1 if use == "train" else 2
 
     def peak(length: int) -> int:
         peaks = [
             _remembered_peak(
-                config, count, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss
+                config, count, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, use
             )
-            for count in sorted({min(layers, 1), min(layers, 2)})
+            for count in sorted({min(layers, fewest), min(layers, fewest + 1)})
         ]
-        return peaks[0] + (peaks[-1] - peaks[0]) * (layers - 1)
+        return peaks[0] + (peaks[-1] - peaks[0]) * (layers - fewest)
 
     if length <= _MAX_TRACKED_SCAN or not is_recurrent(config):
         return peak(length)
@@ -272,9 +287,8 @@ def _allows_chunks(config: "PretrainedConfig") -> bool:
 
 
 def _tracked_peak(
-    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss
+    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, use
 ) -> int:
-    from ..output_layer import LabelScores, set_loss_output
 
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
@@ -286,17 +300,46 @@ def _tracked_peak(
     with fake_tensors():
         with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
-        model.train()
+        model.train(use == "train")
         if checkpointing:
             model.activation_checkpointing_enable()
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
-        for weight in model.parameters():
-            weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
-        asked = contextlib.nullcontext()
-        if chunked_loss:
-            asked = set_loss_output(model).asked(LabelScores(rows, all_count=True))
-        with tracked_memory(model) as peak:
-            with asked, torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights):
-                loss = model(input_ids=rows, labels=rows).loss
-            loss.backward()
-        return peak()
+        if use == "train":
+            for weight in model.parameters():
+                weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
+        casts = torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights)
+        run = _trained if use == "train" else _generated if use == "generate" else _scored
+        return run(model, rows, chunked_loss, casts)
+
+
+def _asked(model, rows, chunked_loss: bool, *, exact: bool = False):
+    """A context in which the output layer gives losses, if it is to compute them in chunks."""
+    from ..output_layer import LabelScores, set_loss_output
+
+    if not chunked_loss:
+        return contextlib.nullcontext()
+    return set_loss_output(model).asked(LabelScores(rows, exact=exact, all_count=True))
+
+
+def _trained(model, rows, chunked_loss, casts) -> int:
+    asked = _asked(model, rows, chunked_loss)
+    with tracked_memory(model) as peak:
+        with asked, casts:
+            loss = model(input_ids=rows, labels=rows).loss
+        loss.backward()
+    return peak()
+
+
+def _scored(model, rows, chunked_loss, casts) -> int:
+    asked = _asked(model, rows, chunked_loss, exact=True)
+    with tracked_memory(model) as peak, torch.no_grad(), asked, casts:
+        logits = model(input_ids=rows, use_cache=False).logits
+        if not chunked_loss:
+            log_probabilities(logits[0])
+    return peak()
+
+
+def _generated(model, rows, chunked_loss, casts) -> int:
+    with tracked_memory(model) as peak, torch.no_grad(), casts:
+        model(input_ids=rows, use_cache=True, logits_to_keep=1)
+    return peak()

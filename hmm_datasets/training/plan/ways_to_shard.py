@@ -16,6 +16,8 @@ A rank receives `(W - 1) / W` of the following, in parameters, with `A` micro-ba
 | zero2 | A + 1: gradients reduced after every micro-batch |
 | zero3, fsdp2 | 3 A: weights gathered for the forward and the backward pass, gradients reduced |
 
+Of an adapter only its own gradients and weights count, but zero3 and fsdp2 gather all weights.
+
 See Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 7, for
 one micro-batch. The estimate assumes that communication is hidden behind computing as far as it is shorter, which no
 implementation quite achieves, and it knows nothing of latency. It is for choosing what to try first, not a forecast.
@@ -55,6 +57,7 @@ class Job:
         reduces_once (`bool`): see [`~hmm_datasets.training.plan.forecast.memory_per_rank`].
         activations (callable): bytes for a micro-batch of so many rows, with or without recomputing, under a strategy
             that shards or ddp.
+        trained (`int`, *optional*), weight_bytes (`int`, *optional*): see there too.
     """
 
     parameters: int
@@ -67,6 +70,8 @@ class Job:
     moments: float
     reduces_once: bool
     activations: Callable[[int, bool, bool], int]
+    trained: int | None = None
+    weight_bytes: int = 4
 
     @property
     def bytes_per_number(self) -> int:
@@ -178,13 +183,14 @@ def _with_batch(job, device, world_size, micro, recomputes, mfu, network) -> Ite
 
 def _volumes(job: Job, accumulation: int) -> dict[str, float]:
     """Bytes that a rank receives per step, but for the factor `(W - 1) / W`."""
-    whole = job.bytes_per_number * job.parameters
+    count = job.parameters if job.trained is None else job.trained
+    whole, trained = job.bytes_per_number * job.parameters, job.bytes_per_number * count
     return {
-        "ddp": 2 * 4 * job.parameters,
-        "zero1": 2 * whole,
-        "zero2": (accumulation + 1) * whole,
-        "zero3": 3 * accumulation * whole,
-        "fsdp2": 3 * accumulation * whole,
+        "ddp": 2 * 4 * count,
+        "zero1": 2 * trained,
+        "zero2": (accumulation + 1) * trained,
+        "zero3": accumulation * (2 * whole + trained),
+        "fsdp2": accumulation * (2 * whole + trained),
     }
 
 
@@ -197,7 +203,9 @@ def _memory(job: Job, strategy: str, world_size: int, micro: int, recomputes: bo
         largest_layer=job.largest_layer,
         low_precision=job.low_precision,
         moments=job.moments,
+        trained=job.trained,
         reduces_once=job.reduces_once and job.global_batch_size > world_size * micro,
+        weight_bytes=job.weight_bytes,
     )
 
 
