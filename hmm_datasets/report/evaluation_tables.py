@@ -68,7 +68,7 @@ def summary(report: Report) -> list[str]:
 def _optimum_sentence(optimum: Report) -> str:
     gap, error = rounded(optimum["bayes_gap"]["bayes_gap"]), optimum["bayes_gap"]["standard_error"]
     low, high = (None, None) if error is None else (rounded(gap + sign * Z_95 * error) for sign in (-1, 1))
-    known = "" if error is None else f" (95% interval {interval_text(low, high)})"
+    known = _interval(low, high)
     floor = {
         "bayes": "the optimum",
         "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
@@ -106,19 +106,27 @@ def _beliefs_sentence(beliefs: Report) -> str:
     )
 
 
+def _interval(low: float | None, high: float | None, level: float = 0.95) -> str:
+    """An interval to stand behind its number, or nothing where none can be estimated."""
+    return "" if low is None or high is None else f" ({level:.0%} interval {interval_text(low, high)})"
+
+
 def _text_sentence(text: Report) -> str:
-    bounds = interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])
+    known = _interval(text["bits_per_byte_low"], text["bits_per_byte_high"], text["level"])
     return (
-        f"On held-out text the model needs {text['bits_per_byte']:.4f} bits per byte ({text['level']:.0%} interval "
-        f"{bounds}) over {text['num_documents']:,} documents; its perplexity per token is "
-        f"{figure_text(text['perplexity'], '.2f')}."
+        f"On held-out text the model needs {text['bits_per_byte']:.4f} bits per byte{known} over {_documents(text)}; "
+        f"its perplexity per token is {figure_text(text['perplexity'], '.2f')}."
     )
+
+
+def _documents(text: Report) -> str:
+    return "1 document" if text["num_documents"] == 1 else f"{text['num_documents']:,} documents"
 
 
 def _core_sentence(core: Report) -> str:
     warning = "" if core["complete"] else " The score of a subset can only be compared with that of the same subset."
     return (
-        f"{core['name']}: {core['score']:.4f} (95% interval {interval_text(core['low'], core['high'])}), "
+        f"{core['name']}: {core['score']:.4f}{_interval(core['low'], core['high'])}, "
         f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
     )
 
@@ -126,16 +134,16 @@ def _core_sentence(core: Report) -> str:
 def _chat_sentence(chat: Report) -> str:
     right, ended = chat["shares"]["right"]["share"], chat["shares"]["ended"]["share"]
     return (
-        f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token (95% "
-        f"interval {interval_text(chat['loss_low'], chat['loss_high'])}); of {chat['questions']:,} greedy answers "
+        f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token"
+        f"{_interval(chat['loss_low'], chat['loss_high'])}; of {chat['questions']:,} greedy answers "
         f"{figure_text(right, '.1%')} are right and {figure_text(ended, '.1%')} end their turn."
     )
 
 
 def _chat_core_sentence(chat_core: Report) -> str:
-    bounds = interval_text(chat_core["low"], chat_core["high"])
+    known = _interval(chat_core["low"], chat_core["high"])
     return (
-        f"{chat_core['name']}: {chat_core['score']:.4f} (95% interval {bounds}); 0 is guessing, 1 all right. It can "
+        f"{chat_core['name']}: {chat_core['score']:.4f}{known}; 0 is guessing, 1 all right. It can "
         "only be compared with a figure of the same tasks."
     )
 
@@ -245,10 +253,10 @@ def _text(text: Report) -> list[Table]:
         ["nats per token", figure_text(text["nats_per_token"]), ""],
     ]  # fmt: skip
     note = (
-        f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {text['num_documents']:,} documents; windows of "
+        f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {_documents(text)}; windows of "
         f"{text['window']:,} tokens, each scored token with a context of at least {text['least_context']:,}; "
-        f"intervals by resampling {text['unit']}s"
     )
+    note += "one has no interval" if text["bits_per_byte_low"] is None else f"intervals by resampling {text['unit']}s"
     return [Table("Loss on held-out text", ["measure", "value", f"{text['level']:.0%} interval"], rows, note)]
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions
-from hmm_datasets.report.evaluation_tables import evaluation_text, summary
+from hmm_datasets.report.evaluation_tables import evaluation_tables, evaluation_text, summary
 from hmm_datasets.report.page import write_page
 from hmm_datasets.report.plots import predictor_styles, save_figure
 from hmm_datasets.report.tables import hmm_table
@@ -270,3 +270,17 @@ def test_the_template_is_in_the_package():
     import hmm_datasets.report
 
     assert (Path(hmm_datasets.report.__file__).parent / "page.html").is_file()
+
+
+def test_one_document_has_no_interval_and_no_plural():
+    text = {"bits_per_byte": 0.5, "bits_per_byte_low": None, "bits_per_byte_high": None, "perplexity": 4.0}
+    text |= {"perplexity_low": None, "perplexity_high": None, "nats_per_token": 1.4, "level": 0.95, "unit": "document"}
+    text |= {"num_tokens": 9, "bytes": 30, "num_documents": 1, "window": 5, "least_context": 2}
+    report = {"text": text}
+    (sentence,) = summary(report)
+    assert sentence.startswith("On held-out text the model needs 0.5000 bits per byte over 1 document; its perplexity")
+    ((table,),) = evaluation_tables(report).values()
+    assert "1 document; windows of 5 tokens" in table.note
+    assert table.note.endswith("one has no interval")
+    (sentence,) = summary({"text": text | {"bits_per_byte_low": 0.4, "bits_per_byte_high": 0.6, "num_documents": 3}})
+    assert "0.5000 bits per byte (95% interval 0.4000 .. 0.6000) over 3 documents" in sentence
