@@ -121,7 +121,7 @@ def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.nd
     ```python
     >>> from hmm_datasets.hmm import processes
     >>> viterbi_predictions(np.array([[1, 1]]), processes.umbrella()).round(3).tolist()
-    [[[0.5, 0.5], [0.31, 0.69], [0.31, 0.69]]]
+    [[[0.45, 0.55], [0.31, 0.69], [0.31, 0.69]]]
 
     ```
     """

@@ -52,8 +52,9 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
         if found.gguf_file is not None:
             tokenizer = load_gguf(AutoTokenizer, found)
         else:
-            how = {"revision": found.revision, "trust_remote_code": False, "local_files_only": alone}
-            tokenizer = AutoTokenizer.from_pretrained(found.place, **how)
+            tokenizer = AutoTokenizer.from_pretrained(
+                found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False
+            )
     except InputError:
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
