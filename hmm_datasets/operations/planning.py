@@ -168,7 +168,13 @@ class Recipe:
     @property
     def low_precision(self) -> bool:
         """Whether it computes in bfloat16 or float16."""
-        return self.settings.mixed_precision in ("bf16", "fp16")
+        return self.precision != "fp32"
+
+    @property
+    def precision(self) -> str:
+        """`"bf16"`, `"fp16"` or `"fp32"`: that of autocast, without it that of the weights."""
+        of_weights = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(self.config.dtype, "fp32")
+        return of_weights if self.settings.mixed_precision == "no" else self.settings.mixed_precision
 
     @property
     def weight_bytes(self) -> int:
@@ -340,7 +346,7 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
         "micro_batch_size": micro,
         "world_size": world_size,
         "gradient_accumulation_steps": accumulation,
-        "precision": settings.mixed_precision if recipe.low_precision else "fp32",
+        "precision": recipe.precision,
         "memory": memory,
         "trained_parameters": recipe.trained,
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,

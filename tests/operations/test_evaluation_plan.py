@@ -98,7 +98,9 @@ def test_a_model_in_bfloat16_is_planned_as_it_is_loaded_and_trained(tmp_path):
     optimizer = torch.optim.AdamW(model.parameters())
     model(input_ids=torch.zeros(1, 4, dtype=torch.int64), labels=torch.zeros(1, 4, dtype=torch.int64)).loss.backward()
     optimizer.step()
-    found = plan_recipe("sft", ["--model", str(tmp_path / "config.json"), *SFT])["memory"]["ddp"]
+    plan = plan_recipe("sft", ["--model", str(tmp_path / "config.json"), *SFT])
+    assert plan["precision"] == "bf16"
+    found = plan["memory"]["ddp"]
     kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.dim()]
     for name, tensors in (
         ("weights", list(model.parameters())),
