@@ -303,6 +303,7 @@ EXTRAS = {
     "lm-eval": "ChatCORE",
     "slurm": "Sweeps under Slurm",
     "py-spy": "Stacks of processes that do not answer",
+    "torchao": "Quantization by torchao, in one experiment",
     "inspect": "The benchmark in inspect-ai",
     "notebooks": "Executing the notebooks",
     "bench": "Benchmarks against other libraries",
