@@ -29,7 +29,7 @@ from ..evaluation.tasks import window_and_stride
 from ..runtime.command_line import parse_settings
 from ..runtime.settings import add_settings, hyphenated, settings_from
 from ..training.models import count_parameters, load_pretrained, new_model
-from ..training.plan.compute import USABLE, Device, unit_flops
+from ..training.plan.compute import USABLE, Device, peak_flops, unit_flops
 from ..training.plan.forecast import assumed_rate, peak_activations
 from .planning import Planned, known_devices, weight_bytes
 
@@ -156,16 +156,17 @@ def _planned(
             {
                 "device": device.name,
                 "usable": round(USABLE * device.memory),
-                "seconds": {number: _seconds(device, flops, number, size) for number in ranks},
+                "seconds": {number: _seconds(device, flops, number, config.dtype) for number in ranks},
             }
             for device in devices
         ],
     }
 
 
-def _seconds(device: Device, flops: int, ranks: int, size: int) -> float | None:
-    """Seconds at the share of the peak that plans assume; None in float32, which may or may not use TF32."""
-    if size == 4:
+def _seconds(device: Device, flops: int, ranks: int, dtype: torch.dtype | None) -> float | None:
+    """Seconds at the share of the peak that plans assume; None if the device has no known peak in this precision."""
+    precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+    if peak_flops(device.name, precision) is None:
         return None
-    rate = assumed_rate(device=device.name, precision="bf16" if device.bf16 else "fp16")
+    rate = assumed_rate(device=device.name, precision=precision)
     return flops / rate.tokens_per_second(1, ranks)

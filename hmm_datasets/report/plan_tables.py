@@ -141,7 +141,7 @@ def measurement_text(name: str, rows: Sequence[dict[str, Any]]) -> str:
     )
     notes.append("Memory in GiB per rank; every rank has the whole model, and rows are divided among ranks.")
     if ranks:
-        notes.append("Time at 40% of the device's peak; ? in float32, whose peak is unknown; - if it does not fit.")
+        notes.append("Time at 40% of the device's peak; ? if it has none in this precision; - if it does not fit.")
     return f"{text_table(columns, cells)}\n\n" + "\n".join(notes)
 
 

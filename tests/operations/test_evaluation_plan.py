@@ -71,6 +71,11 @@ def test_weights_in_float32_have_no_known_time(tmp_path):
     assert row["devices"][0]["seconds"] == {1: None}
 
 
+def test_weights_in_bfloat16_have_no_known_time_where_there_are_no_units_for_it(configs):
+    row = evaluation(configs["1b"], "--window", "65", devices=["T4", "A100"])
+    assert [one["seconds"][1] is None for one in row["devices"]] == [True, False]
+
+
 def test_activations_of_scoring_do_not_grow_with_the_layers_and_those_of_answers_do():
     def peak(layers: int, use: str, rows: int = 4) -> int:
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
