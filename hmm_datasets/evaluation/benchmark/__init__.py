@@ -57,6 +57,10 @@ class BenchmarkSettings:
     push: bool = option(False, None, "add .eval_results to the model's repository on the Hub")
 
     def __post_init__(self):
+        names = [Path(model).name for model in self.models]
+        if self.output_dir is not None and len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"--output_dir: two models are named {twice}; leave it out, or score them one by one")
         if self.symbols not in NAMES:
             raise InputError(f"symbols is {self.symbols!r}; expected one of {', '.join(NAMES)}")
         if self.track not in (None, *TRACKS):

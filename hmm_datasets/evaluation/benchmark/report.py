@@ -289,7 +289,8 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         date=report["time"],
         notes=(
             f"nats per symbol above the optimum, lower is better; {error}"
-            f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum{over}"
+            f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum{over}; "
+            f"{report['num_sequences']} sequences of each process"
         ),
     )
 

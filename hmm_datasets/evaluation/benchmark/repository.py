@@ -12,6 +12,7 @@ The same version of the package writes the same bytes each time.
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...hmm.analysis.stationary import entropy
 from ...hmm.storage import FORMAT_VERSION
 from ...runtime.shipped import shipped
 from ...text.stream.writer import check_replaceable
-from . import TRACKS
+from . import SCORED, TRACKS
 from .held_out import (
     DATA_NAME,
     EVAL_NAME,
@@ -131,10 +132,11 @@ def _write_parquet(held_out: HeldOut, folder: Path) -> None:
 
 def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:
     """For each track the optimum with its standard error, and the excess of each baseline."""
-    losses, found = baseline_losses(held_out), {}
+    found = {}
     for track in TRACKS:
-        optimum = optimal_nats(held_out, track)
-        row = summarize_scores(optimum, held_out, track, losses)
+        scored = replace(held_out, num_sequences=SCORED[track])
+        optimum = optimal_nats(scored, track)
+        row = summarize_scores(optimum, scored, track, baseline_losses(scored))
         found[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
     return found
 
@@ -158,6 +160,7 @@ def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> 
         first=FIRST,
         length=LENGTH,
         num_sequences=NUM_SEQUENCES,
+        scored=SCORED,
         format_version=FORMAT_VERSION,
         letters=LETTERS,
         accuracy=float(np.mean(guesses)),

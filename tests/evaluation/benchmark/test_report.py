@@ -42,6 +42,7 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     )
     assert (entry.dataset_id, entry.task_id, entry.value) == ("me/hmm-benchmark", "ids", 0.0)
     assert "nats per symbol above the optimum" in entry.notes
+    assert entry.notes.endswith("256 sequences of each process")
 
 
 def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, tmp_path, capsys):
@@ -65,6 +66,7 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
         (["{exact}", "--track", "text"], "has no tokenizer to read text with; choose --track ids"),
         (["{exact}", "--push"], "is a folder; leave out --push and send the folder with `hmm-datasets push`"),
         (["{exact}", "--dataset_id", "benchmark"], "dataset_id is 'benchmark'; expected USER/NAME"),
+        (["{exact}", "{exact}", "--output_dir", "x"], "--output_dir: two models are named exact"),
         (["{exact}", "--symbols", "emoji"], "argument --symbols: invalid choice: 'emoji'"),
         (["me/model", "--push", "--process", "even"], "--push: leave out --process, --num_sequences"),
         (["me/model", "--push"], "name the benchmark's repository with --data"),
