@@ -121,6 +121,18 @@ ELSEWHERE = {
 """What other programs call settings, and what they are here, the first that a command has."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type if it has none, for an error of one line.
+
+    ```python
+    >>> first_line(ValueError("too long\\nby 3")), first_line(KeyError())
+    ('too long', 'KeyError')
+
+    ```
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the known one that means it or is most like it, if any is.
 

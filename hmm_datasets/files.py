@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .display import format_bytes
-from .errors import InputError, disk_full, is_disk_full, is_not_permitted, not_permitted
+from .errors import InputError, disk_full, first_line, is_disk_full, is_not_permitted, not_permitted
 from .process_state import machine_id, start_time
 
 if TYPE_CHECKING:
@@ -565,7 +565,7 @@ def parse_yaml(text: str) -> Any:
             raise yaml.YAMLError(f"more than {_MOST_YAML:,} values, by aliases of aliases")
         return None if node is None else loader.construct_document(node)
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise yaml.YAMLError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+        raise yaml.YAMLError(first_line(error)) from None
     finally:
         loader.dispose()
 

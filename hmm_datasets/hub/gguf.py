@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import gguf_header, whole_gguf
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
 
@@ -77,7 +77,7 @@ def read_header(path: Path) -> GGUFHeader:
         raise InputError(f"{path}: reading it needs transformers 5.23 or newer ({error}); update it") from None
     except (ValueError, KeyError, OverflowError, MemoryError, OSError, struct.error) as error:
         raise InputError(
-            f"{path}: expected a GGUF file, found {found:,} bytes that do not begin as one ({_first_line(error)}); "
+            f"{path}: expected a GGUF file, found {found:,} bytes that do not begin as one ({first_line(error)}); "
             "copy it again"
         ) from None
     if found < expected:
@@ -89,10 +89,6 @@ def read_header(path: Path) -> GGUFHeader:
         )
     kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in LlamaFileType}
     return GGUFHeader(kinds.get(fields.get("general.file_type"), "unknown"), fields.get("tokenizer.ggml.pre"))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def load_gguf(auto_class: Any, model: ModelName) -> Any:
@@ -111,7 +107,7 @@ def load_gguf(auto_class: Any, model: ModelName) -> Any:
         loaded = whole_gguf(auto_class, path)
     except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         raise InputError(
-            f"{path}: transformers makes no {auto_class.__name__.removeprefix('Auto')} of it ({_first_line(error)}); "
+            f"{path}: transformers makes no {auto_class.__name__.removeprefix('Auto')} of it ({first_line(error)}); "
             "take the model's own folder"
         ) from None
     if hasattr(loaded, "backend_tokenizer"):

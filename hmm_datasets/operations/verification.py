@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
 from ..hmm.loading import load_source
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
@@ -165,7 +165,7 @@ def _tokenizer_problems(folder: Path) -> Iterator[str]:
     try:
         found = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     except Exception as error:  # the Rust library raises nothing narrower
-        yield f"{folder / 'tokenizer.json'}: cannot be loaded ({str(error).splitlines()[0]})"
+        yield f"{folder / 'tokenizer.json'}: cannot be loaded ({first_line(error)})"
         return
     for path in sorted([*folder.parent.glob(f"*/{INDEX_NAME}"), *folder.parent.glob(f"*/*/{INDEX_NAME}")]):
         try:

@@ -43,7 +43,7 @@ from ..compat.transformers_models import (
     is_stateful,
     set_config_attention,
 )
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
 from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
@@ -282,7 +282,7 @@ def new_model(config: "PreTrainedConfig") -> "PreTrainedModel":
         return _with_causal_loss(_model_class(config)(config))
     except ImportError as error:  # of a package for flash attention
         raise InputError(
-            f"attention is {attention_of(config)!r}, which cannot be used here ({str(error).splitlines()[0]}); on a "
+            f"attention is {attention_of(config)!r}, which cannot be used here ({first_line(error)}); on a "
             "GPU pip install kernels or flash-attn, elsewhere leave attention out"
         ) from None
 
@@ -338,7 +338,7 @@ def _found_config(name: str) -> "PreTrainedConfig":
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        reason = UNRESOLVED if alone else (str(error).splitlines() or [type(error).__name__])[0]
+        reason = UNRESOLVED if alone else first_line(error)
         raise InputError(
             f"model {name!r}: no configuration found, neither in a folder or JSON file nor on the Hub ({reason})"
         ) from None
@@ -482,7 +482,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
     except (OSError, ValueError) as error:
-        reason = UNRESOLVED if how.get("local_files_only") else str(error).splitlines()[0]
+        reason = UNRESOLVED if how.get("local_files_only") else first_line(error)
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({reason})"

@@ -20,7 +20,7 @@ from ..compat.transformers import TrainingLength
 from ..data.packing import document_bounds
 from ..data.rows import KeptRows, PassedOver
 from ..data.sequences import EndlessSequences
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
 from .checkpoints.resuming import (
@@ -227,7 +227,7 @@ class StepTrainer(ShardedTrainer):
                 raise
             raise InputError(
                 f"{checkpoint}: learning_rate_factors name other parameters than those of its optimizer "
-                f"({str(error).splitlines()[0]}); change only the factors, or choose another output_dir"
+                f"({first_line(error)}); change only the factors, or choose another output_dir"
             ) from None
         if checkpoint is not None:
             apply_changes(accepted, self._options, self.optimizer, self.lr_scheduler)

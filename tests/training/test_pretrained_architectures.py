@@ -102,6 +102,22 @@ def of_experts(logged: dict) -> float:
     return MixtralConfig().router_aux_loss_coef * logged.get("aux_loss", 0.0)
 
 
+def first_step(trainer_class: type, settings_class: type, folder: str, rows: list[dict], place) -> dict:
+    """What is logged of one step that changes nothing."""
+    trainer = trainer_class(
+        model=load_pretrained(AutoModelForCausalLM, folder),
+        args=settings_class(
+            str(place), max_steps=1, global_batch_size=4, per_device_train_batch_size=2, learning_rate=0.0,
+            max_length=64, logging_steps=1, report_to="none",
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+    )  # fmt: skip
+    trainer.train()
+    (found,) = [row for row in trainer.state.log_history if "loss" in row]
+    return found
+
+
 def test_held_out_text_has_the_loss_of_a_plain_loop(folder, model, tokenizer, tmp_path):
     (tmp_path / "text.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in TEXTS))
     report = evaluate_model(
@@ -143,18 +159,7 @@ def test_beliefs_are_read_from_the_hidden_states(folder, model):
 
 def test_the_loss_of_fine_tuning_is_that_of_what_the_assistant_says(folder, model, tokenizer, tmp_path):
     chats = [message("user", f"Say {word}.") + message("assistant", f"{word} {WORDS[0]}") for word in WORDS[:4]]
-    settings = SFTSettings(
-        str(tmp_path), max_steps=1, global_batch_size=4, per_device_train_batch_size=2, learning_rate=0.0,
-        max_length=64, logging_steps=1, report_to="none",
-    )  # fmt: skip
-    trainer = FineTuner(
-        model=load_pretrained(AutoModelForCausalLM, folder),
-        args=settings,
-        train_dataset=Dataset.from_list([{"messages": chat} for chat in chats]),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-    )
-    trainer.train()
-    (found,) = [row for row in trainer.state.log_history if "loss" in row]
+    found = first_step(FineTuner, SFTSettings, folder, [{"messages": chat} for chat in chats], tmp_path)
     said, count = 0.0, 0
     for chat in chats:
         whole, asked = lay_out(tokenizer, chat), lay_out(tokenizer, chat[:1], add_generation_prompt=True)
@@ -174,18 +179,7 @@ def test_preferences_begin_at_the_loss_of_a_coin_with_the_log_probabilities_of_a
         }
         for word in WORDS[:4]
     ]
-    settings = DPOSettings(
-        str(tmp_path), max_steps=1, global_batch_size=4, per_device_train_batch_size=2, learning_rate=0.0,
-        max_length=64, logging_steps=1, report_to="none",
-    )  # fmt: skip
-    trainer = PreferenceTuner(
-        model=load_pretrained(AutoModelForCausalLM, folder),
-        args=settings,
-        train_dataset=Dataset.from_list(pairs),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-    )
-    trainer.train()
-    (found,) = [row for row in trainer.state.log_history if "loss" in row]
+    found = first_step(PreferenceTuner, DPOSettings, folder, pairs, tmp_path)
     assert found["loss"] == pytest.approx(math.log(2) + of_experts(found), abs=1e-4)
     expected = []
     for pair in pairs:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ..chat.measures import share
 from ..core import centered_mean
 from .sandbox import check_sandbox
@@ -215,7 +215,7 @@ def load_tasks(tasks: Sequence[str]) -> "dict[str, Task]":
         try:
             (found[name],) = manager.load([f"chat_core_{name}"])["tasks"].values()
         except Exception as error:  # datasets and the client of the Hub raise many types
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise InputError(
                 f"task chat_core: the questions of {name} cannot be loaded ({reason}); connect to the Hub, or leave "
                 f"{name} out of --chat_core_tasks"

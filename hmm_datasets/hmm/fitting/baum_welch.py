@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
 from ..model import HMM
@@ -95,7 +95,7 @@ class Workers:
         try:
             self.device = torch.zeros(0, device=device or "cpu").device
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device is {str(device)!r}, and cannot be used: {str(error).splitlines()[0]}") from None
+            raise InputError(f"device is {str(device)!r}, and cannot be used: {first_line(error)}") from None
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.rank = torch.distributed.get_rank() if distributed else 0
         self.num_ranks = torch.distributed.get_world_size() if distributed else 1

@@ -38,7 +38,7 @@ from transformers import CONFIG_NAME, AutoConfig, AutoModelForCausalLM, AutoToke
 from ...compat.deepspeed import load_shard, universal_model_state, universal_optimizer_state, write_universal
 from ...compat.torch import only_data
 from ...compat.transformers import SCHEDULER_NAME
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...files import (
     atomic_folder,
     digest_problems,
@@ -133,7 +133,7 @@ def optimizer_states(folder: Path, scratch: Path) -> Iterator[OptimizerStates]:
         except InputError:
             raise
         except (KeyError, ValueError, RuntimeError, AssertionError, OSError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise InputError(f"{shards.folder}: DeepSpeed cannot convert it ({reason}); take another one") from error
         yield _Universal(folder, scratch / "universal")
     elif (folder / "optimizer.pt").is_file():
@@ -295,7 +295,7 @@ def _load(path: Path) -> Any:
     try:
         return load_shard(path)
     except (RuntimeError, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); take another checkpoint") from None
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); take another checkpoint") from None
 
 
 def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.Size]]:
@@ -312,7 +312,7 @@ def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.S
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder}: transformers cannot make its model ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{folder}: transformers cannot make its model ({first_line(error)})") from None
     identity = read_json(folder / IDENTITY_NAME) if (folder / IDENTITY_NAME).is_file() else {}
     settings = identity.get("settings", {})
     groups = parameter_groups(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...files import inside, read_json, write_json
 from ...training.checkpoints.verifying import read_safetensors_sizes
 
@@ -54,7 +54,7 @@ class SavedTensors:
                 with torch.serialization.set_default_mmap_options(self._options):
                     self._content = torch.load(self._path, map_location="cpu", mmap=True, weights_only=True)
             except (pickle.UnpicklingError, RuntimeError, OSError) as error:
-                reason = str(error).splitlines()[0]
+                reason = first_line(error)
                 raise InputError(f"{self._path}: cannot be read as data ({reason}); take another checkpoint") from None
         return self._content
 

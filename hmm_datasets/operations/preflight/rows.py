@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...files import read_yaml
 from ...runtime import environment
 from ...runtime.shipped import local_or_shipped
@@ -96,5 +96,5 @@ def _digest(arrays, *more: str) -> str:
 
 def problem_of(error: Exception) -> str:
     """An error of a recipe's settings or data as the detail of a check."""
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    line = first_line(error)
     return line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...hub.download import UNRESOLVED, ModelName, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
@@ -58,7 +58,7 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     except InputError:
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
-        reason = UNRESOLVED if alone else (str(error).splitlines() or [type(error).__name__])[0]
+        reason = UNRESOLVED if alone else first_line(error)
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
     if not tokenizer.is_fast:
         raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")

@@ -31,7 +31,7 @@ from ...compat.deepspeed import (
 )
 from ...compat.torch import only_data
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
-from ...errors import InputError
+from ...errors import InputError, first_line
 from .verifying import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, zero_shards
 
 
@@ -90,7 +90,7 @@ class ShardedTrainer(OpenTrainer):
         except (ValueError, RuntimeError, KeyError) as error:
             raise InputError(
                 f"optimizer_from: {checkpoint}: its optimizer has other parameters or another type "
-                f"({str(error).splitlines()[0]}); choose the settings of its run, or leave optimizer_from out"
+                f"({first_line(error)}); choose the settings of its run, or leave optimizer_from out"
             ) from None
         for group, kept in zip(self.optimizer.param_groups, settings, strict=True):
             group.update(kept)
