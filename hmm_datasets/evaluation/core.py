@@ -60,7 +60,16 @@ from ..errors import InputError
 from ..runtime.progress import progress_bar
 from ..statistics import check_bootstrap, interval
 from ..text.corpora.local_files import check_text, shorten
-from .scoring import ContinuationScores, Row, beginning_token, common_prefix, context_limit, encode, score_rows
+from .scoring import (
+    ContinuationScores,
+    Row,
+    beginning_token,
+    common_prefix,
+    context_limit,
+    encode,
+    score_rows,
+    shared_length,
+)
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -494,18 +503,49 @@ def _task_items(
     bar: "tqdm",
 ) -> list[dict[str, Any]]:
     """Every item of a task, scored."""
-    versions = [of.rows, of.corrupted()] if corrupted and len(of.rows) > 1 else [of.rows]
+    versions = _versions(of, corrupted)
     items = []
     for first in range(0, len(of.rows), _BLOCK):
         numbers = range(first, min(first + _BLOCK, len(of.rows)))
         options = encoder.options(of, versions, numbers)
-        if _parts(of, corrupted) > 1:
-            groups = [version for item in options for version in item]
-        else:
-            groups = [[row for version in item for row in version] for item in options]
+        groups = _groups(of, options, corrupted)
         scores = score_rows(model, groups, accelerator, batch_size=batch_size, progress=bar.update)
         items += _items(of, numbers, options, scores)
     return items
+
+
+def _versions(of: Questions, corrupted: bool) -> list[list[dict[str, Any]]]:
+    return [of.rows, of.corrupted()] if corrupted and len(of.rows) > 1 else [of.rows]
+
+
+def _groups(of: Questions, options: list[list[list[Row]]], corrupted: bool) -> list[list[Row]]:
+    """The rows that may have a common beginning."""
+    if _parts(of, corrupted) > 1:
+        return [version for item in options for version in item]
+    return [[row for version in item for row in version] for item in options]
+
+
+def tokens_to_read(
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: str | Path,
+    *,
+    tasks: Sequence[str] | None = None,
+    max_per_task: int | None = None,
+    corrupted: bool = True,
+    sample: int = 8,
+) -> int:
+    """About how many tokens a model reads for [`score_core`]: those of `sample` items of each task, extrapolated."""
+    encoder, total = _Encoder(tokenizer, None), 0.0
+    for of in find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task):
+        numbers = range(min(sample, len(of.rows)))
+        groups = _groups(of, encoder.options(of, _versions(of, corrupted), numbers), corrupted)
+        common = [shared_length(group) for group in groups]
+        read = sum(
+            shared + sum(len(row.tokens) - shared for row in group)
+            for group, shared in zip(groups, common, strict=True)
+        )
+        total += read * len(of.rows) / len(numbers)
+    return round(total)
 
 
 def _parts(of: Questions, corrupted: bool) -> int:

@@ -202,7 +202,7 @@ def score_rows(
     """
     starts = [0, *accumulate(len(group) for group in groups)]
     check_vocabulary(model, 1 + max((max(row.tokens) for group in groups for row in group), default=0), "tokens")
-    shared = [_shared_length(group) if share else 0 for group in groups]
+    shared = [shared_length(group) if share else 0 for group in groups]
     if any(shared) and not _can_reuse_cache(model):
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)
@@ -262,7 +262,7 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> int:
     return next((index for index in range(shortest) if first[index] != last[index]), shortest)
 
 
-def _shared_length(group: Sequence[Row]) -> int:
+def shared_length(group: Sequence[Row]) -> int:
     """Number of tokens to run once for a group: common to all rows, and leaving each row a token that predicts."""
     if len(group) < 2:
         return 0
@@ -278,7 +278,7 @@ def _can_reuse_cache(model: "PreTrainedModel") -> bool:
         cache = getattr(output, "past_key_values", None)
         if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
             return False
-        reused = _run_shared(model, groups, [_shared_length(group) for group in groups])
+        reused = _run_shared(model, groups, [shared_length(group) for group in groups])
         whole = _run(model, [row for group in groups for row in group])
     return torch.allclose(reused[0], whole[0], rtol=0.02, atol=0.05)  # wide enough for bfloat16; errors are larger
 

@@ -1,15 +1,20 @@
 """The tasks of an evaluation: for each, whether it applies to a model and its targets, and what it measures."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from accelerate import Accelerator
+from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sequences import TEST_FIRST, HMMSequences
 from ..data.windows import StridedWindows
+from ..display import format_duration
 from ..errors import InputError
 from ..files import read_log
 from ..hmm import causal_lm  # noqa: F401, so that a model can be an HMM
@@ -21,10 +26,10 @@ from ..training.models import load_pretrained, tokenizer_of
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
 from .chat_core.score import load_tasks, measure_chat_core
-from .completions import complete
-from .core import score_core
+from .completions import COMPLETION_TOKENS, FACTS, OPEN_PROMPTS, complete
+from .core import score_core, tokens_to_read
 from .optimum import evaluation_of, evaluations_of, learning_phases, measure_optimum
-from .scoring import context_limit
+from .scoring import context_limit, encode, score_labels
 from .targets import (
     Documents,
     TrainedOn,
@@ -93,6 +98,38 @@ class Subject:
     def writes_text(self) -> bool:
         return self.tokenizer is not None and not reads_symbols(self.tokenizer)
 
+    @cached_property
+    def windows(self) -> DocumentWindows | StridedWindows:
+        """The windows of the held-out text, for the model that is loaded."""
+        settings, held_out = self.settings, self.held_out
+        window, stride = window_and_stride(settings, self.model)
+        if isinstance(held_out, Documents):
+            return DocumentWindows(held_out.texts, self.tokenizer, window, stride)
+        return StridedWindows(held_out, window, stride, settings.by_document)
+
+    @cached_property
+    def conversations(self) -> Dataset:
+        """The held-out conversations."""
+        settings = self.settings
+        part = held_out_part(settings.chat_data, settings.test_fraction, self.known)
+        rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
+        return rows.select(range(min(len(rows), settings.chat_questions)))
+
+    @property
+    def core(self) -> dict[str, Any]:
+        """Which questions of CORE are asked."""
+        settings = self.settings
+        return {
+            "tasks": settings.core_tasks or None,
+            "max_per_task": settings.core_max_per_task,
+            "corrupted": not settings.quick,
+        }
+
+    @property
+    def samples(self) -> int:
+        """Sampled continuations of each prompt."""
+        return 0 if self.settings.quick else 2
+
     def history(self) -> list[dict[str, Any]]:
         """The evaluations of its training that have divergences."""
         path = Path(self.settings.model) / "history.jsonl"
@@ -111,6 +148,13 @@ class Subject:
         )
 
 
+class Workload(NamedTuple):
+    """What a model reads in a task: tokens of whole rows, and passes of one more token of a batch of answers."""
+
+    tokens: int
+    passes: int = 0
+
+
 @dataclass(frozen=True)
 class Task:
     """A task.
@@ -119,12 +163,15 @@ class Task:
         applies (callable): whether a subject, whose model is not loaded yet, has what it needs.
         measure (callable): takes a subject with its model and the accelerator, and returns the result.
         needs (`str`): why it does not apply, and how to mend that.
+        reads (callable, *optional*): takes a subject with its model, and returns the [`Workload`]; None if most of the
+            time is not the model's.
         by_name (`bool`, *optional*, defaults to `False`): whether it runs only if it is named.
     """
 
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject, Accelerator], Result]
     needs: str
+    reads: Callable[[Subject], Workload] | None = None
     by_name: bool = False
 
 
@@ -222,14 +269,17 @@ def window_and_stride(settings: "EvaluationSettings", model: PreTrainedModel) ->
 
 
 def _text(subject: Subject, accelerator: Accelerator) -> Result:
-    settings, held_out = subject.settings, subject.held_out
-    window, stride = window_and_stride(settings, subject.model)
-    if isinstance(held_out, Documents):
-        windows, sha256 = DocumentWindows(held_out.texts, subject.tokenizer, window, stride), held_out.sha256
-    else:
-        windows, sha256 = StridedWindows(held_out, window, stride, settings.by_document), held_out.index.sha256
-    found = measure_text(subject.model, subject.tokenizer, windows, accelerator, **subject.sizes)
+    held_out, most = subject.held_out, subject.settings.max_windows
+    sha256 = held_out.sha256 if isinstance(held_out, Documents) else held_out.index.sha256
+    found = measure_text(
+        subject.model, subject.tokenizer, subject.windows, accelerator, max_windows=most, **subject.sizes
+    )
     return found and found | {"sha256": sha256}
+
+
+def _text_read(subject: Subject) -> Workload:
+    windows, most = subject.windows, subject.settings.max_windows
+    return Workload((windows.length - 1) * (len(windows) if most is None else min(most, len(windows))))
 
 
 def _core(subject: Subject, accelerator: Accelerator) -> Result:
@@ -239,25 +289,32 @@ def _core(subject: Subject, accelerator: Accelerator) -> Result:
         subject.tokenizer,
         settings.core_data,
         accelerator,
-        tasks=settings.core_tasks or None,
-        max_per_task=settings.core_max_per_task,
         batch_size=settings.batch_size,
         baselines=settings.core_baselines,
+        **subject.core,
     )
+
+
+def _core_read(subject: Subject) -> Workload:
+    return Workload(tokens_to_read(subject.tokenizer, subject.settings.core_data, **subject.core))
 
 
 def _chat(subject: Subject, accelerator: Accelerator) -> Result:
-    settings = subject.settings
-    part = held_out_part(settings.chat_data, settings.test_fraction, subject.known)
-    rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
     return measure_chat(
         subject.model,
         subject.tokenizer,
-        rows.select(range(min(len(rows), settings.chat_questions))),
+        subject.conversations,
         accelerator,
-        max_new_tokens=settings.chat_max_new_tokens,
+        max_new_tokens=subject.settings.chat_max_new_tokens,
         **subject.sizes,
     )
+
+
+def _chat_read(subject: Subject) -> Workload:
+    rows, settings = subject.conversations, subject.settings
+    texts = [message["content"] for row in rows for message in row["messages"]]
+    tokens = sum(map(len, encode(subject.tokenizer, texts)))
+    return Workload(2 * tokens, -(-len(rows) // settings.batch_size) * settings.chat_max_new_tokens)
 
 
 def _chat_core(subject: Subject, accelerator: Accelerator) -> Result:
@@ -272,9 +329,15 @@ def _chat_core(subject: Subject, accelerator: Accelerator) -> Result:
 
 
 def _completions(subject: Subject, accelerator: Accelerator) -> Result:
-    return (
-        complete(subject.model, subject.tokenizer, seed=subject.settings.seed) if accelerator.is_main_process else {}
-    )
+    if not accelerator.is_main_process:
+        return {}
+    return complete(subject.model, subject.tokenizer, seed=subject.settings.seed, samples=subject.samples)
+
+
+def _completions_read(subject: Subject) -> Workload:
+    texts = [*(prompt for prompt, _ in FACTS), *OPEN_PROMPTS]
+    times = 1 + subject.samples
+    return Workload(times * sum(map(len, encode(subject.tokenizer, texts))), times * COMPLETION_TOKENS)
 
 
 TASKS = {
@@ -302,16 +365,19 @@ TASKS = {
         lambda subject: subject.held_out is not None and subject.tokenizer is not None,
         _text,
         "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
+        _text_read,
     ),
     "core": Task(
         lambda subject: subject.settings.core_data is not None and subject.writes_text,
         _core,
         "no questions; give their folder with --core_data, and a model with a tokenizer",
+        _core_read,
     ),
     "chat": Task(
         lambda subject: subject.settings.chat_data is not None and subject.has_template,
         _chat,
         "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
+        _chat_read,
     ),
     "chat_core": Task(
         lambda subject: subject.has_template,
@@ -319,5 +385,46 @@ TASKS = {
         "the model's tokenizer has no chat template; name a chat model",
         by_name=True,  # since it downloads its questions
     ),
-    "completions": Task(lambda subject: subject.writes_text, _completions, "the model has no tokenizer"),
+    "completions": Task(
+        lambda subject: subject.writes_text, _completions, "the model has no tokenizer", _completions_read
+    ),
 }
+
+
+def expected_time(subject: Subject, num_processes: int = 1) -> str:
+    """How long the tasks will take, at the speed of a short trial; empty if none can be told.
+
+    The trial reads some rows, and answers with a few tokens if a task has answers. Answers may end early, so the time
+    of tasks that have them is the most that they take.
+    """
+    readings = {name: TASKS[name].reads(subject) for name in subject.tasks if TASKS[name].reads is not None}
+    if not readings:
+        return ""
+    rows = torch.zeros(min(4, subject.settings.batch_size), 128, dtype=torch.long, device=subject.model.device)
+    per_token = _timed(lambda: score_labels(subject.model, rows, input_ids=rows, use_cache=False)) / rows.numel()
+    per_pass = 0.0
+    if any(reading.passes for reading in readings.values()):
+        prompts = rows[:1, :8].expand(min(subject.settings.batch_size, len(FACTS)), -1)
+        mask, limits = torch.ones_like(prompts), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+        per_pass = _timed(lambda: subject.model.generate(input_ids=prompts, attention_mask=mask, **limits)) / 4
+    seconds = {
+        name: per_token * reading.tokens / num_processes + per_pass * reading.passes
+        for name, reading in readings.items()
+    }
+    parts = ", ".join(
+        f"{name} {'at most ' if readings[name].passes else ''}{format_duration(one)}" for name, one in seconds.items()
+    )
+    others = [name for name in subject.tasks if name not in readings]
+    besides = f", and that of {', '.join(others)}" if others else ""
+    return f"about {format_duration(sum(seconds.values()))}{besides}: {parts}"
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    """Seconds that the second run of some work takes."""
+    with torch.inference_mode():
+        for _ in range(2):
+            began = time.monotonic()
+            work()
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+    return time.monotonic() - began

@@ -6,6 +6,7 @@ percentile bootstrap over documents (see `statistics`), or over windows if these
 Bits per byte: a loss that compares models with different tokenizers.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from torch.utils.data import Subset
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
@@ -150,6 +152,22 @@ class DocumentWindows:
     def __len__(self) -> int:
         return sum(map(len, self.rows))
 
+    def first(self, count: int, tokenizer: "PreTrainedTokenizerBase") -> "DocumentWindows":
+        """The first windows; bytes of a document that is cut are those of its scored tokens, decoded."""
+        found, room = copy.copy(self), count
+        found.rows = []
+        for rows in self.rows:
+            if room <= 0:
+                break
+            found.rows.append(rows[:room])
+            room -= len(rows)
+        last, kept = found.rows[-1], len(found.rows)
+        found.tokens, found.bytes = self.tokens[:kept].copy(), self.bytes[:kept].copy()
+        if len(last) < len(self.rows[kept - 1]):
+            scored = [token for row in last for token in row.tokens[row.first :]]
+            found.tokens[-1], found.bytes[-1] = len(scored), len(tokenizer.decode(scored).encode())
+        return found
+
 
 def measure_text(
     model: "PreTrainedModel",
@@ -159,6 +177,7 @@ def measure_text(
     *,
     batch_size: int = 32,
     seed: int = 0,
+    max_windows: int | None = None,
 ) -> dict[str, Any]:
     """Perplexity and bits per byte of held-out text, over the tokens that have labels.
 
@@ -176,6 +195,7 @@ def measure_text(
         accelerator ([`~accelerate.Accelerator`]): divides the rows among ranks.
         batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
         seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
+        max_windows (`int`, *optional*): read only the first windows.
 
     Returns:
         `dict`: `perplexity`, `nats_per_token`, `bits_per_byte` and its `standard_error`; `perplexity_low`,
@@ -192,16 +212,19 @@ def measure_text(
     if limit is not None and windows.length - 1 > limit:
         raise InputError(f"window={windows.length}: the model takes {limit} tokens; set window to {limit + 1} or less")
     if isinstance(windows, DocumentWindows):
+        if max_windows is not None:
+            windows = windows.first(max_windows, tokenizer)
         nats, tokens, num_bytes = _score_documents(model, windows, accelerator, batch_size)
         unit, num_documents = "document", len(windows.rows)
     else:
-        nats, tokens, num_bytes = _score_stream(model, tokenizer, windows, accelerator, batch_size)
-        unit, num_documents = "window", windows.stream.num_documents
+        count = len(windows) if max_windows is None else min(max_windows, len(windows))
+        nats, tokens, num_bytes = _score_stream(model, tokenizer, windows, count, accelerator, batch_size)
+        unit, num_documents = "window", _documents_read(windows, count)
     if not accelerator.is_main_process:
         return {}
     if getattr(windows, "by_document", False):
         unit = "document"
-        texts = windows.texts(np.arange(len(windows)))
+        texts = windows.texts(np.arange(count))
         nats, tokens, num_bytes = (np.bincount(texts, weights=values) for values in (nats, tokens, num_bytes))
         tokens, num_bytes = tokens.astype(np.int64), num_bytes.astype(np.int64)
     return _figures(nats, tokens, num_bytes, unit, seed) | {
@@ -261,14 +284,15 @@ def _score_stream(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
     windows: "TokenWindows | StridedWindows",
+    count: int,
     accelerator: "Accelerator",
     batch_size: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nats, tokens and bytes of each window."""
+    """Nats, tokens and bytes of each of the first `count` windows."""
     check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
     sizes = torch.from_numpy(token_bytes(tokenizer))
     nats, tokens, num_bytes = [], [], []
-    for rows in shared_batches(windows, batch_size, accelerator, "windows"):
+    for rows in shared_batches(Subset(windows, range(count)), batch_size, accelerator, "windows"):
         mine = {name: share_rows(column, accelerator) for name, column in rows.items()}
         targets = mine["labels"][:, 1:]
         scores = score_labels(model, targets, input_ids=mine["input_ids"][:, :-1], use_cache=False).nats.sum(1)
@@ -278,6 +302,17 @@ def _score_stream(
         tokens.append(scored.sum(-1).numpy())
         num_bytes.append(torch.where(scored, sizes[labels.clamp(min=0)], 0).sum(-1).numpy())
     return tuple(np.concatenate(values) for values in (nats, tokens, num_bytes))
+
+
+def _documents_read(windows: "TokenWindows | StridedWindows", count: int) -> int:
+    """Documents of which the first `count` windows read something."""
+    stream = windows.stream
+    if count == len(windows):
+        return stream.num_documents
+    if getattr(windows, "by_document", False):
+        return int(windows.texts(np.array([count - 1]))[0]) + 1
+    starts, _ = stream.bounds(np.arange(stream.num_documents))
+    return int((starts < windows.length + (count - 1) * windows.stride).sum())
 
 
 def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:

@@ -113,6 +113,39 @@ def test_texts_and_a_stream_of_them_give_the_same_results(model, tokenizer, text
     assert set(found) == set(other)
 
 
+@pytest.mark.parametrize("by_document", [False, True])
+def test_the_first_windows_are_those_of_the_whole_text(model, tokenizer, texts, accelerator, tmp_path, by_document):
+    filled = [text for text in texts if text]
+    tokenize_corpus(filled, tokenizer, tmp_path / "tokens", "stories", show_progress=False)
+    stream = StridedWindows(TokenStream(tmp_path / "tokens"), 24, 10, by_document=by_document)
+    count = len(DocumentWindows(filled[:2], tokenizer, 24, 10)) + 2  # the third document is cut
+    for windows in (stream, DocumentWindows(texts[:5], tokenizer, 24, 10)):
+        whole = measure_text(model, tokenizer, windows, accelerator)
+        part = measure_text(model, tokenizer, windows, accelerator, max_windows=count)
+        whole_ones = part["items"] if part["unit"] == "window" else part["items"][:2]
+        assert whole_ones == whole["items"][: len(whole_ones)]
+        assert part["num_tokens"] == sum(item["tokens"] for item in part["items"]) < whole["num_tokens"]
+        assert part["bytes"] == sum(item["bytes"] for item in part["items"]) < whole["bytes"]
+        if part["unit"] == "document":
+            assert part["num_documents"] == len(part["items"]) == 3
+            assert 0 < part["items"][2]["bytes"] < whole["items"][2]["bytes"]
+        else:
+            assert part["num_documents"] == len(read_of(tokenizer, filled, 24 + 10 * (count - 1)))
+    assert measure_text(model, tokenizer, stream, accelerator, max_windows=10**6) == measure_text(
+        model, tokenizer, stream, accelerator
+    )
+
+
+def read_of(tokenizer, texts: list[str], tokens: int) -> list[str]:
+    """The texts that begin within so many tokens, each ending in EOS."""
+    found = []
+    for text in texts:
+        if tokens > 0:
+            found.append(text)
+        tokens -= len(tokenizer(text)["input_ids"]) + 1
+    return found
+
+
 def test_without_a_beginning_token_the_first_token_is_only_context(model, tokenizer, texts, accelerator):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     found = measure_text(model, bare, DocumentWindows(texts, bare, 16, 5), accelerator)
