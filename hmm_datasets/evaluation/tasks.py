@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -392,21 +392,22 @@ TASKS = {
 
 
 def expected_time(subject: Subject, num_processes: int = 1) -> str:
-    """How long the tasks will take, at the speed of a short trial; empty if none can be told.
+    """How long the tasks will take, at the speed of a short trial; empty if none of them reads a known amount.
 
-    The trial reads some rows, and answers with a few tokens if a task has answers. Answers may end early, so the time
+    The trial reads some rows, and generates a few tokens if a task has answers. Answers may end early, so the time
     of tasks that have them is the most that they take.
     """
     readings = {name: TASKS[name].reads(subject) for name in subject.tasks if TASKS[name].reads is not None}
     if not readings:
         return ""
-    rows = torch.zeros(min(4, subject.settings.batch_size), 128, dtype=torch.long, device=subject.model.device)
-    per_token = _timed(lambda: score_labels(subject.model, rows, input_ids=rows, use_cache=False)) / rows.numel()
-    per_pass = 0.0
+    model, batch_size, per_pass = subject.model, subject.settings.batch_size, 0.0
+    length = min(128, context_limit(model) or 128)
+    prompts = torch.zeros(batch_size, length, dtype=torch.long, device=model.device)
+    per_token = _seconds_per_token(model, prompts)
     if any(reading.passes for reading in readings.values()):
-        prompts = rows[:1, :8].expand(min(subject.settings.batch_size, len(FACTS)), -1)
+        prompts = prompts[: len(FACTS), : max(1, min(8, length - 4))]
         mask, limits = torch.ones_like(prompts), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
-        per_pass = _timed(lambda: subject.model.generate(input_ids=prompts, attention_mask=mask, **limits)) / 4
+        per_pass = _timed(lambda: model.generate(input_ids=prompts, attention_mask=mask, **limits)) / 4
     seconds = {
         name: per_token * reading.tokens / num_processes + per_pass * reading.passes
         for name, reading in readings.items()
@@ -417,6 +418,17 @@ def expected_time(subject: Subject, num_processes: int = 1) -> str:
     others = [name for name in subject.tasks if name not in readings]
     besides = f", and that of {', '.join(others)}" if others else ""
     return f"about {format_duration(sum(seconds.values()))}{besides}: {parts}"
+
+
+def _seconds_per_token(model: PreTrainedModel, rows: torch.Tensor) -> float:
+    """Of a batch of some of the rows: of all of them where less would leave a fast device idle."""
+    count = min(4, len(rows))
+    while True:
+        read = partial(score_labels, model, rows[:count], input_ids=rows[:count], use_cache=False)
+        seconds = _timed(read)
+        if seconds > 0.2 or count == len(rows):
+            return seconds / (count * rows.shape[1])
+        count = min(4 * count, len(rows))
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -6,7 +6,7 @@ prediction is read where that last token is predicted.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...hmm.analysis.divergence import log_probabilities
+from ...hmm.tokenizer import reads_symbols
 from ..scoring import beginning_token, common_prefix, context_limit, encode
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ class SymbolTokens:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerBase", names: Sequence[str], separator: str = " ") -> "SymbolTokens":
-        """How a tokenizer writes symbols of these names.
+        """How a tokenizer writes symbols of these names; one of an HMM reads its own symbols, whatever their names.
 
         Raises:
             `InputError`: it writes them as different numbers of tokens, or joins them.
         """
+        if reads_symbols(tokenizer):
+            return replace(cls.ids(tokenizer.bos_token_id, len(names)), scored_from=1)
         alone = encode(tokenizer, list(names))
         rows = [row[len(alone[0]) :] for row in encode(tokenizer, [f"{names[0]}{separator}{name}" for name in names])]
         shared = common_prefix(rows)

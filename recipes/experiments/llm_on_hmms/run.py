@@ -4,9 +4,10 @@
 
 This repeats Dai, Gao, Sattar, Dean and Sun, "Pre-trained large language models learn hidden Markov models in-context",
 2025 (arXiv 2506.07298), for any causal language model: a folder, or a repository on the Hub. The model reads symbols
-as words, `A B B A`, and knows nothing. Its predictions are compared with two that know the HMM: the Bayes-optimal
-one, which no predictor exceeds, and the paper's, which takes the last state of the most probable path (Viterbi) for
-certain. As a simple predictor that knows nothing either, there is the bigram counted in the context.
+as letters, `A B B A` or with another separator, and knows nothing. Its predictions are compared with two that know the
+HMM: the Bayes-optimal one, which no predictor exceeds, and the paper's, which takes the last state of the most
+probable path (Viterbi) for certain. As a simple predictor that knows nothing either, there is the bigram counted in
+the context.
 
 HMMs are made so that what the paper varies can be set: those of the benchmark's dial, which follow a random cycle of
 their states with probability `mixing` and show any symbol with probability `noise`. These HMMs are ours.
@@ -43,6 +44,7 @@ class LLMOnHMMsSettings:
         default_factory=lambda: [0.05, 0.3], metadata={"help": "Probabilities that a state shows any symbol."}
     )
     alphabet: str = field(default="ABCDEFGHIJKLMNOP", metadata={"help": "A character for each symbol."})
+    separator: str = field(default=" ", metadata={"help": "With MODEL: the text between two symbols."})
     length: int = field(default=256, metadata={"help": "Symbols per sequence."})
     num_sequences: int = field(default=64, metadata={"help": "Sequences of each HMM."})
     batch_size: int = field(default=1, metadata={"help": "Sequences of a forward pass."})
@@ -120,8 +122,8 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from hmm_datasets.training.models import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
-    alphabet = settings.alphabet if settings.model is not None else "0123456789ABCDEF"  # those of its own tokenizer
-    symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), list(dict.fromkeys(alphabet))[: settings.states])
+    names = list(dict.fromkeys(settings.alphabet))[: settings.states]
+    symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), names, settings.separator)
     found = {}
     for number, (key, hmm) in enumerate(hmms.items()):
         print(f"mixing {key[0]:g}, noise {key[1]:g}", flush=True)
@@ -138,27 +140,13 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     return found
 
 
-def spans(length: int) -> list[tuple[int, int]]:
-    """Numbers of symbols of context that are averaged together: from one power of two to the next.
-
-    ```python
-    >>> spans(9)
-    [(1, 2), (2, 4), (4, 8), (8, 9)]
-
-    ```
-    """
-    edges = [1]
-    while edges[-1] * 2 < length:
-        edges.append(edges[-1] * 2)
-    return list(zip(edges, [*edges[1:], length], strict=True))
-
-
 def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
     """Draw the accuracy of every predictor by context, a panel for each HMM."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from hmm_datasets.report.plots import PAPER, STYLES, WIDTH, save_figure
+    from hmm_datasets.statistics import context_spans
 
     styles = {
         "bayes": {**STYLES["bayes"], "label": "Bayes-optimal, knows the HMM"},
@@ -175,7 +163,7 @@ def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
             axes = panels[noises.index(noise), mixings.index(mixing)]
             for who, style in styles.items():
                 values = found[who]["accuracy"]
-                parts = spans(len(values) + 1)
+                parts = context_spans(len(values) + 1)
                 means = [values[a - 1 : b - 1].mean() for a, b in parts]
                 axes.plot([(a * (b - 1)) ** 0.5 for a, b in parts], means, **style)
             chance = 1 / hmms[mixing, noise].num_symbols
@@ -196,8 +184,9 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
     import numpy as np
 
     from hmm_datasets.report.published import Finding, Paper, write_result
+    from hmm_datasets.statistics import context_spans
 
-    first, last = spans(settings.length)[-1]
+    first, last = context_spans(settings.length)[-1]
     who_is = settings.model or "a Llama trained here on random HMMs, no pretrained language model"
 
     def mean(who: str, figure: str) -> float:
