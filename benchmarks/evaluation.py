@@ -5,9 +5,9 @@
 Prints machine, versions, then a table. `--data` is a folder with the `.jsonl` files of CORE's tasks; without it items
 are made up, a file of each of three types. `--model` is a preset, whose weights are random, or a pretrained model. The
 loop is the usual one: an item at a time, the prompts of its options padded to one batch, all logits. The harness gets
-the same tokens of the same prompts, and batches them as it does. All run the same model in one process, in turns,
-without the control; what they answer is compared item by item. The control, which the others lack, is timed beside
-them. Run it on a quiet machine.
+the same tokens of the same prompts, and batches them as it does. All run the same model in one process, task by task
+and in turns, without the control; what they answer is compared item by item. The control, which the others lack, is
+timed beside them. Run it on a quiet machine.
 """
 
 import argparse
@@ -15,14 +15,14 @@ import json
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
-from machine import print_heading
+from machine import in_turns, print_heading
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -34,6 +34,8 @@ from hmm_datasets.training.models import llama_config, load_pretrained
 
 PACKAGES = ("torch", "transformers", "accelerate", "lm_eval", "numpy")
 VOCABULARY = 8192
+Measured = tuple[dict[str, list[dict]], dict[str, list[float]]]
+"""Of a task, for each way its items, and the seconds of every round."""
 
 
 def main() -> None:
@@ -50,55 +52,54 @@ def main() -> None:
         data = settings.data or made_up(Path(folder))
         model, tokenizer = make_model(settings, data)
         ways = {
-            "lm-evaluation-harness": lambda: harness(model, tokenizer, data, settings),
-            "a loop over items": lambda: loop(model, tokenizer, data, settings),
-            "hmm-datasets": lambda: ours(model, tokenizer, data, settings, corrupted=False),
-            "hmm-datasets, with the control": lambda: ours(model, tokenizer, data, settings, corrupted=True),
+            "hmm-datasets": lambda task: ours(model, tokenizer, data, task, settings, corrupted=False),
+            "with the control": lambda task: ours(model, tokenizer, data, task, settings, corrupted=True),
+            "lm-evaluation-harness": lambda task: harness(model, tokenizer, data, task, settings),
+            "a loop over items": lambda task: loop(model, tokenizer, data, task, settings),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        answers = {}
-        order = list(ways)
-        for number in range(settings.rounds):
-            for name in order[number % len(order) :] + order[: number % len(order)]:
-                start = time.perf_counter()
-                answers[name] = ways[name]()
-                seconds[name].append(time.perf_counter() - start)
-        report(answers, seconds, settings)
+        found = {}
+        for questions in find_questions(data, core_tasks(), only_found=True, max_per_task=settings.items):
+            label = questions.task.label
+            found[label] = in_turns({name: partial(way, label) for name, way in ways.items()}, settings.rounds)
+        report(found, settings)
 
 
-def report(answers: dict[str, list[dict]], seconds: dict[str, list[float]], settings: argparse.Namespace) -> None:
-    """Print how far the answers differ, and the times."""
-    found, table = answers["hmm-datasets"], []
-    for name, times in seconds.items():
-        ratios = [theirs / ours for ours, theirs in zip(seconds["hmm-datasets"], times, strict=True)]
-        cells = [f"{statistics.median(times):.2f}", f"{min(times):.2f} to {max(times):.2f}"]
-        rate = len(found) / statistics.median(times)
-        table.append(
-            [name, *cells, f"{rate:.2f}", f"{statistics.median(ratios):.2f}", *compared(found, answers[name])]
-        )
-    tasks = len({one["task"] for one in found})
-    where = f"{tasks} of CORE's tasks" if settings.data else f"made-up items of {tasks} tasks"
-    print(f"\n{where}, {len(found)} items, model {Path(settings.model).name}, {settings.rounds} rounds\n")
-    header = [
-        "answered by",
-        "s, median",
-        "of the rounds",
-        "items/s",
-        "of hmm-datasets' time",
-        "other answers",
-        "losses",
-    ]
-    print(text_table(header, table))
-    print("\nother answers: items answered otherwise than by hmm-datasets; losses: largest difference, nats per token")
+def report(found: dict[str, Measured], settings: argparse.Namespace) -> None:
+    """Print for each task and for all the times, and how far the answers differ."""
+    names = list(next(iter(found.values()))[1])
+    rows = [*found.items(), ("all", joined(list(found.values())))]
+    table = []
+    for label, (answers, seconds) in rows:
+        mine, items = seconds[names[0]], len(answers[names[0]])
+        cells = [label, str(items), f"{items / statistics.median(mine):.2f}"]
+        for name in names[1:]:
+            ratios = [theirs / ours for ours, theirs in zip(mine, seconds[name], strict=True)]
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        unlike, errors = zip(*(compared(answers[names[0]], answers[name]) for name in names[2:]), strict=True)
+        table.append([*cells, str(sum(unlike)), f"{max(errors):.1e}"])
+    where = "CORE's tasks" if settings.data else "made-up items"
+    print(f"\n{where}, model {Path(settings.model).name}, {settings.rounds} rounds\n")
+    header = ["task", "items", "items/s of hmm-datasets", *(f"time of: {name}" for name in names[1:])]
+    print(text_table([*header, "other answers", "losses"], table))
+    print("\ntimes: as multiples of hmm-datasets' in the same round, median and range")
+    print("other answers: items that another way answers otherwise; losses: largest difference, nats per token")
 
 
-def compared(found: list[dict], others: list[dict]) -> tuple[str, str]:
+def joined(tasks: list[Measured]) -> Measured:
+    """The answers of all tasks, and the seconds of each round over all of them."""
+    names = tasks[0][0]
+    answers = {name: [one for found, _ in tasks for one in found[name]] for name in names}
+    rounds = {name: zip(*(seconds[name] for _, seconds in tasks), strict=True) for name in names}
+    return answers, {name: [sum(times) for times in own] for name, own in rounds.items()}
+
+
+def compared(found: list[dict], others: list[dict]) -> tuple[int, float]:
     """In how many items the answers differ, and by how much the mean losses of the options at most."""
     pairs = list(zip(found, others, strict=True))
     assert all((one["task"], one["item"]) == (other["task"], other["item"]) for one, other in pairs)
     unlike = sum(one["correct"] != other["correct"] for one, other in pairs)
     error = max(abs(a - b) for one, other in pairs for a, b in zip(one["losses"], other["losses"], strict=True))
-    return str(unlike), f"{error:.1e}"
+    return unlike, error
 
 
 def make_model(settings: argparse.Namespace, data: str | Path) -> tuple:
@@ -112,11 +113,14 @@ def make_model(settings: argparse.Namespace, data: str | Path) -> tuple:
     return LlamaForCausalLM(config).eval(), tokenizer
 
 
-def ours(model, tokenizer, data: str | Path, settings: argparse.Namespace, *, corrupted: bool) -> list[dict]:
-    """The items by this package."""
+def ours(
+    model, tokenizer, data: str | Path, task: str, settings: argparse.Namespace, *, corrupted: bool
+) -> list[dict]:
+    """The items of a task by this package."""
     accelerator = Accelerator(cpu=True)
     found = score_core(
         *(model, tokenizer, data, accelerator),
+        tasks=[task],
         max_per_task=settings.items,
         batch_size=settings.batch,
         corrupted=corrupted,
@@ -139,10 +143,10 @@ class Item(NamedTuple):
         return {"task": self.task, "item": self.number, "losses": losses, "correct": correct}
 
 
-def items(tokenizer, data: str | Path, settings: argparse.Namespace) -> Iterator[Item]:
-    """The items of all tasks, in the order of this package."""
+def items(tokenizer, data: str | Path, task: str, settings: argparse.Namespace) -> Iterator[Item]:
+    """The items of a task, in the order of this package."""
     beginning, _ = beginning_token(tokenizer)
-    for of in find_questions(data, core_tasks(), only_found=True, max_per_task=settings.items):
+    for of in find_questions(data, core_tasks([task]), only_found=False, max_per_task=settings.items):
         for number, row in enumerate(of.rows):
             texts, gold = of.prompts(row, number), row.get("gold")
             prompts = [[beginning, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
@@ -157,19 +161,20 @@ def items(tokenizer, data: str | Path, settings: argparse.Namespace) -> Iterator
             yield Item(of.task.label, number, prompts, starts, gold)
 
 
-def loop(model, tokenizer, data: str | Path, settings: argparse.Namespace) -> list[dict]:
+def loop(model, tokenizer, data: str | Path, task: str, settings: argparse.Namespace) -> list[dict]:
     """The items one by one, each a batch of its prompts."""
     return [
-        item.answered(*option_losses(model, item.prompts, item.starts)) for item in items(tokenizer, data, settings)
+        item.answered(*option_losses(model, item.prompts, item.starts))
+        for item in items(tokenizer, data, task, settings)
     ]
 
 
-def harness(model, tokenizer, data: str | Path, settings: argparse.Namespace) -> list[dict]:
+def harness(model, tokenizer, data: str | Path, task: str, settings: argparse.Namespace) -> list[dict]:
     """All options by the log-likelihoods of lm-evaluation-harness."""
     from lm_eval.models.huggingface import HFLM
 
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=settings.batch, device="cpu")
-    asked = list(items(tokenizer, data, settings))
+    asked = list(items(tokenizer, data, task, settings))
     requests = [
         (("", f"{number} {option}"), prompt[:start], prompt[start:])
         for number, item in enumerate(asked)

@@ -1,10 +1,12 @@
-"""What a benchmark says of itself before its tables: command, machine, versions."""
+"""What a benchmark says of itself before its tables (command, machine, versions), and ways of a task timed in turns."""
 
 import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -20,6 +22,18 @@ def against_goal(found: float, goal: float, written: str, *, at_most: bool = Fal
     """What is printed beside a figure that has a goal: the goal, and whether it is met. Nothing depends on it."""
     met = found <= goal if at_most else found >= goal
     return f"{written}: {'met' if met else 'not met'}"
+
+
+def in_turns(ways: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """What each way found, and its seconds in every round; another way begins each round."""
+    found, order = {}, list(ways)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name in order[number % len(order) :] + order[: number % len(order)]:
+            start = time.perf_counter()
+            found[name] = ways[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return found, seconds
 
 
 def _processor() -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from experiments import imports_of, load
+from tiny_chat import save_tiny_chat
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_yaml
+from hmm_datasets.files import read_yaml, write_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.launching import recipe_command, recipe_names
 from hmm_datasets.operations.stage_inputs import check_stages
@@ -152,6 +153,18 @@ def test_a_recipe_of_several_stages_would_find_all_it_reads(name, given, monkeyp
         given = {"model": str(shipped("recipes/experiments/belief_geometry/llama.json"))}
     with imports_of(name):
         assert began(*settings_of(name, **given), monkeypatch)
+
+
+def test_stages_that_begin_with_a_pretrained_model_find_it_and_its_preferences(tmp_path, monkeypatch):
+    save_tiny_chat(tmp_path / "model")
+    row = {"prompt": "Who?", "chosen": "Tom.", "rejected": "Go away."}
+    write_jsonl(tmp_path / "pairs.jsonl", [row] * 9)
+    model = {"model": str(tmp_path / "model")}
+    with imports_of("chat_ladder"):
+        found = began(*settings_of("chat_ladder", **model, preferences=str(tmp_path / "pairs.jsonl")), monkeypatch)
+        assert [command[1] for _, command in found[:3]] == ["sft", "sft", "dpo"]
+        with pytest.raises(InputError, match="give both"):
+            settings_of("chat_ladder", **model)
 
 
 def test_so_would_the_demo():

@@ -21,7 +21,10 @@ from hmm_datasets.training.plan.budget import Budget
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: read_yaml(path) for path in sorted((ROOT / "accelerate_configs").glob("*.yaml"))}
 del CONFIGS["tpu"]  # without torch_xla every command refuses it
-RECIPES = {"midtrain": "midtrain", "sft": "sft", "lima": "sft", "dpo": "dpo", "grpo": "grpo"}
+RECIPES = {
+    **{name: name for name in ("midtrain", "sft", "dpo", "grpo")},
+    **{"lima": "sft", "pretrained_sft": "sft", "pretrained_dpo": "dpo"},
+}
 SETTINGS = {
     str(path.relative_to(ROOT / "recipes").with_suffix("")): RECIPES.get(path.stem, "pretrain")
     for path in sorted((ROOT / "recipes").rglob("*.yaml"))
@@ -30,6 +33,9 @@ SETTINGS = {
 GIVEN_BY_PROGRAMS = {
     "experiments/chat_ladder/dpo": ["--model", "model", "--preferences", "pairs"],
     "experiments/chat_ladder/grpo": ["--model", "model", "--prompts", "questions"],
+    "experiments/chat_ladder/pretrained_sft": ["--model", "model"],
+    "experiments/chat_ladder/pretrained_dpo": ["--model", "model", "--preferences", "pairs"],
+    "experiments/after_pretraining/midtrain": ["--model", "model", "--streams", "a", "b"],
     "lima/sft": ["--model", "model"],
 }
 """Settings that the program of an experiment adds to a file."""

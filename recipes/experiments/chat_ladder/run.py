@@ -8,16 +8,24 @@ reward of a right answer (`grpo`). Preferences are made of the fine-tuned model'
 After each stage the model is measured on held-out stories, held-out questions, simple facts and, with `--core_data`,
 some tasks of CORE; `table.py` shows all stages side by side. Everything is written to `outputs/chat_ladder`. It takes
 about ten minutes on two cores; when started again the experiment continues where it stopped.
+
+    hmm-datasets experiment chat-ladder --model FOLDER --preferences FILE [--text FILE] [--core_data FOLDER]
+
+begins with a pretrained chat model instead. It is measured as it is, fine-tuned on 500 instructions with LoRA (`lora`)
+and, separately, with all its weights (`sft`), and from the latter trained on preferences (`dpo`).
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 
 STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
-QUESTIONS = "story-questions"
+STAGES_OF_PRETRAINED = ("pretrained", "lora", "sft", "dpo")
+QUESTIONS, INSTRUCTIONS = "story-questions", "instructions-sample"
 CORE_TASKS = "arc_easy copa winograd"
 
 
@@ -26,19 +34,58 @@ class ChatLadderSettings:
     """Settings of the experiment."""
 
     output_dir: str = field(default="outputs/chat_ladder", metadata={"help": "Output folder."})
+    model: str | None = field(
+        default=None, metadata={"help": "A pretrained chat model to begin with; by default one is trained from text."}
+    )
+    preferences: str | None = field(default=None, metadata={"help": "With a model: a corpus of preferences."})
+    text: str = field(
+        default="tinystories-sample", metadata={"help": "With a model: the text whose bits per byte are measured."}
+    )
     core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
     max_prompts: int = field(default=4000, metadata={"help": "Questions to make preferences of."})
+
+    def __post_init__(self):
+        if (self.model is None) != (self.preferences is None):
+            raise InputError("model and preferences: give both to begin with a pretrained model, or neither")
 
 
 def main(settings: ChatLadderSettings) -> None:
     """Train and measure every stage, compare."""
     from hmm_datasets.operations.stages import run_or_exit
 
-    run_or_exit(stages(settings))
+    run_or_exit(stages_from_text(settings) if settings.model is None else stages_from_a_model(settings))
 
 
-def stages(settings: ChatLadderSettings) -> list[tuple[str, str]]:
-    """Title and command of every stage."""
+def stages_from_a_model(settings: ChatLadderSettings) -> list[tuple[str, str]]:
+    """Title and command of every stage that begins with a pretrained model."""
+    root, model, preferences, text = (
+        shlex.quote(str(one)) for one in (settings.output_dir, settings.model, settings.preferences, settings.text)
+    )
+    tuned = f"hmm-datasets sft --config chat_ladder/pretrained_sft.yaml --conversations {INSTRUCTIONS}"
+    found = [
+        (
+            "lora: 500 instructions, an adapter",
+            f"{tuned} --model {model} --use_peft --learning_rate 2e-4 --output_dir {root}/lora",
+        ),
+        ("sft: 500 instructions, all weights", f"{tuned} --model {model} --output_dir {root}/sft"),
+        (
+            "dpo: 200 polite answers rather than impolite ones",
+            f"hmm-datasets dpo --config chat_ladder/pretrained_dpo.yaml --model {root}/sft "
+            f"--preferences {preferences} --output_dir {root}/dpo",
+        ),
+    ]
+    measures = (
+        f"--targets {text} --max_documents 60 --chat_data {INSTRUCTIONS} --chat_questions 50 "
+        f"--batch_size 8 {_tasks(settings, 60)}"
+    )
+    for name, folder in zip(STAGES_OF_PRETRAINED, (model, f"{root}/lora", f"{root}/sft", f"{root}/dpo"), strict=True):
+        command = f"hmm-datasets evaluate {folder} {measures} --output_dir {root}/evaluation/{name}"
+        found.append((f"{name}: on stories and held-out instructions", command))
+    return [*found, _compared(root, STAGES_OF_PRETRAINED)]
+
+
+def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
+    """Title and command of every stage that begins with text."""
     root = shlex.quote(settings.output_dir)
     tokens = f"{root}/tokens"
     streams = f"{tokens}/text {tokens}/chat"
@@ -77,19 +124,29 @@ def stages(settings: ChatLadderSettings) -> list[tuple[str, str]]:
             trained("grpo", "chat_ladder/grpo.yaml", f"--model {root}/sft --prompts {QUESTIONS}"),
         ),
     ]
-    tasks = "--tasks text chat completions"
-    if settings.core_data is not None:
-        core_data = shlex.quote(settings.core_data)
-        tasks += f" core --core_data {core_data} --core_tasks {CORE_TASKS} --core_max_per_task 200"
     found += [
         (
             f"{name}: on held-out stories and questions",
             f"hmm-datasets evaluate {root}/{name} --targets {tokens}/text/test --window 128 --by_document true "
-            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {tasks} --output_dir {root}/evaluation/{name}",
+            f"--chat_data {QUESTIONS} --chat_max_new_tokens 16 {_tasks(settings, 200)} "
+            f"--output_dir {root}/evaluation/{name}",
         )
         for name in STAGES
     ]
-    return [*found, ("All stages", f"python {_beside('table.py')} {root} --stages {' '.join(STAGES)}")]
+    return [*found, _compared(root, STAGES)]
+
+
+def _tasks(settings: ChatLadderSettings, questions: int) -> str:
+    """What is measured, as flags of `evaluate`."""
+    tasks = "--tasks text chat completions"
+    if settings.core_data is not None:
+        core_data = shlex.quote(settings.core_data)
+        tasks += f" core --core_data {core_data} --core_tasks {CORE_TASKS} --core_max_per_task {questions}"
+    return tasks
+
+
+def _compared(root: str, names: Sequence[str]) -> tuple[str, str]:
+    return "All stages", f"python {_beside('table.py')} {root} --stages {' '.join(names)}"
 
 
 def _beside(name: str) -> str:

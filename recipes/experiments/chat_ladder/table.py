@@ -2,8 +2,8 @@
 
     python recipes/experiments/chat_ladder/table.py outputs/chat_ladder --stages pretrain midtrain sft dpo grpo
 
-For each stage it reads `STAGE/run.json`, `STAGE/summary.json` and `evaluation/STAGE/`, prints the table, and writes it
-to `stages.md` with the first answers of every stage as they are.
+For each stage it reads `STAGE/summary.json`, if it was trained here, and `evaluation/STAGE/`, prints the table, and
+writes it to `stages.md` with the first answers of every stage as they are.
 """
 
 import argparse
@@ -27,19 +27,20 @@ def main() -> None:
             report = reports[name] = read_json(arguments.folder / "evaluation" / name / "report.json")
             text, chat, core = report["text"], report["chat"], report.get("core")
             shares = [chat["shares"][one] for one in SHARES]
+            trained = arguments.folder / name / "summary.json"  # none of a model that was not trained here
             facts = f"{report['completions']['facts_correct']} of {report['completions']['facts']}"
             rows.append([
                 name,
-                f"{read_json(arguments.folder / name / 'summary.json')['tokens']:,}",
+                f"{read_json(trained)['tokens']:,}" if trained.is_file() else "-",
                 _with_interval(text["bits_per_byte"], text["bits_per_byte_low"], text["bits_per_byte_high"]),
                 _with_interval(chat["loss"], chat["loss_low"], chat["loss_high"]),
                 *(_with_interval(one["share"], one["low"], one["high"], ".1%") for one in shares),
                 facts,
                 "-" if core is None else _with_interval(core["score"], core["low"], core["high"]),
             ])  # fmt: skip
-        header = ["stage", "tokens", "bits per byte of stories", "nats per token of answers"]
+        header = ["stage", "tokens", "bits per byte of text", "nats per token of answers"]
         header += [*SHARES.values(), "facts", "CORE subset"]
-        table = Table("Every stage on held-out stories and questions, with 95% intervals", header, rows)
+        table = Table("Every stage on held-out text and questions, with 95% intervals", header, rows)
         print(table.text())
         lines = [table.markdown()]
         items = {name: read_jsonl(arguments.folder / "evaluation" / name / "items" / "chat.jsonl") for name in reports}

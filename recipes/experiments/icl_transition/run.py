@@ -18,13 +18,20 @@ each chain.
 The report in `outputs/icl_transition/evaluation` shows the divergence from each predictor during training, and the
 steps at which the model is closest to a predictor and passes it. It takes some minutes on two cores; when started
 again it continues where it stopped.
+
+    hmm-datasets experiment icl-transition --models MODEL [MODEL ...] [--separator ', ']
+
+looks for the same transition inside one context of pretrained models, which are not trained: each reads chains as
+text, a letter for each symbol, and its divergence from each predictor is shown by the number of symbols read.
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass
@@ -46,15 +53,54 @@ class ICLTransitionSettings:
     length: int = field(default=96, metadata={"help": "Symbols per sequence."})
     max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
     num_sequences: int = field(default=1024, metadata={"help": "Held-out sequences that the model is measured on."})
+    models: list[str] = field(
+        default_factory=list, metadata={"help": "Folders or names of pretrained models to measure instead."}
+    )
+    separator: str = field(default="\n", metadata={"help": "With models: the text between two symbols."})
+    batch_size: int = field(default=4, metadata={"help": "With models: sequences of a forward pass."})
 
 
 def main(settings: ICLTransitionSettings) -> None:
-    """Save the chains, train, evaluate."""
+    """Save the chains, train, evaluate; or measure the given models."""
     from hmm_datasets.operations.stages import run_or_exit
 
     folder = Path(settings.output_dir)
+    if settings.models:
+        measure(settings)
+        return
     chains(settings).save_pretrained(folder / "chains")
     run_or_exit(stages(settings))
+
+
+def measure(settings: ICLTransitionSettings) -> None:
+    """Measure the transition inside one context of each model; write a table and a picture."""
+    from accelerate import Accelerator
+    from in_context import divergences, draw, summarize, table
+    from transformers import AutoTokenizer
+
+    from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
+    from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens
+    from hmm_datasets.files import atomic_file, write_json
+    from hmm_datasets.training.models import load_pretrained
+
+    process = chains(settings)
+    tokens = process.sample(settings.num_sequences, settings.length, seed=1)  # a model trained here read those of 0
+    found, tables = {}, []
+    for name in settings.models:
+        symbols = SymbolTokens.of(
+            load_pretrained(AutoTokenizer, name), list(LETTERS[: settings.num_states]), settings.separator
+        )
+        model = load_causal_lm(name, Accelerator())
+        found[name] = summarize(divergences(model, symbols, process, tokens, settings.batch_size))
+        tables.append(table(found[name], f"Divergence of {name} from each predictor, nats, with 95% intervals"))
+        print(tables[-1].text(), flush=True)
+    folder = Path(settings.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw({Path(name).name: rows for name, rows in found.items()}, folder / "in_context.png")
+    write_json(folder / "in_context.json", {"settings": asdict(settings), "models": found})
+    with atomic_file(folder / "in_context.md") as temporary:
+        temporary.write_text("\n\n".join(one.markdown() for one in tables) + "\n", encoding="utf-8")
+    print(f"\n{folder / 'in_context.md'}: the tables; in_context.png: the picture")
 
 
 def chains(settings: ICLTransitionSettings):
