@@ -32,7 +32,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ from ..hmm.tokenizer import reads_symbols
 from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
 from ..hub.gguf import load_gguf
 from ..runtime import environment
+from ..runtime.settings import setting
 from ..runtime.shipped import local_or_shipped
 
 if TYPE_CHECKING:
@@ -153,12 +154,9 @@ Flash attention needs a GPU and the package `kernels` or `flash-attn`; transform
 class ModelSettings:
     """The model to train."""
 
-    model: str = field(
-        default="10m",
-        metadata={"help": "A size (1m to 13b), a depth (d12), or a configuration of transformers."},
-    )
-    tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
-    attention: str = field(default="sdpa", metadata={"help": f"Implementation of attention: {', '.join(ATTENTION)}."})
+    model: str = setting("10m", "A size (1m to 13b), a depth (d12), or a configuration of transformers.")
+    tie_embeddings: bool = setting(False, "Share input and output embeddings.")
+    attention: str = setting("sdpa", f"Implementation of attention: {', '.join(ATTENTION)}.")
 
     def __post_init__(self):
         if self.attention not in ATTENTION:
