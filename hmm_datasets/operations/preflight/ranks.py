@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ...errors import first_line
 from ...runtime import environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
 from ...runtime.time_limit import within
@@ -220,11 +221,10 @@ def _connect(serve: bool, world_size: int, timeout: float) -> Any:
             multi_tenant=True,  # the process group of the recipe's settings is served there too
         )
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         remedy = (
             "set MASTER_PORT to a free port" if serve else "see whether rank 0 runs and whether a firewall is between"
         )
-        raise NoStore(f"MASTER_ADDR {address}, port {port}: {reason}; {remedy}") from None
+        raise NoStore(f"MASTER_ADDR {address}, port {port}: {first_line(error)}; {remedy}") from None
 
 
 @contextlib.contextmanager
@@ -286,7 +286,7 @@ def attempted(name: str, check: Callable[[], Check | tuple[Check, dict]]) -> tup
     try:
         found = check()
     except Exception as error:
-        found = Check(name, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        found = Check(name, False, problem_of(error))
     return (found, {}) if isinstance(found, Check) else found
 
 
