@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import first_line
-from .check import GIB, Check
+from .report import GIB, TAKE_OUT, Check
 
 _PATTERNS = (0, -1, 0x5555_5555_5555_5555, -0x5555_5555_5555_5556)
 _SHARE = 0.9  # of the free memory of a GPU
@@ -326,9 +326,6 @@ class Product:
             )
             return Check("matrix product", False, detail)
         return Check("matrix product", True, f"{self.repeats} products, all the same; the exact one is right")
-
-
-TAKE_OUT = "take it out of use (CUDA_VISIBLE_DEVICES, sbatch --exclude=HOST)"
 
 
 def measure_product(seconds: float, index: int | None = None) -> Product:

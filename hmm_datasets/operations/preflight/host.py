@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ...hub.access import reachable
 from ...runtime.environment import package_version, usable_cores
-from .check import GIB, Check
 from .device import gpu_states
 from .network import infiniband
+from .report import GIB, Check
 
 _WRITTEN = 64 << 20  # bytes
 _SLOW = 50e6  # bytes per second

@@ -23,8 +23,7 @@ from ...errors import first_line
 from ...runtime import environment
 from ...runtime.process_identity import uses_gpu
 from ...runtime.time_limit import within
-from .check import Check
-from .report import RankReport
+from .report import Check, RankReport
 
 if TYPE_CHECKING:
     from torch.distributed import Store
