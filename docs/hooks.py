@@ -124,8 +124,7 @@ def as_markdown(docstring: str) -> str:
 
 def settings_of_recipes() -> dict[str, list[type]]:
     """The settings dataclasses of each recipe and experiment that has any, by its name."""
-    from hmm_datasets.operations.launching import recipe_names
-    from hmm_datasets.operations.recipe_settings import recipe_settings
+    from hmm_datasets.operations.launching import recipe_names, recipe_settings
 
     found = {name: recipe_settings(name) for name in recipe_names()}
     return {name: list(kinds) for name, kinds in found.items() if kinds}

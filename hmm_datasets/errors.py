@@ -130,7 +130,7 @@ def first_line(error: BaseException) -> str:
 
     ```
     """
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.checkpoint import CheckpointException, filesystem
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 
 _logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def _adds_wide(device: torch.device, dtype: torch.dtype) -> bool:
         torch.addmm(total, ones, ones, out_dtype=torch.float32, out=total)
         adds, reason = bool((total == 17).all()), "its sum is wrong"
     except (RuntimeError, TypeError) as error:
-        adds, reason = False, str(error).splitlines()[0]
+        adds, reason = False, first_line(error)
     if adds:
         _logger.info("products of %s are added in float32 by torch.addmm(out_dtype=)", dtype)
     elif os.environ.get("RANK", "0") == "0":

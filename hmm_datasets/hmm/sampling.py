@@ -19,7 +19,6 @@ give independent streams as far as any test of Philox shows. Only by chance, wit
 seed equal another one.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +28,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
+from ..runtime.environment import usable_cores
 from .integers import integer
 from .kernels.draws import draw_sequences, fill_alias_rows, fill_blocks, share_rest
 from .kernels.structured import DERIVED_SEEDS
@@ -131,7 +131,7 @@ def fill_in_parallel(
     if num_threads is not None:
         num_threads = integer("num_threads", num_threads, 1, 31)
     else:
-        num_threads = _usable_cores() if out.size > 1 << 18 else 1
+        num_threads = usable_cores() if out.size > 1 << 18 else 1
     num_threads = min(num_threads, len(out))
     if num_threads <= 1:  # at once, since a row may take less time than what follows
         return fill(first, slice(None))
@@ -182,11 +182,6 @@ def checked_draw(
     if not isinstance(out, np.ndarray) and out.device.type not in ("cpu", "cuda"):
         raise InputError(f"out is on {out.device}; expected the CPU or a CUDA device")
     return seed, first, step, out
-
-
-def _usable_cores() -> int:
-    # On Linux the cores that this process may use: a container may have fewer than the machine.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def smallest_unsigned(num_values: int) -> np.dtype:

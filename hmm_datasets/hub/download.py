@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ..compat.huggingface_hub import http_errors, patience
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import file_digest
 
 PREFIX = "hf://"
@@ -337,7 +337,7 @@ def _explained(name: str, problem: str, action: Callable[[], Result]) -> Result:
     try:
         return action()
     except (InputError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_errors()) as error:
-        reason = str(error).strip().splitlines()[0].removeprefix(f"{name}: ")
+        reason = first_line(error).removeprefix(f"{name}: ")
         if without_network():
             reason = UNRESOLVED
         raise InputError(f"{name}: {problem} ({reason})") from None

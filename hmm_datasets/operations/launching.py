@@ -12,8 +12,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +125,35 @@ def recipe_command(name: str) -> RecipeCommand:
         launches=False,
         launches_stages="launch" in settings,
     )
+
+
+@cache
+def recipe_settings(name: str) -> tuple[type, ...]:
+    """The dataclasses that a recipe passes to `run`; none if it reads its arguments itself.
+
+    Args:
+        name (`str`): name of a recipe or an experiment.
+    """
+    path = shipped("recipes") / recipe_command(name).script
+    return tuple(
+        _of_training(kind) if of_training else getattr(_module(path), kind)
+        for kind, of_training in declared_kinds(path)
+    )
+
+
+def _of_training(name: str) -> type:
+    from ..training import settings  # slow, and not needed for all recipes
+
+    return getattr(settings, name)
+
+
+def _module(path: Path) -> types.ModuleType:
+    name = f"_recipe_{path.parent.name}_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def command_of(name: str) -> list[str]:

@@ -32,7 +32,7 @@ from ..training.post_training.lora import with_adapter
 from ..training.precision import launched_in
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
-from .recipe_settings import recipe_settings
+from .launching import recipe_settings
 
 
 class AssumedData(TrainingData):

@@ -95,7 +95,7 @@ def _setting(path: Path, name: str, value: ast.expr | None) -> Setting:
         return Setting(name, None if value is None else ast.unparse(value), "")
     given = {keyword.arg: keyword.value for keyword in value.keywords}
     default, text = given.get("default"), ""
-    if len(value.args) == 2:  # a function of the module that makes a field of a default and a help
+    if len(value.args) == 2:  # a function that makes a field of a default and a help
         default, text = value.args[0], _text(path, value.args[1])
     elif isinstance(metadata := given.get("metadata"), ast.Dict):
         keys = {key.value: one for key, one in zip(metadata.keys, metadata.values, strict=True) if _is_text(key)}
@@ -137,7 +137,7 @@ def _constant(path: Path, name: str) -> object:
 
 def _described(setting: Setting, width: int) -> list[str]:
     """The lines of a setting: its flag, its default, and the first sentence of its help."""
-    default = "" if setting.default in (None, "None", "''") else f" [{setting.default}]"
+    default = "" if setting.default in (None, "None", "''", "[]", "MISSING") else f" [{setting.default}]"
     head = f"  --{setting.name}{default}"
     lines = textwrap.wrap(setting.help.partition(". ")[0].removesuffix("."), max(width - 34, 20))
     if not lines or len(head) > 32:

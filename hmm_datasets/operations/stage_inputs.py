@@ -19,8 +19,7 @@ from ..errors import InputError
 from ..files import read_yaml
 from ..training.models import load_pretrained, model_config
 from ..training.plan.budget import accumulation_steps
-from .launching import launch_config, launch_of, split_command
-from .recipe_settings import recipe_settings
+from .launching import launch_config, launch_of, recipe_settings, split_command
 from .sweeps.cells import run_settings, write_yaml
 from .sweeps.file import read_sweep
 

@@ -3,6 +3,7 @@
 [`take_from_mpi`] sets these variables in a process that `mpiexec` or `srun` started directly.
 """
 
+import importlib.metadata
 import os
 import socket
 import time
@@ -49,6 +50,19 @@ def uses_deepspeed() -> bool:
 def host() -> str:
     """The name of this host, as Slurm calls it if this is a job of Slurm."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use, which in a container may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def package_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def take_from_mpi() -> str | None:

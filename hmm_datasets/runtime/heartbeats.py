@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, get_args, get_origin
 
-from ..errors import InputError, LostPeer
+from ..errors import InputError, LostPeer, first_line
 from ..files import overwrite_json
 from . import environment
 from .beat import Beat
@@ -466,9 +466,7 @@ def beating(folder: str | os.PathLike | None, every: float = BEAT_EVERY) -> Iter
     try:
         yield
     except BaseException as error:
-        text = str(error).strip()
-        message = text.splitlines()[0] if text else type(error).__name__
-        _heart.end(FAILED, message, type(error).__name__)
+        _heart.end(FAILED, first_line(error), type(error).__name__)
         raise
     else:
         _heart.end()

@@ -1,4 +1,4 @@
-"""Settings of commands: a dataclass for each, whose fields are arguments and flags. It imports nothing slow.
+"""Settings of commands and recipes: dataclasses whose fields are arguments and flags. It imports nothing slow.
 
 A field whose type is a `Literal` has one of its values. Flags may be spelt with hyphens or underscores: parsers of
 this package have hyphens, those of recipes underscores.
@@ -77,9 +77,22 @@ def rest(what: str) -> Any:
     return dataclasses.field(default_factory=list, metadata={"kind": "rest", "what": what})
 
 
+def setting(default: Any, text: str) -> Any:
+    """A field of the settings of a recipe or a trainer, which TRL's parser reads.
+
+    Args:
+        default: its value if nothing is given; `dataclasses.MISSING` if it must be given.
+        text (`str`): the help.
+    """
+    return _with_metadata(default, {"help": text})
+
+
 def _field(kind: str, default: Any, given: dict[str, Any]) -> Any:
     given = {name: value for name, value in given.items() if value is not None}
-    metadata = {"kind": kind, "given": given}
+    return _with_metadata(default, {"kind": kind, "given": given})
+
+
+def _with_metadata(default: Any, metadata: dict[str, Any]) -> Any:
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

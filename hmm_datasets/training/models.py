@@ -32,7 +32,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ from ..hmm.tokenizer import reads_symbols
 from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
 from ..hub.gguf import load_gguf
 from ..runtime import environment
+from ..runtime.settings import setting
 from ..runtime.shipped import local_or_shipped
 
 if TYPE_CHECKING:
@@ -153,12 +154,9 @@ Flash attention needs a GPU and the package `kernels` or `flash-attn`; transform
 class ModelSettings:
     """The model to train."""
 
-    model: str = field(
-        default="10m",
-        metadata={"help": "A size (1m to 13b), a depth (d12), or a configuration of transformers."},
-    )
-    tie_embeddings: bool = field(default=False, metadata={"help": "Share input and output embeddings."})
-    attention: str = field(default="sdpa", metadata={"help": f"Implementation of attention: {', '.join(ATTENTION)}."})
+    model: str = setting("10m", "A size (1m to 13b), a depth (d12), or a configuration of transformers.")
+    tie_embeddings: bool = setting(False, "Share input and output embeddings.")
+    attention: str = setting("sdpa", f"Implementation of attention: {', '.join(ATTENTION)}.")
 
     def __post_init__(self):
         if self.attention not in ATTENTION:
@@ -214,7 +212,7 @@ def model_config(
     """The configuration of a new model: a preset, or any transformers configuration with this vocabulary and length.
 
     Args:
-        name (`str`): a preset or depth, or a folder, a JSON file, or a repository on the Hub.
+        name (`str`): a preset or a depth (see the table above), or a folder, a JSON file, or a repository on the Hub.
         vocab_size (`int`): `V`.
         max_length (`int`): maximum number of tokens per row; a configuration that allows more keeps its own maximum.
         bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
@@ -230,23 +228,21 @@ def model_config(
 
     ```
     """
-    special = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-    if name in PRESETS or not (os.sep in name or os.path.exists(name)):
-        return llama_config(
-            name, vocab_size=vocab_size, max_length=max_length, tie_embeddings=tie_embeddings, **special
-        )
-    config = _found_config(name)
+    is_preset = name in PRESETS or not (os.sep in name or os.path.exists(name))
+    config = _preset_config(name, max_length) if is_preset else _found_config(name)
     text = config.get_text_config()
     text.vocab_size = vocab_size
     if getattr(text, "max_position_embeddings", None) is not None:
         text.max_position_embeddings = max(text.max_position_embeddings, max_length)
     for part in (config, text):
-        for key, value in special.items():
-            setattr(part, key, value)
+        part.bos_token_id, part.eos_token_id, part.pad_token_id = bos_token_id, eos_token_id, pad_token_id
         part.tie_word_embeddings = part.tie_word_embeddings or tie_embeddings
         part.use_cache = False
         part.dtype = None  # weights are trained in float32, whatever the dtype of the configuration
     return config
+
+
+llama_config = model_config  # its name in benchmarks
 
 
 def set_attention(config: "PreTrainedConfig", attention: str) -> None:
@@ -347,50 +343,17 @@ def _found_config(name: str) -> "PreTrainedConfig":
     return config
 
 
-def llama_config(
-    preset: str,
-    *,
-    vocab_size: int,
-    max_length: int,
-    bos_token_id: int | None = None,
-    eos_token_id: int | None = None,
-    pad_token_id: int | None = None,
-    tie_embeddings: bool = False,
-) -> "LlamaConfig":
-    """The configuration of a preset.
-
-    Args:
-        preset (`str`): a name in the table of this module's docstring, or a depth, such as `d12`.
-        vocab_size (`int`): `V`.
-        max_length (`int`): maximum number of tokens per row.
-        bos_token_id, eos_token_id, pad_token_id (`int`, *optional*): special tokens.
-        tie_embeddings (`bool`, *optional*, defaults to `False`): share input and output embeddings.
-
-    Raises:
-        `InputError`: no such preset.
-
-    ```python
-    >>> llama_config("1m", vocab_size=101, max_length=65).num_attention_heads
-    2
-
-    ```
-    """
+def _preset_config(preset: str, max_length: int) -> "LlamaConfig":
     from transformers import LlamaConfig
 
     shape = _shape(preset)
     return LlamaConfig(
-        vocab_size=vocab_size,
         hidden_size=shape.width,
         intermediate_size=_multiple_of_32(8 * shape.width / 3),
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.width // 64,
         num_key_value_heads=shape.width // 64,
         max_position_embeddings=max_length,
-        bos_token_id=bos_token_id,
-        eos_token_id=eos_token_id,
-        pad_token_id=pad_token_id,
-        tie_word_embeddings=tie_embeddings,
-        use_cache=False,
     )
 
 

@@ -171,23 +171,14 @@ def scaled_learning_rate(args) -> float:
 
 
 @contextlib.contextmanager
-def resolved_learning_rate(args) -> Iterator[None]:
-    """Within this context, `args.learning_rate` is the scaled one; an optimizer is created in it."""
-    given, args.learning_rate = args.learning_rate, scaled_learning_rate(args)
+def replaced(args, name: str, value: Any) -> Iterator[None]:
+    """A context in which a setting has another value, for what transformers makes from the settings."""
+    given = getattr(args, name)
+    setattr(args, name, value)
     try:
         yield
     finally:
-        args.learning_rate = given
-
-
-@contextlib.contextmanager
-def resolved_schedule(args, num_training_steps: int) -> Iterator[None]:
-    """Within this context, `args.lr_scheduler_kwargs` are those resolved for a run of `num_training_steps` steps."""
-    given, args.lr_scheduler_kwargs = args.lr_scheduler_kwargs, schedule_settings(args, num_training_steps)
-    try:
-        yield
-    finally:
-        args.lr_scheduler_kwargs = given
+        setattr(args, name, given)
 
 
 def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.optim.Optimizer:

@@ -9,8 +9,6 @@ program trained has no such record, and its tokens are not known.
 How many parameters each rank actually has, which shows whether a run was sharded.
 """
 
-import functools
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -166,21 +164,12 @@ def device_name() -> str:
     """The name of this process's accelerator, or `CPU` with the number of cores that the process may use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"CPU ({cores} cores)"
+    return f"CPU ({environment.usable_cores()} cores)"
 
 
 def package_versions() -> dict[str, str]:
     """Installed versions of the packages a result depends on."""
-    return {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return {name: version for name in _PACKAGES if (version := environment.package_version(name)) is not None}
 
 
 def git_commit() -> str | None:

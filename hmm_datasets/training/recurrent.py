@@ -149,7 +149,6 @@ class RecurrentModel(RecurrentPreTrainedModel):
         self,
         input_ids: Int[Tensor, "B T"] | None = None,
         attention_mask: Int[Tensor, "B S"] | None = None,
-        position_ids: Int[Tensor, "B T"] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Float[Tensor, "B T D"] | None = None,
         use_cache: bool | None = None,

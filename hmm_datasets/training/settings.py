@@ -7,7 +7,6 @@ The Trainer's own callbacks send every value of a row. By default nothing is sen
 Settings of what is looked at while a run trains, besides the held-out loss: tasks, and where its time goes.
 """
 
-import difflib
 import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,9 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..data.rows import PassedOver
-from ..errors import InputError
+from ..errors import InputError, suggestion
 from ..runtime import environment
+from ..runtime.settings import setting
 from ..runtime.stop_requests import parse_time
 from .callbacks import check_samples
 from .checkpoints.resuming import possible_starts, rollbacks_of, rows_passed_over
@@ -51,9 +51,8 @@ def check_trackers(names: str | list[str] | None) -> None:
     known = ["none", "all", *INTEGRATION_TO_CALLBACK]
     for name in [names] if isinstance(names, str) else names or []:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-            raise InputError(f"report_to: {name} is not a tracker; {hint}")
+            hint = suggestion(name, known) or f"; expected one of {', '.join(known)}"
+            raise InputError(f"report_to: {name} is not a tracker{hint}")
         if name in _PACKAGES and importlib.util.find_spec(name) is None:
             raise InputError(f"report_to: {name} is not installed; pip install {name}, or leave it out")
 
@@ -62,20 +61,12 @@ def check_trackers(names: str | list[str] | None) -> None:
 class WatchSettings:
     """A mixin for the settings of trainers; recipes evaluate the tasks (see `evaluation.during_training`)."""
 
-    task_steps: int = field(
-        default=0,
-        metadata={"help": "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never."},
-    )
-    core_data: str | None = field(default=None, metadata={"help": "With task_steps: folder of CORE's questions."})
-    core_tasks: list[str] = field(
-        default_factory=list, metadata={"help": "With task_steps: tasks of CORE; by default all that core_data has."}
-    )
-    core_max_per_task: int | None = field(
-        default=200, metadata={"help": "With task_steps: maximum number of questions per task of CORE."}
-    )
-    profile_steps: int = field(
-        default=0,
-        metadata={"help": "Profile so many steps, after the first three of this start; 0 for none. Slows these down."},
+    task_steps: int = setting(0, "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never.")
+    core_data: str | None = setting(None, "With task_steps: folder of CORE's questions.")
+    core_tasks: list[str] = setting([], "With task_steps: tasks of CORE; by default all that core_data has.")
+    core_max_per_task: int | None = setting(200, "With task_steps: maximum number of questions per task of CORE.")
+    profile_steps: int = setting(
+        0, "Profile so many steps, after the first three of this start; 0 for none. Slows these down."
     )
 
     def __post_init__(self):
@@ -97,113 +88,73 @@ class RunSettings(WatchSettings):
     from it, the world size and the micro-batch (`per_device_train_batch_size`).
     """
 
-    global_batch_size: int = field(
-        default=64, metadata={"help": "Rows per optimizer step, over all ranks and gradient accumulation."}
+    global_batch_size: int = setting(64, "Rows per optimizer step, over all ranks and gradient accumulation.")
+    resume: bool = setting(True, "Continue from the newest whole checkpoint in output_dir, if there is one.")
+    accept_changes: list[str] = setting(
+        [], "Names, such as data.seed, that may differ from those of the run that is continued."
     )
-    resume: bool = field(
-        default=True, metadata={"help": "Continue from the newest whole checkpoint in output_dir, if there is one."}
+    keep_every: int | None = setting(
+        None, "Keep checkpoints of steps divisible by this, whatever save_total_limit says."
     )
-    accept_changes: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Names, such as data.seed, that may differ from those of the run that is continued."},
+    copy_checkpoints_to: str | None = setting(
+        None,
+        "Folder on another disk. Each checkpoint is copied there in the background, to a folder named as "
+        "output_dir, and the run continues from the copy if its own checkpoints are gone.",
     )
-    keep_every: int | None = field(
-        default=None, metadata={"help": "Keep checkpoints of steps divisible by this, whatever save_total_limit says."}
+    optimizer_from: str | None = setting(
+        None,
+        "Run or checkpoint of the model, whose optimizer state the run starts with; the learning rate "
+        "schedule starts anew.",
     )
-    copy_checkpoints_to: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder on another disk. Each checkpoint is copied there in the background, to a folder named as "
-            "output_dir, and the run continues from the copy if its own checkpoints are gone."
-        },
+    price_per_hour: float | None = setting(
+        None, "Price per device and hour, in any currency, for the cost in logs and plans."
     )
-    optimizer_from: str | None = field(
-        default=None,
-        metadata={
-            "help": "Run or checkpoint of the model, whose optimizer state the run starts with; the learning rate "
-            "schedule starts anew."
-        },
+    time_limit: str | None = setting(
+        None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
-    price_per_hour: float | None = field(
-        default=None, metadata={"help": "Price per device and hour, in any currency, for the cost in logs and plans."}
+    evaluations_per_doubling: int = setting(
+        0, "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."
     )
-    time_limit: str | None = field(
-        default=None,
-        metadata={"help": "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."},
+    train_tokens: int | None = setting(None, "Budget: number of tokens to train on, over all ranks.")
+    train_examples: int | None = setting(None, "Budget: number of examples, also if several are packed into a row.")
+    tokens_per_parameter: float | None = setting(
+        None, "Budget: tokens per parameter of the model; 20 if no budget is set."
     )
-    evaluations_per_doubling: int = field(
-        default=0, metadata={"help": "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."}
+    train_flops: float | None = setting(None, "Budget: floating-point operations of the model.")
+    train_hours: float | None = setting(None, "Budget: hours of training, at the assumed rate.")
+    train_cost: float | None = setting(None, "Budget: cost of training, at the assumed rate and price_per_hour.")
+    num_train_epochs: float = setting(0.0, "Budget: passes over the training data.")
+    assumed_tokens_per_second: float | None = setting(
+        None, "Assumed rate of training for the plan: tokens per second over all devices."
     )
-    train_tokens: int | None = field(
-        default=None, metadata={"help": "Budget: number of tokens to train on, over all ranks."}
+    assumed_run: str | None = setting(
+        None, "Assumed rate of training for the plan: that of an earlier run (its folder)."
     )
-    train_examples: int | None = field(
-        default=None, metadata={"help": "Budget: number of examples, also if several are packed into a row."}
+    assumed_device: str | None = setting(
+        None, "Assumed rate of training for the plan: assumed_mfu of this device's peak, e.g. H200."
     )
-    tokens_per_parameter: float | None = field(
-        default=None, metadata={"help": "Budget: tokens per parameter of the model; 20 if no budget is set."}
+    assumed_mfu: float = setting(0.4, "Assumed model FLOPs utilization of assumed_device.")
+    batch_ramp: list[str] = setting(
+        [],
+        "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
+        "START+INCREMENT:ROWS: 16+16:5000000 reaches global_batch_size after 5 million rows.",
     )
-    train_flops: float | None = field(
-        default=None, metadata={"help": "Budget: floating-point operations of the model."}
+    z_loss: float = setting(0.0, "Weight of the z-loss (mean squared log-normalizer) in the loss, such as 1e-4.")
+    on_spike: str = setting(
+        "warn",
+        "At a spike of the loss: warn; skip, to drop the gradient of the step; rollback, to go back to "
+        "the newest checkpoint before it and skip the rows around it, also at a loss that is not finite; or "
+        "ignore, not to look for any.",
     )
-    train_hours: float | None = field(
-        default=None, metadata={"help": "Budget: hours of training, at the assumed rate."}
-    )
-    train_cost: float | None = field(
-        default=None, metadata={"help": "Budget: cost of training, at the assumed rate and price_per_hour."}
-    )
-    num_train_epochs: float = field(default=0.0, metadata={"help": "Budget: passes over the training data."})
-    assumed_tokens_per_second: float | None = field(
-        default=None, metadata={"help": "Assumed rate of training for the plan: tokens per second over all devices."}
-    )
-    assumed_run: str | None = field(
-        default=None, metadata={"help": "Assumed rate of training for the plan: that of an earlier run (its folder)."}
-    )
-    assumed_device: str | None = field(
-        default=None,
-        metadata={"help": "Assumed rate of training for the plan: assumed_mfu of this device's peak, e.g. H200."},
-    )
-    assumed_mfu: float = field(default=0.4, metadata={"help": "Assumed model FLOPs utilization of assumed_device."})
-    batch_ramp: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
-            "START+INCREMENT:ROWS: 16+16:5000000 reaches global_batch_size after 5 million rows."
-        },
-    )
-    z_loss: float = field(
-        default=0.0, metadata={"help": "Weight of the z-loss (mean squared log-normalizer) in the loss, such as 1e-4."}
-    )
-    on_spike: str = field(
-        default="warn",
-        metadata={
-            "help": "At a spike of the loss: warn; skip, to drop the gradient of the step; rollback, to go back to "
-            "the newest checkpoint before it and skip the rows around it, also at a loss that is not finite; or "
-            "ignore, not to look for any."
-        },
-    )
-    spike_margin: int = field(
-        default=5, metadata={"help": "With on_spike rollback: steps before and after the spike that are skipped."}
-    )
-    max_rollbacks: int = field(
-        default=3, metadata={"help": "Maximum number of rollbacks to the same checkpoint; one more ends the run."}
-    )
-    log_indices: bool = field(
-        default=False, metadata={"help": "Write the indices of the rows each rank trains on to indices-RANK.jsonl."}
-    )
-    sample_prompts: list[str] = field(
-        default_factory=list, metadata={"help": "Prompts that the model continues at every evaluation."}
-    )
-    sample_tokens: int = field(default=48, metadata={"help": "Maximum number of tokens per continuation of a prompt."})
-    sample_temperature: float = field(
-        default=0.0, metadata={"help": "Sampling temperature of continuations; 0 for greedy decoding."}
-    )
+    spike_margin: int = setting(5, "With on_spike rollback: steps before and after the spike that are skipped.")
+    max_rollbacks: int = setting(3, "Maximum number of rollbacks to the same checkpoint; one more ends the run.")
+    log_indices: bool = setting(False, "Write the indices of the rows each rank trains on to indices-RANK.jsonl.")
+    sample_prompts: list[str] = setting([], "Prompts that the model continues at every evaluation.")
+    sample_tokens: int = setting(48, "Maximum number of tokens per continuation of a prompt.")
+    sample_temperature: float = setting(0.0, "Sampling temperature of continuations; 0 for greedy decoding.")
 
-    bf16: bool | None = field(
-        default=None,
-        metadata={"help": "Compute in bfloat16; by default on GPUs that have it. false for float32."},
-    )
-    fp16: bool | None = field(default=None, metadata={"help": "Compute in float16, for GPUs without bfloat16."})
+    bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
+    fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
     train_sampling_strategy: str = "sequential"
     include_num_input_tokens_seen: str = "non_padding"
     logging_steps: float = 10
@@ -331,21 +282,16 @@ class RunSettings(WatchSettings):
 class OptimizerSettings:
     """Settings of optimizer and learning rate schedule: a mixin for `TrainingArguments` and its subclasses."""
 
-    matrix_optimizer: str = field(
-        default="adamw", metadata={"help": "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest."}
+    matrix_optimizer: str = setting(
+        "adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest."
     )
-    learning_rate_factors: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": "Regular expressions on parameter names, and factors of their learning rate."},
+    learning_rate_factors: dict[str, Any] | str | None = setting(
+        None, "Regular expressions on parameter names, and factors of their learning rate."
     )
-    scale_learning_rate: str | None = field(
-        default=None,
-        metadata={"help": "sqrt to multiply learning_rate by the square root of the number of processes."},
+    scale_learning_rate: str | None = setting(
+        None, "sqrt to multiply learning_rate by the square root of the number of processes."
     )
-    decay_steps: float = field(
-        default=0.2,
-        metadata={"help": "Decay steps of warmup_stable_decay; below 1, a share of the run."},
-    )
+    decay_steps: float = setting(0.2, "Decay steps of warmup_stable_decay; below 1, a share of the run.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -356,20 +302,17 @@ class OptimizerSettings:
 class PretrainSettings(OptimizerSettings, RunSettings, TrainingArguments):
     """`TrainingArguments` with this project's defaults for training on rows of tokens."""
 
-    pad_vocabulary_to: int | None = field(
-        default=None,
-        metadata={"help": "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding."},
+    pad_vocabulary_to: int | None = setting(
+        None, "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding."
     )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.accelerator.is_available(),
         metadata={"help": "Processes per rank that load rows ahead; by default 2 with a GPU, else 0."},
     )
-    chunked_loss: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Compute the loss without holding the logits of all tokens; by default for vocabularies of "
-            f"{CHUNKED_VOCABULARY:,} tokens or more."
-        },
+    chunked_loss: bool | None = setting(
+        None,
+        "Compute the loss without holding the logits of all tokens; by default for vocabularies of "
+        f"{CHUNKED_VOCABULARY:,} tokens or more.",
     )
     lr_scheduler_type: str = "cosine_with_min_lr"
     lr_scheduler_kwargs: dict[str, Any] | str | None = None

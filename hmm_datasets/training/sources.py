@@ -5,11 +5,12 @@ The recipes read the rows, and the plan of a run counts them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..runtime.settings import setting
 from .models import check_packed, load_pretrained
 
 if TYPE_CHECKING:
@@ -23,30 +24,19 @@ if TYPE_CHECKING:
 class DataSettings:
     """The training data: exactly one of `hmm` and `tokens`."""
 
-    hmm: str | None = field(
-        default=None,
-        metadata={
-            "help": (
-                "A process, such as mess3 or 'mess3(x=0.1)', or the folder or Hub name of an HMM, a family of them or "
-                "another process."
-            )
-        },
+    hmm: str | None = setting(
+        None,
+        "A process, such as mess3 or 'mess3(x=0.1)', or the folder or Hub name of an HMM, a family of them or "
+        "another process.",
     )
-    tokens: str | None = field(
-        default=None, metadata={"help": "Folder that tokenize wrote, or one with the token streams train/ and test/."}
+    tokens: str | None = setting(None, "Folder that tokenize wrote, or one with the token streams train/ and test/.")
+    tokenizer: str | None = setting(
+        None, "Folder of the tokenizer that made the tokens; by default the one beside them."
     )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={"help": "Folder of the tokenizer that made the tokens; by default the one beside them."},
-    )
-    length: int = field(default=64, metadata={"help": "Symbols per sequence (process), tokens per window (text)."})
-    packed: bool = field(
-        default=False, metadata={"help": "Pack whole documents into windows, without attention across documents."}
-    )
-    stream_seed: int = field(
-        default=0, metadata={"help": "Seed of the stream of sequences, or of the order of windows."}
-    )
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out sequences or windows."})
+    length: int = setting(64, "Symbols per sequence (process), tokens per window (text).")
+    packed: bool = setting(False, "Pack whole documents into windows, without attention across documents.")
+    stream_seed: int = setting(0, "Seed of the stream of sequences, or of the order of windows.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out sequences or windows.")
 
     alternatives = (("hmm", "tokens"),)
 
@@ -90,19 +80,16 @@ class DataSettings:
 class MixtureSettings:
     """The model to midtrain, and the mixture to train it on."""
 
-    model: str = field(metadata={"help": "Folder, GGUF file or Hub name of the pretrained model."})
-    streams: list[str] = field(metadata={"help": "Folders, each with the token streams train/ and test/."})
-    weights: list[float] = field(metadata={"help": "Share of each stream in the mixture."})
-    weigh_by: str = field(default="examples", metadata={"help": "Unit of the weights: examples (rows) or tokens."})
-    length: int = field(default=256, metadata={"help": "Tokens per window."})
-    packed_streams: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Those of the streams whose whole documents are packed, without attention across documents."
-        },
+    model: str = setting(MISSING, "Folder, GGUF file or Hub name of the pretrained model.")
+    streams: list[str] = setting(MISSING, "Folders, each with the token streams train/ and test/.")
+    weights: list[float] = setting(MISSING, "Share of each stream in the mixture.")
+    weigh_by: str = setting("examples", "Unit of the weights: examples (rows) or tokens.")
+    length: int = setting(256, "Tokens per window.")
+    packed_streams: list[str] = setting(
+        [], "Those of the streams whose whole documents are packed, without attention across documents."
     )
-    stream_seed: int = field(default=0, metadata={"help": "Seed of the order in which windows are visited."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out windows per stream."})
+    stream_seed: int = setting(0, "Seed of the order in which windows are visited.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out windows per stream.")
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):
@@ -122,47 +109,31 @@ class MixtureSettings:
 class ConversationSettings:
     """The model to fine-tune, and its conversations."""
 
-    model: str = field(
-        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
+    model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
+    conversations: str = setting("instructions-sample", "A corpus of conversations: name, file or Hub data set.")
+    chat_template: str | None = setting(
+        None, "default, chatml, llama3, qwen2.5 or qwen3; without it, the tokenizer's own chat template."
     )
-    conversations: str = field(
-        default="instructions-sample", metadata={"help": "A corpus of conversations: name, file or Hub data set."}
+    max_conversations: int | None = setting(None, "Maximum number of conversations to train on.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out conversations.")
+    test_fraction: float | None = setting(
+        None, "Share held out by hash; by default a data set's own test split, else 0.1."
     )
-    chat_template: str | None = field(
-        default=None,
-        metadata={"help": "default, chatml, llama3, qwen2.5 or qwen3; without it, the tokenizer's own chat template."},
-    )
-    max_conversations: int | None = field(
-        default=None, metadata={"help": "Maximum number of conversations to train on."}
-    )
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out conversations."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
-    )
-    prompt: str = field(
-        default="What is the capital of France?", metadata={"help": "A question that the model answers at the end."}
-    )
-    max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
-    num_questions: int = field(
-        default=0,
-        metadata={"help": "Number of held-out questions to answer before and after, counting exact matches."},
-    )
+    prompt: str = setting("What is the capital of France?", "A question that the model answers at the end.")
+    max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")
+    num_questions: int = setting(0, "Number of held-out questions to answer before and after, counting exact matches.")
 
 
 @dataclass
 class PreferenceSettings:
     """The model to train, and the preferences."""
 
-    model: str = field(
-        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
-    )
-    preferences: str = field(metadata={"help": "A corpus of preferences: file, folder or Hub data set."})
-    max_preferences: int | None = field(default=None, metadata={"help": "Maximum number of pairs to train on."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out pairs."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={"help": "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."},
+    model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
+    preferences: str = setting(MISSING, "A corpus of preferences: file, folder or Hub data set.")
+    max_preferences: int | None = setting(None, "Maximum number of pairs to train on.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out pairs.")
+    test_fraction: float | None = setting(
+        None, "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."
     )
 
 

@@ -35,7 +35,14 @@ from .checkpoints.resuming import (
 from .checkpoints.saving import Checkpoints, loadable, writer_of
 from .checkpoints.sharded import ShardedTrainer
 from .hub_pushes import HubPushes
-from .optimizers import apply_changes, group_options, named_optimizer, resolved_learning_rate, resolved_schedule
+from .optimizers import (
+    apply_changes,
+    group_options,
+    named_optimizer,
+    replaced,
+    scaled_learning_rate,
+    schedule_settings,
+)
 from .output_layer import (
     LabelScores,
     LossOutput,
@@ -201,7 +208,7 @@ class StepTrainer(ShardedTrainer):
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """Create the optimizer, unless there is one, with a learning rate scaled as the settings ask."""
-        with resolved_learning_rate(self.args):
+        with replaced(self.args, "learning_rate", scaled_learning_rate(self.args)):
             if self.optimizer is None:
                 trained = self.model if model is None else model
                 decayed = set(self.get_decay_parameter_names(trained))
@@ -212,7 +219,7 @@ class StepTrainer(ShardedTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
-        with resolved_schedule(self.args, num_training_steps):
+        with replaced(self.args, "lr_scheduler_kwargs", schedule_settings(self.args, num_training_steps)):
             schedule = super().create_scheduler(num_training_steps, optimizer)
         self._options = group_options(self.optimizer)
         return schedule

@@ -16,7 +16,7 @@ from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.words import build_word_corpus
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 
 MESS3 = processes.mess3(0.15, 0.6)
 WORDS = ("the", "cat", "sat", ".")
@@ -84,7 +84,7 @@ def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
 def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
     folder = tmp_path / "model"
     torch.manual_seed(0)
-    LlamaForCausalLM(llama_config("d2", vocab_size=5, max_length=16, bos_token_id=4)).save_pretrained(folder)
+    LlamaForCausalLM(model_config("d2", vocab_size=5, max_length=16, bos_token_id=4)).save_pretrained(folder)
     hmm_tokenizer(WORDS, 4, bos=True, prepend_bos=True).save_pretrained(folder)
     capsys.readouterr()  # saving imports DeepSpeed, which may write of its device
     arguments = ["sample", str(folder), "--text", "--num-sequences", "3", "--length", "8"]

@@ -12,7 +12,7 @@ from hmm_datasets.evaluation.core import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -38,7 +38,7 @@ def questions(tmp_path_factory):
 
 def pretrain(folder, tokenizer, **given) -> Pretrainer:
     torch.manual_seed(0)
-    config = llama_config("d2", vocab_size=len(tokenizer), max_length=64, eos_token_id=tokenizer.eos_token_id)
+    config = model_config("d2", vocab_size=len(tokenizer), max_length=64, eos_token_id=tokenizer.eos_token_id)
     config.attention_dropout = 0.1  # so that a step uses random numbers
     rows = [{"input_ids": row[:12], "labels": row[:12]} for row in tokenizer(TEXTS)["input_ids"]] * 8
     settings = {"max_steps": 12, "global_batch_size": 8, "per_device_train_batch_size": 8, "logging_steps": 1}
@@ -76,7 +76,7 @@ def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, qu
 
 
 def test_a_trainer_that_cannot_read_tasks_is_refused(tokenizer, tmp_path):
-    config = llama_config("d2", vocab_size=len(tokenizer), max_length=64)
+    config = model_config("d2", vocab_size=len(tokenizer), max_length=64)
     settings = {"max_steps": 2, "global_batch_size": 8, "per_device_train_batch_size": 8, "task_steps": 1}
     trainer = Pretrainer(
         model=LlamaForCausalLM(config),

@@ -18,7 +18,7 @@ from hmm_datasets.evaluation.probes import (
 )
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
-from hmm_datasets.training.models import llama_config, new_model
+from hmm_datasets.training.models import model_config, new_model
 
 PROCESSES = {
     "mess3": processes.mess3(x=0.05, a=0.85),
@@ -115,7 +115,7 @@ def test_held_out_errors_are_those_of_maps_that_have_not_seen_the_word():
 def test_hidden_states_are_those_after_each_word():
     words = all_words(PROCESSES["moon"], 3)
     torch.manual_seed(0)
-    model = new_model(llama_config("d1", vocab_size=4, max_length=4)).eval()
+    model = new_model(model_config("d1", vocab_size=4, max_length=4)).eval()
     layers, predicted = hidden_states(model, words, 3, batch_size=4)
     assert len(layers) == 2
     for index in (0, 1, 5, len(words.rows) - 1):
@@ -129,7 +129,7 @@ def test_hidden_states_are_those_after_each_word():
 
 def test_a_very_confident_model_is_not_infinitely_far():
     words = all_words(processes.coin(0.5), 2)
-    model = new_model(llama_config("d1", vocab_size=3, max_length=3)).eval()
+    model = new_model(model_config("d1", vocab_size=3, max_length=3)).eval()
     model.lm_head = torch.nn.Linear(model.config.hidden_size, 3)
     torch.nn.init.zeros_(model.lm_head.weight)
     model.lm_head.bias.data = torch.tensor([0.0, -200.0, 0.0])

@@ -11,7 +11,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.words import build_word_corpus
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_an_hmm_is_evaluated_on_the_held_out_words_of_its_fit(words, tmp_path, c
 
 def test_a_model_of_its_symbols_is_evaluated_on_them_too(words, tmp_path):
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config("d2", vocab_size=9, max_length=80, bos_token_id=8))
+    model = LlamaForCausalLM(model_config("d2", vocab_size=9, max_length=80, bos_token_id=8))
     model.save_pretrained(tmp_path / "model")
     hmm_tokenizer(words.vocabulary, 8, bos=True, prepend_bos=True).save_pretrained(tmp_path / "model")
     report = evaluated(tmp_path / "model", tmp_path)

@@ -29,11 +29,11 @@ from hmm_datasets.operations.launching import (
     launch_of,
     recipe_command,
     recipe_names,
+    recipe_settings,
     split_command,
     split_flags,
 )
 from hmm_datasets.operations.recipe_help import own_settings
-from hmm_datasets.operations.recipe_settings import recipe_settings
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import EXPERIMENTS, copy_shipped, list_shipped, local_or_shipped, shipped
 

@@ -191,7 +191,7 @@ def test_conversations_in_a_file_are_found_where_tokenize_writes_them(here, monk
 
 
 def test_launch_is_a_setting_of_the_recipes_that_say_so():
-    from hmm_datasets.operations.recipe_settings import recipe_settings
+    from hmm_datasets.operations.launching import recipe_settings
 
     for name in recipe_names():
         has = any(hasattr(kind, "launch") for kind in recipe_settings(name))

@@ -18,7 +18,7 @@ from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.operations.verification import verify
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -33,7 +33,7 @@ def train(folder, steps=2):
         str(folder), max_steps=steps, global_batch_size=4, per_device_train_batch_size=4, **settings
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=rows.vocab_size, max_length=8))
     return train_and_save(Pretrainer(model=model, args=args, train_dataset=rows), settings={}, data={})
 
 

@@ -28,7 +28,7 @@ def view(name, folder):
 
 def main(settings):
     from transformers import LlamaForCausalLM, set_seed
-    from hmm_datasets.training.models import llama_config
+    from hmm_datasets.training.models import model_config
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainer import Pretrainer
 
@@ -54,7 +54,7 @@ def main(settings):
 
     set_seed(0)
     rows = Logged(view(os.environ["SOURCE"], os.environ["TOKENS"]))
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=600, max_length=LENGTH + 1))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=600, max_length=LENGTH + 1))
     trainer = LoggedTrainer(model=model, args=settings, train_dataset=rows)
     train_and_save(trainer, settings={}, data={"seed": int(os.environ.get("SEED", 0))})
 

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.shipped import shipped
 
 

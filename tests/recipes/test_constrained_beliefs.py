@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from hmm_datasets.evaluation.probes import all_words, fit_words
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 from hmm_datasets.training.models import new_model

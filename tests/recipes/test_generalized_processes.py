@@ -5,7 +5,7 @@ import pytest
 from experiments import load
 
 from hmm_datasets.files import read_json
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 

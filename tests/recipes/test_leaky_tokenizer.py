@@ -7,8 +7,7 @@ from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl
-from hmm_datasets.operations.launching import launch_config
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import launch_config, recipe_settings
 from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan

@@ -13,7 +13,7 @@ from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import MixtureSettings
 
@@ -28,7 +28,7 @@ def streams(tmp_path_factory):
     root = tmp_path_factory.mktemp("streams")
     tokenizer = train_bpe(["Once upon a time."] * 8, 270, show_progress=False)
     torch.manual_seed(0)
-    config = llama_config("1m", vocab_size=len(tokenizer), max_length=LENGTH)
+    config = model_config("1m", vocab_size=len(tokenizer), max_length=LENGTH)
     config.num_hidden_layers = 1
     LlamaForCausalLM(config).save_pretrained(root / "model")
     tokenizer.save_pretrained(root / "model")

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.settings import SFTSettings
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -30,7 +30,7 @@ def recipe(monkeypatch):
 
 def save_model(folder, tokenizer):
     torch.manual_seed(0)
-    config = llama_config("1m", vocab_size=len(tokenizer), max_length=48, eos_token_id=tokenizer.eos_token_id)
+    config = model_config("1m", vocab_size=len(tokenizer), max_length=48, eos_token_id=tokenizer.eos_token_id)
     config.num_hidden_layers = 1
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -10,7 +10,7 @@ from experiments import load
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.optimizers import matrix_names
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
@@ -65,7 +65,7 @@ def settings(folder, **given) -> SFTSettings:
 def fine_tune(folder, tokenizer, stop_in=None):
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        llama_config("1m", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+        model_config("1m", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
     )
     trainer = Logged(
         model=model, args=settings(folder), train_dataset=conversations(), processing_class=tokenizer, stop_in=stop_in
@@ -77,7 +77,7 @@ def fine_tune(folder, tokenizer, stop_in=None):
 
 def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
     chosen = {"matrix_optimizer": "muon", "learning_rate_factors": {"embed_tokens": 0.1}, "learning_rate": 0.01}
-    model = LlamaForCausalLM(llama_config("d1", vocab_size=len(tokenizer), max_length=48))
+    model = LlamaForCausalLM(model_config("d1", vocab_size=len(tokenizer), max_length=48))
     trainer = FineTuner(
         model=model,
         args=settings(tmp_path, **chosen),
@@ -96,7 +96,7 @@ def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp
     """Global batches 2, 2, 4: rows 0 to 7 of the shuffled conversations, each index once and in order."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+        model_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
     )
     given = {"max_steps": 3, "batch_ramp": ["2:2"], "z_loss": 0.01, "log_indices": True}
     trainer = FineTuner(
@@ -130,7 +130,7 @@ def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp
 
 @pytest.mark.parametrize(("max_length", "told"), [(48, True), (512, False)])
 def test_cut_conversations_are_told(tokenizer, max_length, told, tmp_path, capsys):
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=len(tokenizer), max_length=512))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=len(tokenizer), max_length=512))
     rows = conversations()
     FineTuner(
         model=model,
@@ -185,7 +185,7 @@ def test_the_held_out_loss_is_a_mean_over_tokens_and_no_library_warns(tokenizer,
     )
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+        model_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
     )
     trainer = FineTuner(
         model=model,

@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hub.kinds.recognition import recognize
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config, load_pretrained
+from hmm_datasets.training.models import load_pretrained, model_config
 from hmm_datasets.training.plan.compute import unit_flops
 from hmm_datasets.training.post_training.lora import save_merged
 from hmm_datasets.training.post_training.trainers import FineTuner
@@ -26,7 +26,7 @@ def base(tmp_path_factory) -> str:
     texts = [message["content"] for row in conversations() for message in row["messages"]]
     tokenizer = train_bpe(texts, 400, show_progress=False)
     torch.manual_seed(0)
-    config = llama_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
+    config = model_config("d1", vocab_size=len(tokenizer), max_length=48, pad_token_id=tokenizer.pad_token_id)
     model = LlamaForCausalLM(config)
     model.generation_config.eos_token_id = [0, 5]
     model.save_pretrained(folder)

@@ -21,7 +21,6 @@ from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.models import (
     ModelSettings,
     check_packed,
-    llama_config,
     load_pretrained,
     model_config,
     new_model,
@@ -134,7 +133,7 @@ def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
     """Both in one process: the peaks are remembered by configuration."""
     peaks, length = {}, 1024
     for kind in ("eager", "sdpa"):
-        config = llama_config("d2", vocab_size=64, max_length=256)
+        config = model_config("d2", vocab_size=64, max_length=256)
         set_attention(config, kind)
         peaks[kind] = forecast.peak_activations(config, micro_batch_size=1, length=length)
     told = forecast.peak_activations(config, micro_batch_size=1, length=length, low_precision=False)

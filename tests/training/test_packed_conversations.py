@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import NAMES, set_chat_template
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
@@ -30,7 +30,7 @@ def tokenizer():
 def fine_tuner(tokenizer, folder, rows, micro_batch=None, kind=FineTuner, **given) -> FineTuner:
     """A trainer whose step takes all rows."""
     torch.manual_seed(0)
-    config = llama_config("d1", vocab_size=len(tokenizer), max_length=LENGTH, pad_token_id=tokenizer.pad_token_id)
+    config = model_config("d1", vocab_size=len(tokenizer), max_length=LENGTH, pad_token_id=tokenizer.pad_token_id)
     config.initializer_range = 0.3  # so that a token that leaks changes the loss
     settings = {
         "max_steps": 1,

@@ -10,7 +10,7 @@ from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.command_line import parse_settings
-from hmm_datasets.training.models import llama_config, new_model
+from hmm_datasets.training.models import model_config, new_model
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -23,7 +23,7 @@ def train(arguments):
     (args,) = parse_settings(PretrainSettings, arguments=arguments)
     rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     torch.manual_seed(0)
-    model = new_model(llama_config("d1", vocab_size=rows.vocab_size, max_length=8))
+    model = new_model(model_config("d1", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
     train_and_save(trainer, settings={"note": f"with {TOKEN}"}, data={"stream": 1})
     return trainer

@@ -1,12 +1,12 @@
 """Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import datasets
+import evaluate
 
 from ...errors import InputError
-
-if TYPE_CHECKING:
-    import evaluate
 
 NAMES = (
     "bayes_gap",
@@ -34,8 +34,13 @@ def metric_path(name: str) -> str:
     return str(Path(__file__).parent / name)
 
 
-def load_metric(name: str) -> "evaluate.EvaluationModule":
+def load_metric(name: str) -> evaluate.EvaluationModule:
     """Load a metric by name; it keeps its inputs in memory."""
-    import evaluate
-
     return evaluate.load(metric_path(name), keep_in_memory=True)
+
+
+def metric_info(description: str, inputs: str, citation: str = "", **columns: Any) -> evaluate.MetricInfo:
+    """What `evaluate` asks of a metric: its texts, and the feature of each column."""
+    return evaluate.MetricInfo(
+        description=description, citation=citation, inputs_description=inputs, features=datasets.Features(columns)
+    )

@@ -14,7 +14,7 @@ from ...errors import InputError
 from ..integers import integer, integer_range
 from ..kernels.draws import FAMILY_STREAM, MAX_SHUFFLED
 from ..model import HMM
-from .family import Family, first_words, group_number, permutation_of
+from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
 
 AUTOMATON_SIZES, AUTOMATON_SYMBOLS, AUTOMATON_EDGES = (FAMILY_STREAM | np.uint64(x << 8) for x in (16, 17, 18))
 
@@ -74,14 +74,14 @@ class RandomAutomata(Family):
         if not self.num_letters < MAX_SHUFFLED:
             raise InputError(f"num_letters is {self.num_letters}; expected 1 .. {MAX_SHUFFLED - 1}")
         for name, value, largest in (
-            ("num_states", _range(self.num_states), 1 << 12),
+            ("num_states", least_and_most(self.num_states), 1 << 12),
             ("alphabet", self._alphabet_sizes, self.num_letters),
-            ("edges", _range(self.edges), 1 << 12),
+            ("edges", least_and_most(self.edges), 1 << 12),
         ):
             if not 1 <= value[0] <= value[1] <= largest:
                 raise InputError(f"{name} is {getattr(self, name)}; expected numbers in 1 .. {largest}, in order")
-        most = min(_range(self.num_states)[0] - 1, self._alphabet_sizes[0])
-        if _range(self.edges)[1] > most:
+        most = min(least_and_most(self.num_states)[0] - 1, self._alphabet_sizes[0])
+        if least_and_most(self.edges)[1] > most:
             raise InputError(
                 f"edges is {self.edges}; expected at most {most}, since edges of a state have different letters and "
                 "lead to different other states"
@@ -91,7 +91,7 @@ class RandomAutomata(Family):
 
     @property
     def _alphabet_sizes(self) -> tuple[int, int]:
-        return _range(self.num_letters if self.alphabet is None else self.alphabet)
+        return least_and_most(self.num_letters if self.alphabet is None else self.alphabet)
 
     @property
     def num_symbols(self) -> int:
@@ -101,7 +101,7 @@ class RandomAutomata(Family):
     @property
     def max_states(self) -> int:
         """Maximum number of states of the HMM of a sequence."""
-        return _range(self.num_states)[1] + (self.stop is not None)
+        return least_and_most(self.num_states)[1] + (self.stop is not None)
 
     @property
     def has_exact_distribution(self) -> bool:
@@ -127,7 +127,7 @@ class RandomAutomata(Family):
         for state in range(states):
             part = np.uint64((state + 1) << 16)
             words = first_words(AUTOMATON_SIZES | part, np.array([number]), key)[0].tolist()
-            count = _drawn(_range(self.edges), *words[:2])
+            count = uniform_integer(least_and_most(self.edges), *words[:2])
             symbols = letters[permutation_of(AUTOMATON_SYMBOLS | part, len(letters), number, key)[:count]]
             others = permutation_of(AUTOMATON_EDGES | part, states - 1, number, key)[:count]
             edges[symbols, state, others + (others >= state)] = 1 / count
@@ -135,9 +135,9 @@ class RandomAutomata(Family):
 
     def _sizes(self, number: np.uint64, key: np.uint64) -> tuple[int, Int[np.ndarray, "M"]]:
         words = first_words(AUTOMATON_SIZES, np.array([number]), key)[0].tolist()
-        size = _drawn(self._alphabet_sizes, *words[2:])
+        size = uniform_integer(self._alphabet_sizes, *words[2:])
         letters = np.sort(permutation_of(AUTOMATON_SYMBOLS, self.num_letters, number, key)[:size])
-        return _drawn(_range(self.num_states), *words[:2]), letters
+        return uniform_integer(least_and_most(self.num_states), *words[:2]), letters
 
     def _with_separator(self, edges: Float[np.ndarray, "E H H"]) -> Float[np.ndarray, "E K K"]:
         if self.stop is None:
@@ -148,13 +148,3 @@ class RandomAutomata(Family):
         result[:, 1:, 1:] = edges * (1 - self.stop)
         result[-1, 1:, 0] = self.stop
         return result
-
-
-def _range(value: Range) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def _drawn(bounds: tuple[int, int], high: int, low: int) -> int:
-    # Uniform up to 2^-64, from two words of 32 bits.
-    minimum, maximum = bounds
-    return minimum + ((high << 32 | low) * (maximum - minimum + 1) >> 64)

@@ -21,7 +21,7 @@ from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly
 from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
 from ..sampling import AliasTable
-from .family import Family, first_words, group_number, permutation_of
+from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
 from .mixture import Hypothesis, posterior_mean
 
 
@@ -120,7 +120,7 @@ class RandomChains(Family):
 
     @property
     def _range(self) -> tuple[int, int]:
-        return (self.num_states, self.num_states) if np.ndim(self.num_states) == 0 else tuple(self.num_states)
+        return least_and_most(self.num_states)
 
     def num_states_at(self, seed: int, index: int) -> int:
         """`H` of the chain of sequence `index`."""
@@ -173,7 +173,7 @@ class RandomChains(Family):
         if minimum == maximum:
             return minimum
         high, low, _, _ = first_words(NUM_STATES, np.array([number]), key)[0].tolist()
-        return minimum + ((high << 32 | low) * (maximum - minimum + 1) >> 64)
+        return uniform_integer(self._range, high, low)
 
     def _symbols(self, size: int, number: np.uint64, key: np.uint64) -> Int[np.ndarray, "H"]:
         if size == self.num_symbols:

@@ -156,6 +156,17 @@ def group_number(family: Family, seed: int, index: int) -> tuple[np.uint64, np.u
     return np.uint64(index // family.group), np.uint64(seed)
 
 
+def least_and_most(value: int | tuple[int, int]) -> tuple[int, int]:
+    """A number that families draw, given as one value or as a minimum and a maximum."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def uniform_integer(bounds: tuple[int, int], high: int, low: int) -> int:
+    """An integer from a minimum to a maximum, uniform up to 2^-64, from two words of 32 bits."""
+    minimum, maximum = bounds
+    return minimum + ((high << 32 | low) * (maximum - minimum + 1) >> 64)
+
+
 def check_hmm(name: str, value: Any) -> None:
     """Raise `InputError` if an argument of a family is not an HMM, such as a generalized one."""
     if not isinstance(value, HMM):

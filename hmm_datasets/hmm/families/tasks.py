@@ -107,8 +107,8 @@ class Bijection(EpisodicTask):
     stored_name: ClassVar[str] = "bijection"
 
     def __init__(self, num_values: int, num_pairs: int | None = None):
-        self.num_values = _count("num_values", num_values, 1)
-        self.num_pairs = self.num_values if num_pairs is None else _count("num_pairs", num_pairs, 1)
+        self.num_values = integer("num_values", num_values, 1, 31)
+        self.num_pairs = self.num_values if num_pairs is None else integer("num_pairs", num_pairs, 1, 31)
         if self.num_pairs > self.num_values:
             raise InputError(f"num_pairs is {num_pairs}; expected at most num_values, {num_values}")
 
@@ -162,8 +162,8 @@ class Copying(EpisodicTask):
     stored_name: ClassVar[str] = "copying"
 
     def __init__(self, num_letters: int, string_length: int):
-        self.num_letters = _count("num_letters", num_letters, 1)
-        self.string_length = _count("string_length", string_length, 1)
+        self.num_letters = integer("num_letters", num_letters, 1, 31)
+        self.string_length = integer("string_length", string_length, 1, 31)
 
     @property
     def num_symbols(self) -> int:
@@ -228,10 +228,10 @@ class AssociativeRecall(EpisodicTask):
     stored_name: ClassVar[str] = "associative_recall"
 
     def __init__(self, num_keys: int, num_values: int, num_pairs: int, num_queries: int | None = None):
-        self.num_keys = _count("num_keys", num_keys, 1)
-        self.num_values = _count("num_values", num_values, 1)
-        self.num_pairs = _count("num_pairs", num_pairs, 1)
-        self.num_queries = self.num_pairs if num_queries is None else _count("num_queries", num_queries, 0)
+        self.num_keys = integer("num_keys", num_keys, 1, 31)
+        self.num_values = integer("num_values", num_values, 1, 31)
+        self.num_pairs = integer("num_pairs", num_pairs, 1, 31)
+        self.num_queries = self.num_pairs if num_queries is None else integer("num_queries", num_queries, 0, 31)
         if not self.num_queries <= self.num_pairs <= self.num_keys:
             raise InputError(
                 f"num_queries is {self.num_queries}, num_pairs {num_pairs}, num_keys {num_keys}; expected no more "
@@ -283,7 +283,3 @@ class AssociativeRecall(EpisodicTask):
             values = episode[np.arange(len(episode)), 2 * which + 1]
             possible[np.arange(len(episode)), values] = True
         return possible
-
-
-def _count(name: str, value: Any, minimum: int) -> int:
-    return integer(name, value, minimum, 31)

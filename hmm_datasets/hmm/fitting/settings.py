@@ -1,10 +1,10 @@
 """Settings of a fit. The module imports nothing slow, because the command line makes its flags from these settings."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass
 
 from ...errors import InputError
+from ...runtime.settings import setting
 from ..integers import integer
 
 CHOICES = {
@@ -13,10 +13,6 @@ CHOICES = {
     "backend": ("torch", "pomegranate"),
     "update_rule": ("stochastic", "replace"),
 }
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
@@ -33,34 +29,34 @@ class FitSettings:
     ```
     """
 
-    num_states: int = field(metadata={"help": "Number of hidden states."})
-    max_epochs: int = _setting(100, "Maximum number of passes over the data.")
-    tolerance: float = _setting(1e-5, "Stop when an epoch gains less than this, in nats per token.")
-    patience: int = _setting(5, "With held-out data, stop after this many epochs without improvement on them.")
-    pseudocount: float = _setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
-    start_pseudocount: float | None = _setting(None, "The same for the start table alone; pseudocount by default.")
-    transition_pseudocount: float | None = _setting(None, "The same for the transition table alone.")
-    emission_pseudocount: float | None = _setting(None, "The same for the emission table alone.")
-    update_every: int | None = _setting(
+    num_states: int = setting(MISSING, "Number of hidden states.")
+    max_epochs: int = setting(100, "Maximum number of passes over the data.")
+    tolerance: float = setting(1e-5, "Stop when an epoch gains less than this, in nats per token.")
+    patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
+    pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
+    start_pseudocount: float | None = setting(None, "The same for the start table alone; pseudocount by default.")
+    transition_pseudocount: float | None = setting(None, "The same for the transition table alone.")
+    emission_pseudocount: float | None = setting(None, "The same for the emission table alone.")
+    update_every: int | None = setting(
         None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
-    update_rule: str = _setting(
+    update_rule: str = setting(
         "stochastic",
         "With update_every: stochastic, which averages over updates (stochastic EM), or replace, which forgets all "
         "batches before the last ones and does not converge.",
     )
-    step_exponent: float = _setting(
+    step_exponent: float = setting(
         0.6, "With update_every, update t has the step size (t + step_offset)**-step_exponent."
     )
-    step_offset: float = _setting(0.0, "Offset in the step size of stochastic EM; see step_exponent.")
-    batch_size: int | None = _setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
-    dtype: str = _setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
-    init: str = _setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = _setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
-    restart_epochs: int = _setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
-    seed: int = _setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
-    save_every: int = _setting(10, "Epochs between checkpoints.")
-    backend: str = _setting("torch", "Implementation: torch (of this package) or pomegranate.")
+    step_offset: float = setting(0.0, "Offset in the step size of stochastic EM; see step_exponent.")
+    batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
+    dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
+    init: str = setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
+    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
+    restart_epochs: int = setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
+    seed: int = setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
+    save_every: int = setting(10, "Epochs between checkpoints.")
+    backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     def __post_init__(self):
         minima = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}

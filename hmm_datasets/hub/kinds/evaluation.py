@@ -25,13 +25,7 @@ _SPLIT = "test"
 
 
 def write_evaluation_dataset(
-    source: Path,
-    folder: Path,
-    *,
-    name: str,
-    licence: str | None = None,
-    repo_id: str | None = None,
-    show_progress: bool = True,
+    source: Path, folder: Path, *, name: str, licence: str | None = None, repo_id: str | None = None
 ) -> None:
     """Write what a repository of an evaluation has besides the evaluation's own files.
 
@@ -41,7 +35,6 @@ def write_evaluation_dataset(
         name (`str`): title of the card.
         licence (`str`, *optional*): licence, an identifier of the Hub.
         repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
-        show_progress (`bool`, *optional*): ignored; it takes seconds.
     """
     report = read_report(source)
     configs = []

@@ -151,7 +151,7 @@ def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSetting
     folder.mkdir()
     name = settings.name or repo_id.rpartition("/")[2]
     if contents.make is not None:
-        contents.make(folder, name=name, licence=settings.licence, repo_id=repo_id, show_progress=True)
+        contents.make(folder, name=name, licence=settings.licence, repo_id=repo_id)
     made = files_in(folder)
     card = contents.files.get(CARD_NAME)
     if card is not None and not is_own_card(card.parent):

@@ -7,6 +7,7 @@ for the Hub: Parquet, by which `load_dataset` reads a data set without this pack
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ class Contents:
         repo_type (`str`): type of the repository, `"model"` or `"dataset"`.
         folder (`Path`): the folder of the files.
         files (mapping from `str` to `Path`): names in the repository, and the files.
-        make (callable, *optional*): writes further files into a folder; takes it and `licence`, `repo_id`, `name` and
-            `show_progress`.
+        make (callable, *optional*): writes further files into a folder; takes it, `licence`, `repo_id` and `name`.
         made (`str`): what these files are, in words.
         checkpoints (tuple of `Path`): the folders of checkpoints of a run, by step.
     """
@@ -69,30 +69,24 @@ def recognize(path: str | os.PathLike, repo_type: RepoType | None = None) -> Con
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: expected a folder or file to push, found nothing")
+    for contents_of in (_corpus,) if path.is_file() else _KINDS:
+        found = contents_of(path, repo_type)
+        if found is None:
+            continue
+        if repo_type not in (None, found.repo_type):
+            raise InputError(
+                f"{found.folder}: is a {found.kind}, whose repository is a {found.repo_type}, not a {repo_type}; "
+                "leave out --repo-type"
+            )
+        return found
     if path.is_file():
-        if path.name.removesuffix(".gz").endswith(SUFFIXES):
-            return _checked(_corpus(path), repo_type)
         raise InputError(f"{path}: expected a folder to push, or a file of documents ({', '.join(SUFFIXES)})")
-    for is_kind, contents_of in _KINDS:
-        if is_kind(path):
-            return _checked(contents_of(path, repo_type), repo_type)
     return Contents("folder", repo_type or "model", path, files_in(path, DEFAULT_IGNORE))
 
 
-def _checked(contents: Contents, repo_type: RepoType | None) -> Contents:
-    if repo_type not in (None, contents.repo_type):
-        raise InputError(
-            f"{contents.folder}: is a {contents.kind}, whose repository is a {contents.repo_type}, not a {repo_type}; "
-            "leave out --repo-type"
-        )
-    return contents
-
-
-def _is_process(path: Path) -> bool:
-    return any((path / name).is_file() for name in (FAMILY_NAME, PROCESS_NAME)) or _model_type(path) == "hmm"
-
-
-def _process(path: Path, repo_type: RepoType | None) -> Contents:
+def _process(path: Path, repo_type: RepoType | None) -> Contents | None:
+    if not any((path / name).is_file() for name in (FAMILY_NAME, PROCESS_NAME)) and _model_type(path) != "hmm":
+        return None
     kind = "process" if (path / PROCESS_NAME).is_file() else "HMM"
     kind = "family of HMMs" if (path / FAMILY_NAME).is_file() else kind
     if repo_type != "dataset":
@@ -108,29 +102,25 @@ def _process(path: Path, repo_type: RepoType | None) -> Contents:
 
 
 def _hmm_card(path: Path) -> Make:
-    def make(folder: Path, *, licence: str | None, repo_id: str, name: str, show_progress: bool) -> None:
+    def make(folder: Path, **settings: Any) -> None:
         if not (path / CARD_NAME).exists():
-            write_process_card(load_source(path), folder, name=name, licence=licence, repo_id=repo_id)
+            write_process_card(load_source(path), folder, **settings)
 
     return make
 
 
-def _is_fit(path: Path) -> bool:
-    return (path / "run.json").is_file() and _model_type(path / "hmm") == "hmm"
-
-
-def _fit(path: Path, repo_type: RepoType | None) -> Contents:
+def _fit(path: Path, repo_type: RepoType | None) -> Contents | None:
     """The HMM of a fit at the top, so that it loads by the repository's name, and the records beside it in `fit/`."""
+    if not (path / "run.json").is_file() or _model_type(path / "hmm") != "hmm":
+        return None
     records = files_in(path, [*DEFAULT_IGNORE, "hmm/*", "fit/epoch-*/*", "tokens.npy"])
     files = files_in(path / "hmm", DEFAULT_IGNORE) | {f"fit/{name}": file for name, file in records.items()}
     return Contents("fit of an HMM", "model", path, files)
 
 
-def _is_model(path: Path) -> bool:
-    return any((path / name).is_file() for name in _WEIGHTS)
-
-
-def _model(path: Path, repo_type: RepoType | None) -> Contents:
+def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
+    if not any((path / name).is_file() for name in _WEIGHTS):
+        return None
     stage = "model"
     if (path / "run.json").is_file():
         lineage = read_json(path / "run.json").get("lineage") or {}
@@ -138,10 +128,6 @@ def _model(path: Path, repo_type: RepoType | None) -> Contents:
     found = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
     checkpoints = tuple(sorted(found, key=lambda entry: int(entry.name.rpartition("-")[2])))
     return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)
-
-
-def _is_tokens(path: Path) -> bool:
-    return bool(_indexes(path))
 
 
 def _indexes(path: Path) -> dict[str, dict[str, Path]]:
@@ -157,7 +143,9 @@ def _indexes(path: Path) -> dict[str, dict[str, Path]]:
     return found
 
 
-def _tokens(path: Path, repo_type: RepoType | None) -> Contents:
+def _tokens(path: Path, repo_type: RepoType | None) -> Contents | None:
+    if not _indexes(path):
+        return None
     files = files_in(path, DEFAULT_IGNORE)
     tokenizer = next(
         (place for place in (path / "tokenizer", path.resolve().parent / "tokenizer") if place.is_dir()), None
@@ -182,11 +170,10 @@ def _train_first(entry: tuple[str, Path]) -> bool:
     return entry[0] != "train"
 
 
-def _is_words(path: Path) -> bool:
-    return (path / words.INDEX_NAME).is_file()
+def _words(path: Path, repo_type: RepoType | None) -> Contents | None:
+    if not (path / words.INDEX_NAME).is_file():
+        return None
 
-
-def _words(path: Path, repo_type: RepoType | None) -> Contents:
     def make(folder: Path, **settings: Any) -> None:
         write_word_dataset(words.WordCorpus.load(path), folder, **settings)
 
@@ -194,45 +181,32 @@ def _words(path: Path, repo_type: RepoType | None) -> Contents:
     return Contents("word corpus", "dataset", path, files, make, "Parquet files of the sentences and a card")
 
 
-def _is_evaluation(path: Path) -> bool:
-    return (path / _REPORT_NAME).is_file() and (path / "items").is_dir()
-
-
-def _evaluation(path: Path, repo_type: RepoType | None) -> Contents:
-    def make(folder: Path, **settings: Any) -> None:
-        write_evaluation_dataset(path, folder, **settings)
-
-    files = files_in(path, DEFAULT_IGNORE)
+def _evaluation(path: Path, repo_type: RepoType | None) -> Contents | None:
+    if not (path / _REPORT_NAME).is_file() or not (path / "items").is_dir():
+        return None
+    make, files = partial(write_evaluation_dataset, path), files_in(path, DEFAULT_IGNORE)
     return Contents("evaluation", "dataset", path, files, make, "Parquet files of the items and a card")
 
 
-def _is_corpus(path: Path) -> bool:
-    names = [entry.name for entry in path.iterdir() if not entry.name.startswith(".") and entry.name != "README.md"]
-    return bool(names) and all(name.removesuffix(".gz").endswith(SUFFIXES) for name in names)
-
-
-def _corpus(path: Path, repo_type: RepoType | None = None) -> Contents:
-    def make(folder: Path, **settings: Any) -> None:
-        write_corpus_dataset(path, folder, **settings)
-
-    folder = path if path.is_dir() else path.parent
+def _corpus(path: Path, repo_type: RepoType | None) -> Contents | None:
+    folder, names = path.parent, [path.name]
+    if path.is_dir():
+        folder, names = path, [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
+    names = [name for name in names if name != "README.md"]
+    if not names or not all(name.removesuffix(".gz").endswith(SUFFIXES) for name in names):
+        return None
+    make = partial(write_corpus_dataset, path)
     return Contents("text corpus", "dataset", folder, {}, make, "Parquet files of the documents and a card")
 
 
-def _is_dataset(path: Path) -> bool:
-    return (path / SETTINGS_NAME).is_file()
+def _dataset(path: Path, repo_type: RepoType | None) -> Contents | None:
+    is_one = (path / SETTINGS_NAME).is_file()
+    return Contents("data set of an HMM", "dataset", path, files_in(path, DEFAULT_IGNORE)) if is_one else None
 
 
-def _dataset(path: Path, repo_type: RepoType | None) -> Contents:
-    return Contents("data set of an HMM", "dataset", path, files_in(path, DEFAULT_IGNORE))
-
-
-def _is_benchmark(path: Path) -> bool:
-    return (path / "eval.yaml").is_file()
-
-
-def _benchmark(path: Path, repo_type: RepoType | None) -> Contents:
-    return Contents("benchmark", "dataset", path, files_in(path, DEFAULT_IGNORE))
+def _benchmark(path: Path, repo_type: RepoType | None) -> Contents | None:
+    is_one = (path / "eval.yaml").is_file()
+    return Contents("benchmark", "dataset", path, files_in(path, DEFAULT_IGNORE)) if is_one else None
 
 
 def _model_type(path: Path) -> str | None:
@@ -241,14 +215,5 @@ def _model_type(path: Path) -> str | None:
     return found.get("model_type") if isinstance(found, dict) else None
 
 
-_KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path, RepoType | None], Contents]], ...] = (
-    (_is_benchmark, _benchmark),
-    (_is_dataset, _dataset),
-    (_is_process, _process),
-    (_is_fit, _fit),
-    (_is_words, _words),
-    (_is_tokens, _tokens),
-    (_is_evaluation, _evaluation),
-    (_is_model, _model),
-    (_is_corpus, _corpus),
-)
+_KINDS = (_benchmark, _dataset, _process, _fit, _words, _tokens, _evaluation, _model, _corpus)
+"""Functions from a folder to its contents, None if it is of another kind; the first that gives some is right."""

@@ -108,14 +108,7 @@ def write_token_dataset(
 
 
 def write_word_dataset(
-    corpus: WordCorpus,
-    folder: Path,
-    *,
-    name: str,
-    licence: str | None = None,
-    repo_id: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-    show_progress: bool = True,
+    corpus: WordCorpus, folder: Path, *, name: str, licence: str | None = None, repo_id: str | None = None
 ) -> None:
     """Write the sentences of a word corpus as Parquet, and the card; for the arguments see [`write_token_dataset`].
 
@@ -123,12 +116,10 @@ def write_word_dataset(
     """
     parts = {part: getattr(corpus, part) for part in ("train", "test", "unique") if len(getattr(corpus, part))}
     found = []
-    with progress_bar(sum(map(len, parts.values())), " sentences", shown=show_progress, desc="Parquet") as bar:
+    with progress_bar(sum(map(len, parts.values())), " sentences", desc="Parquet") as bar:
         for part, sentences in parts.items():
             rows = WordExamples(sentences, corpus.vocabulary, ["input_ids", "text"], 1)
-            write_split(
-                *(folder, part, rows.tables(), rows.features), max_shard_bytes=max_shard_bytes, on_rows=bar.update
-            )
+            write_split(folder, part, rows.tables(), rows.features, on_rows=bar.update)
             found.append(_split(part, "data", len(sentences), len(sentences.tokens)))
     words = corpus.vocabulary[:_WORDS]
     write_card(
@@ -157,14 +148,7 @@ def write_word_dataset(
 
 
 def write_corpus_dataset(
-    source: str | os.PathLike,
-    folder: Path,
-    *,
-    name: str,
-    licence: str | None = None,
-    repo_id: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-    show_progress: bool = True,
+    source: str | os.PathLike, folder: Path, *, name: str, licence: str | None = None, repo_id: str | None = None
 ) -> None:
     """Write a corpus of texts, conversations or preferences as Parquet, and the card.
 
@@ -174,7 +158,7 @@ def write_corpus_dataset(
         source (path): a file or folder that [`~hmm_datasets.load_corpus`] reads.
     """
     found, columns = [], []
-    with progress_bar(None, " documents", shown=show_progress, desc="Parquet") as bar:
+    with progress_bar(None, " documents", desc="Parquet") as bar:
         for split in ("train", "test"):
             try:
                 rows = load_corpus(source, split=split, streaming=True)
@@ -184,11 +168,7 @@ def write_corpus_dataset(
                 continue  # so few documents that none is held out
             features = cast(datasets.Features, rows.features)
             columns, before = list(features), bar.n
-            write_split(
-                *(folder, split, _tables(rows, features), features),
-                max_shard_bytes=max_shard_bytes,
-                on_rows=bar.update,
-            )
+            write_split(folder, split, _tables(rows, features), features, on_rows=bar.update)
             found.append(_split(split, "data", int(bar.n - before), None))
     write_card(
         "text",

@@ -11,11 +11,11 @@ it, and `ranks.py` runs all of it. The ranks exchange what they found through a 
 collectives, so a rank that hangs is named. The checks take a few seconds.
 """
 
-from .check import Check, PreflightSettings, format_checks
 from .device import check_devices
 from .host import check_builds, check_disk, check_host, check_hub, check_memory, check_shared_memory, check_versions
 from .network import check_all_reduce
-from .ranks import run_checks, run_preflight
+from .ranks import PreflightSettings, run_checks, run_preflight
+from .report import Check, format_checks
 
 __all__ = [
     "Check",

@@ -21,7 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .check import GIB, Check
+from ...errors import first_line
+from .report import GIB, TAKE_OUT, Check
 
 _PATTERNS = (0, -1, 0x5555_5555_5555_5555, -0x5555_5555_5555_5556)
 _SHARE = 0.9  # of the free memory of a GPU
@@ -285,7 +286,7 @@ def _try_device(index: int) -> tuple[str, str | None]:
         value = (ones @ ones).sum().item()
         free, total = torch.cuda.mem_get_info(index)
     except RuntimeError as error:
-        return "", f"cuda:{index} fails: {str(error).splitlines()[0]}"
+        return "", f"cuda:{index} fails: {first_line(error)}"
     found = f"cuda:{index} {torch.cuda.get_device_name(index)}, {free / GIB:.0f} of {total / GIB:.0f} GiB free"
     wrong = f"cuda:{index} multiplies wrongly ({value} for {64.0**3}); take it out of use"
     return found, None if value == 64.0**3 else wrong
@@ -325,9 +326,6 @@ class Product:
             )
             return Check("matrix product", False, detail)
         return Check("matrix product", True, f"{self.repeats} products, all the same; the exact one is right")
-
-
-TAKE_OUT = "take it out of use (CUDA_VISIBLE_DEVICES, sbatch --exclude=HOST)"
 
 
 def measure_product(seconds: float, index: int | None = None) -> Product:

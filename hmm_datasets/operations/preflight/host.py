@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 
 from ...hub.access import reachable
-from .check import GIB, Check
+from ...runtime.environment import package_version, usable_cores
 from .device import gpu_states
 from .network import infiniband
+from .report import GIB, Check
 
 _WRITTEN = 64 << 20  # bytes
 _SLOW = 50e6  # bytes per second
@@ -85,8 +86,7 @@ def check_host() -> Check:
 
 def _system() -> str:
     """The operating system, and the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.system()} {platform.release()}, {cores} cores"
+    return f"{platform.system()} {platform.release()}, {usable_cores()} cores"
 
 
 def check_memory(min_gib: float) -> Check:
@@ -192,7 +192,7 @@ def check_versions() -> Check:
     """Compare installed packages with this package's requirements; in a bare checkout only check that they exist."""
     found, wrong = [f"python {platform.python_version()}"], []
     for name, allowed in _requirements().items():
-        version = _version(name)
+        version = package_version(name)
         if version is None:
             wrong.append(f"{name} is missing")
             continue
@@ -203,13 +203,6 @@ def check_versions() -> Check:
     if wrong:
         return Check("versions", False, f"{'; '.join(wrong)}; install with: pip install -U hmm-datasets")
     return Check("versions", True, ", ".join(found))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _requirements() -> dict:
@@ -228,7 +221,7 @@ def versions_to_compare() -> dict[str, str]:
     """What must be the same on all ranks: Python, packages, sources, and for GPUs the driver, CUDA and NCCL."""
     import torch
 
-    found = {"Python": platform.python_version(), **{name: _version(name) or "missing" for name in _PACKAGES}}
+    found = {"Python": platform.python_version(), **{name: package_version(name) or "missing" for name in _PACKAGES}}
     found |= {"torch": torch.__version__, "sources of hmm-datasets": _sources_digest()}
     if torch.cuda.is_available():
         found["CUDA"] = str(torch.version.cuda)
@@ -246,7 +239,8 @@ def environment_report() -> str:
     """
     import torch
 
-    found = {"hmm-datasets": _version("hmm-datasets") or "a checkout", "system": _system(), **versions_to_compare()}
+    found = {"hmm-datasets": package_version("hmm-datasets") or "a checkout", "system": _system()}
+    found |= versions_to_compare()
     found["GPUs"] = ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) or "none"
     found["variables"] = ", ".join(sorted(name for name in os.environ if name.startswith(_VARIABLES))) or "none"
     return "\n".join(f"- {name}: {value}" for name, value in found.items())

@@ -19,11 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import first_line
 from ...runtime import environment
 from ...runtime.process_identity import uses_gpu
 from ...runtime.time_limit import within
-from .check import Check
-from .report import RankReport
+from .report import Check, RankReport
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -61,7 +61,7 @@ def measure_all_reduce(timeout: float, store: "Store | None" = None) -> tuple[Ch
     """
     done = within(timeout, lambda: _measure(timeout, store))
     if done.error is not None:
-        return Check("all-reduce", False, f"{str(done.error).splitlines()[0]}; {_remedy()}"), {}
+        return Check("all-reduce", False, f"{first_line(done.error)}; {_remedy()}"), {}
     if done.value is None:
         return Check("all-reduce", False, f"no result in {timeout:g} s, hangs in {done.hangs_in}; {_remedy()}"), {}
     return done.value

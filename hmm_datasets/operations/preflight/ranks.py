@@ -18,15 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError, first_line
 from ...runtime import environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
 from ...runtime.time_limit import within
-from .check import Check, PreflightSettings, format_checks
 from .device import check_device, check_device_memory, check_devices, check_gpu_state, has_nvlink, measure_product
 from .host import (
     check_builds,
@@ -53,6 +53,7 @@ from .network import (
     slow_links,
 )
 from .report import (
+    Check,
     Comparison,
     MissingRank,
     RankReport,
@@ -60,6 +61,7 @@ from .report import (
     check_rows,
     compare,
     count_failures,
+    format_checks,
     format_report,
 )
 from .rows import first_rows, problem_of
@@ -68,6 +70,40 @@ _LOOK_EVERY = 0.1  # seconds
 _LOOK_AT_CLOCK_EVERY = 0.001
 _NUMBER_IS_LOST = 1.0
 _CLOCK_TRIPS = 8
+
+
+@dataclass(frozen=True)
+class PreflightSettings:
+    """What a run needs.
+
+    Args:
+        min_disk_gib (`float`, *optional*, defaults to 10.0): free disk space at the output folder.
+        min_memory_gib (`float`, *optional*, defaults to 2.0): free memory for all processes on this machine.
+        min_shm_gib (`float`, *optional*, defaults to 0.5): free space in `/dev/shm`, through which DataLoader workers
+            send batches.
+        min_bus_bandwidth (`float`, *optional*, defaults to 0.0): bus bandwidth of an all-reduce in GB/s.
+        seconds (`float`, *optional*, defaults to 2.0): how long each rank repeats its matrix product.
+        timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, including the rendezvous, and for
+            other ranks to report after this one.
+        push (`bool`, *optional*, defaults to `False`): whether the run pushes to the Hub, which must then answer.
+        config (`str`, *optional*): settings file of a recipe, whose first rows are then read on every rank.
+        flags (`tuple` of `str`, *optional*): flags of that recipe, which override the file.
+    """
+
+    min_disk_gib: float = 10.0
+    min_memory_gib: float = 2.0
+    min_shm_gib: float = 0.5
+    min_bus_bandwidth: float = 0.0
+    seconds: float = 2.0
+    timeout: float = 60.0
+    push: bool = False
+    config: str | None = None
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for name in ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
 
 class NoStore(Exception):
@@ -220,11 +256,10 @@ def _connect(serve: bool, world_size: int, timeout: float) -> Any:
             multi_tenant=True,  # the process group of the recipe's settings is served there too
         )
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         remedy = (
             "set MASTER_PORT to a free port" if serve else "see whether rank 0 runs and whether a firewall is between"
         )
-        raise NoStore(f"MASTER_ADDR {address}, port {port}: {reason}; {remedy}") from None
+        raise NoStore(f"MASTER_ADDR {address}, port {port}: {first_line(error)}; {remedy}") from None
 
 
 @contextlib.contextmanager
@@ -286,7 +321,7 @@ def attempted(name: str, check: Callable[[], Check | tuple[Check, dict]]) -> tup
     try:
         found = check()
     except Exception as error:
-        found = Check(name, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        found = Check(name, False, problem_of(error))
     return (found, {}) if isinstance(found, Check) else found
 
 

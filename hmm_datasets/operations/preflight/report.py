@@ -1,4 +1,4 @@
-"""What can only be seen on all ranks together, and the report of all ranks.
+"""What a check reports, what can only be seen on all ranks together, and the report of all ranks.
 
 Compared are versions, GPUs that ranks share, devices of hosts, products, clocks, the output folder, and rows. The
 report has a line for each group of ranks that agree, a line for each check, and the failures.
@@ -11,13 +11,36 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ...runtime.process_identity import Place
-from .check import Check
-from .device import TAKE_OUT
+
+GIB = 1 << 30
+TAKE_OUT = "take it out of use (CUDA_VISIBLE_DEVICES, sbatch --exclude=HOST)"
 
 T = TypeVar("T")
 
 _FEW = 4  # hosts to name
 _CLOCK_LIMIT = 1.0  # seconds; logs of hosts are compared by time
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check.
+
+    Attributes:
+        name (`str`): what was checked.
+        ok (`bool`): whether a run can start.
+        detail (`str`): what was found, in one line, with a remedy if there is a problem.
+        warning (`bool`): whether there is a problem that does not keep a run from starting.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    warning: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The result in one word."""
+        return "FAIL" if not self.ok else "warn" if self.warning else "ok"
 
 
 @dataclass(frozen=True)
@@ -49,6 +72,12 @@ class MissingRank:
     rank: int
     place: Place | None
     detail: str
+
+
+def format_checks(checks: list[Check]) -> str:
+    """Checks as a table, one line each."""
+    width = max(len(check.name) for check in checks)
+    return "\n".join(f"{check.mark:<4}  {check.name:<{width}}  {check.detail}" for check in checks)
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from ...files import read_yaml
 from ...runtime import environment
 from ...runtime.shipped import local_or_shipped
 from ...training.models import new_model
-from .check import Check
+from .report import Check
 
 _BATCHES = 2
 _COMMON_ROWS = 4

@@ -4,7 +4,6 @@ A cell is named by its settings, `num_states=50,length=32,seed=0`, which is also
 file always means the same folders, and more values or seeds add folders to those that are there.
 """
 
-import difflib
 import hashlib
 import itertools
 import json
@@ -17,7 +16,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, suggestion
 from ...files import inside, read_yaml
 from ...runtime.shipped import local_or_shipped
 from ..launching import RECIPE_COMMANDS, recipe_names, split_command
@@ -169,9 +168,8 @@ def _digest(text: str) -> str:
 def _refuse_unknown(path: Path, where: str, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in content:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(known)}"
-            raise InputError(f"{path}: {where}unknown entry {key!r}; {hint}")
+            hint = suggestion(str(key), known) or f"; expected some of {', '.join(known)}"
+            raise InputError(f"{path}: {where}unknown entry {key!r}{hint}")
 
 
 def _combinations(path: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -224,9 +222,8 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
         words = shlex.split(line)
         words = words[1:] if words[0] == "hmm-datasets" else words
         if not words or words[0] == "sweep" or (words[0] not in commands and split_command(words) is None):
-            near = difflib.get_close_matches(words[0] if words else "", commands, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`hmm-datasets --help` lists all"
-            raise InputError(f"{path}: then: {line!r} does not begin with a command of hmm-datasets; {hint}")
+            hint = suggestion(words[0] if words else "", commands) or "; `hmm-datasets --help` lists all"
+            raise InputError(f"{path}: then: {line!r} does not begin with a command of hmm-datasets{hint}")
         found.append(words)
     return found
 
@@ -240,7 +237,7 @@ def _filled(path: Path, words: list[str], values: Mapping[str, Any]) -> tuple[st
             raise InputError(f"{path}: then: {word!r}: {error}; write {{{{ for a brace") from None
         for field in fields:
             if field not in values:
-                near = difflib.get_close_matches(field, sorted(values), n=1)
-                hint = f"did you mean {{{near[0]}}}?" if near else "expected {output_dir} or a setting of the cells"
-                raise InputError(f"{path}: then: {{{field}}} is not a setting of the cells; {hint}")
+                known = (f"{{{name}}}" for name in values)
+                hint = suggestion(f"{{{field}}}", known) or "; expected {output_dir} or a setting of the cells"
+                raise InputError(f"{path}: then: {{{field}}} is not a setting of the cells{hint}")
     return tuple(word.format_map(values) for word in words)

@@ -15,8 +15,7 @@ from typing import Any
 from ...errors import InputError, suggestion
 from ...files import read_yaml
 from ...runtime.progress import progress_bar
-from ..launching import split_command
-from ..recipe_settings import recipe_settings
+from ..launching import recipe_settings, split_command
 from .cells import run_settings, write_yaml
 from .file import Sweep
 

@@ -26,6 +26,7 @@ from ...report.comparison_plots import plot_heat_map
 from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
 from ...report.tables import Table
+from .file import is_seed
 
 if TYPE_CHECKING:
     from .cells import CellState
@@ -128,7 +129,7 @@ def cells_table(results: Mapping[str, Any]) -> Table:
 
 
 def _is_repeat(results: Mapping[str, Any], name: str) -> bool:
-    return name not in (results["x"], results["y"]) and (name == "seed" or name.endswith("_seed"))
+    return name not in (results["x"], results["y"]) and is_seed(name)
 
 
 def _groups(results: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[list[Any], list[Mapping[str, Any]]]]:

@@ -5,12 +5,13 @@ output. A run's folder then has the adapter (`adapter_model.safetensors`), which
 request also the merged model. Checkpoints have the adapter and its optimizer state.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ...files import atomic_folder, read_json
+from ...runtime.settings import setting
 from ..models import load_pretrained
 
 if TYPE_CHECKING:
@@ -24,16 +25,14 @@ MERGED_NAME = "merged"
 class LoRASettings:
     """LoRA, with the names of TRL's settings: a mixin for `TrainingArguments` and its subclasses."""
 
-    use_peft: bool = field(default=False, metadata={"help": "Train a LoRA adapter instead of all weights."})
-    lora_r: int = field(default=16, metadata={"help": "Rank of the adapter."})
-    lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapter times its rank."})
-    lora_dropout: float = field(default=0.05, metadata={"help": "Dropout of the adapter's inputs."})
-    lora_target_modules: list[str] | None = field(
-        default=None, metadata={"help": "Layers with an adapter; by default all linear layers but the output."}
+    use_peft: bool = setting(False, "Train a LoRA adapter instead of all weights.")
+    lora_r: int = setting(16, "Rank of the adapter.")
+    lora_alpha: int = setting(32, "Scale of the adapter times its rank.")
+    lora_dropout: float = setting(0.05, "Dropout of the adapter's inputs.")
+    lora_target_modules: list[str] | None = setting(
+        None, "Layers with an adapter; by default all linear layers but the output."
     )
-    merge_adapter: bool = field(
-        default=False, metadata={"help": f"Also save the model with the adapter merged, in {MERGED_NAME}/."}
-    )
+    merge_adapter: bool = setting(False, f"Also save the model with the adapter merged, in {MERGED_NAME}/.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -17,7 +17,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmm_datasets.operations.recipe_settings import recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.program import run
 
 STAGES = ("pretrain", "midtrain", "sft", "lima")

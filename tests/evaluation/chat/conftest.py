@@ -7,7 +7,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, lay_out
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def chat_model(tmp_path_factory) -> str:
     inputs = torch.tensor([row + [1] * (length - len(row)) for row in rows])
     labels = torch.where(torch.arange(length) < torch.tensor([[len(row)] for row in rows]), inputs, -100)
     torch.manual_seed(0)
-    config = llama_config("d1", vocab_size=len(tokenizer), max_length=WINDOW, eos_token_id=end)
+    config = model_config("d1", vocab_size=len(tokenizer), max_length=WINDOW, eos_token_id=end)
     config.num_hidden_layers = 2
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hmm_datasets.operations.preflight.check import Check
 from hmm_datasets.operations.preflight.network import advice, slow_links
 from hmm_datasets.operations.preflight.report import (
+    Check,
     MissingRank,
     RankReport,
     check_clocks,

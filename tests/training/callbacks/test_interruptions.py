@@ -15,7 +15,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.environment import FIRST_START
 from hmm_datasets.runtime.stop_requests import parse_time
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -39,7 +39,7 @@ def train(folder, act=lambda: None, max_steps=8, **settings):
     args = PretrainSettings(
         str(folder), max_steps=max_steps, global_batch_size=4, per_device_train_batch_size=4, **settings
     )
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
     trainer.add_callback(At(3, act))
     return train_and_save(trainer, settings={}, data={})

@@ -9,7 +9,7 @@ from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.stream import reader as verification
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -35,7 +35,7 @@ def test_a_changed_shard_ends_the_run_in_one_line_that_names_it(tmp_path, monkey
         report_to="none",
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=30, max_length=16))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=30, max_length=16))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
     with pytest.raises(InputError) as caught:
         train_and_save(trainer, settings={}, data={})

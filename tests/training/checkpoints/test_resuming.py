@@ -13,7 +13,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.models import ModelSettings, model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
@@ -166,7 +166,7 @@ def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_acc
             activation_checkpointing=False,
             train_sampling_strategy="random",
         )
-        model = LlamaForCausalLM(llama_config("1m", vocab_size=len(tokenizer), max_length=48))
+        model = LlamaForCausalLM(model_config("1m", vocab_size=len(tokenizer), max_length=48))
         trainer = FineTuner(model=model, args=settings, train_dataset=conversations(), processing_class=tokenizer)
         if stop is not None:
             trainer.add_callback(StopAfter(stop))

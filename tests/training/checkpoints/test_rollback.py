@@ -12,7 +12,7 @@ from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.checkpoints.resuming import Rollback, left_out_the_same, rows_identity
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
@@ -95,7 +95,7 @@ def test_conversations_are_passed_over_too(tmp_path):
         **{"max_steps": 9, "global_batch_size": 2, "per_device_train_batch_size": 2, "max_length": 48},
         **{"log_indices": True, "save_strategy": "no", "report_to": "none", "activation_checkpointing": False},
     )
-    net = LlamaForCausalLM(llama_config("d1", vocab_size=len(tokenizer), max_length=48))
+    net = LlamaForCausalLM(model_config("d1", vocab_size=len(tokenizer), max_length=48))
     tuner = FineTuner(model=net, args=settings, train_dataset=conversations(), processing_class=tokenizer)
     summary = train_and_save(tuner, settings={}, data={})
     kept = [0, 1, 2, *range(9, 24)]

@@ -11,7 +11,7 @@ from hmm_datasets.files import read_json, write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.run_identity import check_identity
 from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -24,7 +24,7 @@ def train(folder, model="1m", max_steps=6, **settings):
         str(folder), max_steps=max_steps, global_batch_size=4, per_device_train_batch_size=4, **settings
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config(model, vocab_size=rows.vocab_size, max_length=8))
+    model = LlamaForCausalLM(model_config(model, vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
     return train_and_save(trainer, settings={}, data={"stream": 1})
 
@@ -65,7 +65,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
         report_to="none",
     )
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=rows.vocab_size, max_length=8))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows, eval_dataset=held_out)
     train_and_save(trainer, settings={}, data={})
     best = trainer.state.best_global_step

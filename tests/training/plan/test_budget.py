@@ -6,7 +6,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.training import models
-from hmm_datasets.training.models import PRESETS, count_parameters, llama_config
+from hmm_datasets.training.models import PRESETS, count_parameters, model_config
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.budget import Budget, accumulation_steps
 
@@ -127,7 +127,7 @@ def test_presets_have_the_number_of_parameters_in_their_table():
     assert [row[0].strip() for row in rows] == list(PRESETS)
     for name, layers, width, parameters in ([cell.strip() for cell in row] for row in rows):
         with torch.device("meta"):
-            model = LlamaForCausalLM(llama_config(name, vocab_size=101, max_length=65))
+            model = LlamaForCausalLM(model_config(name, vocab_size=101, max_length=65))
         counts = count_parameters(model)
         assert (int(layers), int(width)) == (PRESETS[name].layers, PRESETS[name].width)
         told = parameters.removesuffix(" million")
@@ -136,7 +136,7 @@ def test_presets_have_the_number_of_parameters_in_their_table():
 
 
 def test_shared_embeddings_count_once():
-    config = llama_config("1m", vocab_size=101, max_length=65, tie_embeddings=True, bos_token_id=100)
+    config = model_config("1m", vocab_size=101, max_length=65, tie_embeddings=True, bos_token_id=100)
     model = LlamaForCausalLM(config)
     assert count_parameters(model)["total"] == count_parameters(model)["body"] + 101 * 128
     assert (config.bos_token_id, config.max_position_embeddings, config.use_cache) == (100, 65, False)
@@ -144,11 +144,11 @@ def test_shared_embeddings_count_once():
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="model preset '7b' is unknown; expected one of 1m, 3m, 10m"):
-        llama_config("7b", vocab_size=10, max_length=10)
+        model_config("7b", vocab_size=10, max_length=10)
 
 
 def test_a_depth_sets_the_rest():
-    config = llama_config("d12", vocab_size=10, max_length=10)
+    config = model_config("d12", vocab_size=10, max_length=10)
     assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
     with pytest.raises(InputError, match="a depth such as d12"):
-        llama_config("d0", vocab_size=10, max_length=10)
+        model_config("d0", vocab_size=10, max_length=10)

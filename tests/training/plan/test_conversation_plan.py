@@ -10,7 +10,7 @@ from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.output_layer import add_embeddings
 from hmm_datasets.training.post_training.conversations import conversation_splits, prepared_rows
 from hmm_datasets.training.post_training.trainers import FineTuner
@@ -31,7 +31,7 @@ def base(tmp_path_factory) -> str:
     texts = [message["content"] for row in conversations() for message in row["messages"]]
     tokenizer = train_bpe(texts, 400, show_progress=False)
     torch.manual_seed(0)
-    LlamaForCausalLM(llama_config("d2", vocab_size=len(tokenizer), max_length=512)).save_pretrained(folder)
+    LlamaForCausalLM(model_config("d2", vocab_size=len(tokenizer), max_length=512)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

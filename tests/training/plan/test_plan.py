@@ -19,7 +19,7 @@ from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.stream import write_tokens
 from hmm_datasets.training import output_layer as linear_cross_entropy
 from hmm_datasets.training.checkpoints.resuming import Rollback, rows_identity
-from hmm_datasets.training.models import ModelSettings, llama_config
+from hmm_datasets.training.models import ModelSettings, model_config
 from hmm_datasets.training.output_layer import LabelScores, set_loss_output
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.compute import flops_per_token
@@ -140,7 +140,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
     )
     launch.write_text("num_processes: 4\n")  # of GPUs, which have bfloat16
     found = plan_recipe(path, ["--assumed_device", "H200", "--assumed_mfu", "0.5"], launch_config=launch)
-    model = LlamaForCausalLM(llama_config("d2", vocab_size=4, max_length=16))
+    model = LlamaForCausalLM(model_config("d2", vocab_size=4, max_length=16))
     parameters = sum(weight.numel() for weight in model.parameters())
     assert (found["parameters"], found["flops_per_token"]) == (parameters, flops_per_token(model, 16))
     assert found["budget"] == {"tokens_per_parameter": 20}
@@ -227,7 +227,7 @@ def test_activations_are_those_that_a_real_step_allocates(low, low_weights, chun
     from torch.profiler import ProfilerActivity, profile
 
     monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", 40 * 4 * 3000)
-    config = llama_config("d2", vocab_size=3000, max_length=64)
+    config = model_config("d2", vocab_size=3000, max_length=64)
     config.num_hidden_layers = 4
     precision = {"low_precision": low, "low_weights": low_weights}
     told = peak_activations(config, micro_batch_size=4, length=64, chunked_loss=chunked, **precision)

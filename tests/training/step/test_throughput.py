@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.plan.compute import (
     find_device,
     flops_per_token,
@@ -64,7 +64,7 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
     from torch.utils.flop_counter import FlopCounterMode
 
     length = 32
-    config = llama_config("1m", vocab_size=300, max_length=length, tie_embeddings=tied)
+    config = model_config("1m", vocab_size=300, max_length=length, tie_embeddings=tied)
     config._attn_implementation = "eager"
     model = LlamaForCausalLM(config)
     tokens = torch.arange(2 * length).reshape(2, length)
@@ -79,7 +79,7 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_frozen_embedding_saves_a_third_of_its_flops_only_where_it_is_the_output_layer(tied):
-    model = LlamaForCausalLM(llama_config("1m", vocab_size=300, max_length=8, tie_embeddings=tied))
+    model = LlamaForCausalLM(model_config("1m", vocab_size=300, max_length=8, tie_embeddings=tied))
     before = flops_per_token(model, 8)
     embedding = model.get_input_embeddings().weight.requires_grad_(False)
     assert before - flops_per_token(model, 8) == (2 * embedding.numel() if tied else 0)

@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.statistics import as_table, gap_figures
 
 _DESCRIPTION = """\
@@ -39,12 +40,7 @@ class BayesGap(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         row = datasets.Sequence(datasets.Value("float64"))
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation="",
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": row, "references": row}),
-        )
+        return metric_info(_DESCRIPTION, _INPUTS, predictions=row, references=row)
 
     def _compute(self, predictions, references) -> dict:
         model, optimum = as_table("predictions", predictions), as_table("references", references)

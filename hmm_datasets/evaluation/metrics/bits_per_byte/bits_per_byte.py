@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.evaluation.text import bits_per_byte
 
 _DESCRIPTION = """\
@@ -35,13 +36,8 @@ class BitsPerByte(evaluate.Metric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation="",
-            inputs_description=_INPUTS,
-            features=datasets.Features(
-                {"predictions": datasets.Value("float64"), "references": datasets.Value("int64")}
-            ),
+        return metric_info(
+            _DESCRIPTION, _INPUTS, predictions=datasets.Value("float64"), references=datasets.Value("int64")
         )
 
     def _compute(self, predictions, references, resamples=2000, level=0.95, seed=0) -> dict:

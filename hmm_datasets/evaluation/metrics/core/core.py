@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.evaluation.core import core_score
+from hmm_datasets.evaluation.metrics import metric_info
 
 _DESCRIPTION = """\
 CORE (DCLM, arXiv:2406.11794) is the mean over 22 tasks of the centered accuracy (a - b) / (1 - b), where a is the
@@ -44,13 +45,8 @@ class Core(evaluate.Metric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features(
-                {"predictions": datasets.Value("int64"), "references": datasets.Value("string")}
-            ),
+        return metric_info(
+            _DESCRIPTION, _INPUTS, _CITATION, predictions=datasets.Value("int64"), references=datasets.Value("string")
         )
 
     def _compute(self, predictions, references, baselines="v1", resamples=2000, level=0.95, seed=0) -> dict:

@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.statistics import as_table, final_token_figures
 
 _DESCRIPTION = """\
@@ -31,12 +32,7 @@ class FinalTokenCrossEntropy(evaluate.Metric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation="",
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Sequence(datasets.Value("float64"))}),
-        )
+        return metric_info(_DESCRIPTION, _INPUTS, predictions=datasets.Sequence(datasets.Value("float64")))
 
     def _compute(self, predictions) -> dict:
         return final_token_figures(-as_table("predictions", predictions))

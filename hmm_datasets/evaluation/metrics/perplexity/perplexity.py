@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.training.models import load_pretrained
 
 _DESCRIPTION = """\
@@ -51,12 +52,7 @@ class Perplexity(evaluate.Metric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation="",
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": datasets.Value("string")}),
-        )
+        return metric_info(_DESCRIPTION, _INPUTS, predictions=datasets.Value("string"))
 
     def _compute(self, predictions, model, tokenizer=None, window=1024, stride=512, batch_size=8, seed=0) -> dict:
         import torch

@@ -5,6 +5,7 @@ import evaluate
 import torch
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.statistics import as_table, clustered_mean
 
@@ -39,12 +40,7 @@ class PredictorKL(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         table = datasets.Sequence(datasets.Sequence(datasets.Value("float64")))
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation="",
-            inputs_description=_INPUTS,
-            features=datasets.Features({"predictions": table, "references": table}),
-        )
+        return metric_info(_DESCRIPTION, _INPUTS, predictions=table, references=table)
 
     def _compute(self, predictions, references) -> dict:
         log_model, distribution = as_table("predictions", predictions, 3), as_table("references", references, 3)
