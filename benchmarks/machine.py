@@ -1,4 +1,4 @@
-"""What a benchmark says of itself before its tables (command, machine, versions), and ways of a task timed in turns."""
+"""What a benchmark prints before its tables (command, machine, versions), and ways of a task timed in turns."""
 
 import importlib.metadata
 import os

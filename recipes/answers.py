@@ -11,19 +11,20 @@ It reads what `hmm-datasets sft --num_questions` wrote into the model's folder. 
 questions, whether the answers are right or wrong.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class AnswersSettings:
     """The model whose answers are shown."""
 
-    model: str = field(metadata={"help": "Folder of the fine-tuned model."})
-    transcripts: int = field(default=3, metadata={"help": "Number of answers to show."})
+    model: str = setting(MISSING, "Folder of the fine-tuned model.")
+    transcripts: int = setting(3, "Number of answers to show.")
 
 
 def main(settings: AnswersSettings) -> None:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
@@ -27,37 +28,23 @@ class CorpusSettings:
     """The data to fit to; `FitSettings` has the settings of the fit."""
 
     output_dir: str = field(metadata={"help": "Output folder.", "aliases": ["--output"]})
-    corpus: str = field(
-        default="tinystories-sample",
-        metadata={"help": "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."},
+    corpus: str = setting(
+        "tinystories-sample", "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."
     )
-    test: str | None = field(
-        default=None, metadata={"help": "Held-out symbols in another .npy file, for early stopping."}
+    test: str | None = setting(None, "Held-out symbols in another .npy file, for early stopping.")
+    num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
+    max_documents: int | None = setting(None, "Maximum number of documents to read.")
+    vocabulary_size: int = setting(100, "Number of words in the vocabulary, including the full stop.")
+    sentences: str = setting("train", "Sentences to fit to: train, or unique (each distinct one once).")
+    length: int = setting(64, "Symbols per window.")
+    time_limit: str | None = setting(
+        None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
-    num_symbols: int | None = field(
-        default=None, metadata={"help": "Number of symbols in the .npy file; by default the largest plus one."}
+    assumed_tokens: int | None = setting(
+        None, "Tokens per epoch that a plan assumes; without it there is no plan of a fit."
     )
-    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of documents to read."})
-    vocabulary_size: int = field(
-        default=100, metadata={"help": "Number of words in the vocabulary, including the full stop."}
-    )
-    sentences: str = field(
-        default="train", metadata={"help": "Sentences to fit to: train, or unique (each distinct one once)."}
-    )
-    length: int = field(default=64, metadata={"help": "Symbols per window."})
-    time_limit: str | None = field(
-        default=None,
-        metadata={"help": "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."},
-    )
-    assumed_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens per epoch that a plan assumes; without it there is no plan of a fit."}
-    )
-    assumed_flops: float | None = field(
-        default=None, metadata={"help": "FLOP/s of the device in float32 that a plan assumes, for hours."}
-    )
-    device: str | None = field(
-        default=None, metadata={"help": "Device to compute on, such as cuda:1; by default one per process."}
-    )
+    assumed_flops: float | None = setting(None, "FLOP/s of the device in float32 that a plan assumes, for hours.")
+    device: str | None = setting(None, "Device to compute on, such as cuda:1; by default one per process.")
 
     def __post_init__(self):
         if self.corpus.endswith((".npz", ".csv", ".tsv", ".pt", ".pkl")):

@@ -13,32 +13,25 @@ such as `gsm8k` and `exact` compare completions with. `hmm_datasets/training/pos
 rewards. Completions with their rewards are written to `completions/`, one Parquet file for each log step.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class PromptSettings:
     """The model to train, the prompts, and the rewards."""
 
-    model: str = field(
-        metadata={"help": "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template."}
-    )
-    prompts: str = field(metadata={"help": "A corpus of conversations with answers: name, file or Hub data set."})
-    rewards: list[str] = field(
-        metadata={"help": "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION."}
-    )
-    tools: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Tools that the model may call while it answers: calculator, MODULE:FUNCTION."},
-    )
-    system: str | None = field(default=None, metadata={"help": "A system message before every prompt."})
-    max_prompts: int | None = field(default=None, metadata={"help": "Maximum number of prompts to train on."})
-    num_test_sequences: int = field(default=256, metadata={"help": "Maximum number of held-out prompts."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={"help": "Share held out by hash; by default a data set's own test split, else 0.1."},
+    model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
+    prompts: str = setting(MISSING, "A corpus of conversations with answers: name, file or Hub data set.")
+    rewards: list[str] = setting(MISSING, "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION.")
+    tools: list[str] = setting([], "Tools that the model may call while it answers: calculator, MODULE:FUNCTION.")
+    system: str | None = setting(None, "A system message before every prompt.")
+    max_prompts: int | None = setting(None, "Maximum number of prompts to train on.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out prompts.")
+    test_fraction: float | None = setting(
+        None, "Share held out by hash; by default a data set's own test split, else 0.1."
     )
 
 

@@ -10,23 +10,22 @@
 If the Hub does not answer or there is no token, it does not fail, and prints how to push later.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class PushSettings:
     """The folders to push, and their repositories."""
 
-    folders: list[str] = field(metadata={"help": "Folders, each with its README.md."})
-    names: list[str] = field(metadata={"help": "Names of the repositories, one per folder."})
-    types: list[str] = field(metadata={"help": "Types of the repositories, model or dataset, one per folder."})
-    namespace: str | None = field(
-        default=None, metadata={"help": "User or organization; by default the token's user."}
-    )
-    private: bool = field(default=False, metadata={"help": "Create private repositories."})
+    folders: list[str] = setting(MISSING, "Folders, each with its README.md.")
+    names: list[str] = setting(MISSING, "Names of the repositories, one per folder.")
+    types: list[str] = setting(MISSING, "Types of the repositories, model or dataset, one per folder.")
+    namespace: str | None = setting(None, "User or organization; by default the token's user.")
+    private: bool = setting(False, "Create private repositories.")
 
     def __post_init__(self):
         if not len(self.folders) == len(self.names) == len(self.types) > 0:

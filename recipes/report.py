@@ -14,12 +14,13 @@ HMM as a data set. It fails if the losses are not in the order optimum <= model 
 """
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 MODELS = ("pretrain_hmm", "pretrain_text", "midtrain", "sft")
 
@@ -28,8 +29,8 @@ MODELS = ("pretrain_hmm", "pretrain_text", "midtrain", "sft")
 class ReportSettings:
     """The experiment to report on."""
 
-    experiment: str = field(metadata={"help": "Folder of the runs."})
-    license: str = field(default="cdla-sharing-1.0", metadata={"help": "Licence of everything made from the corpus."})
+    experiment: str = setting(MISSING, "Folder of the runs.")
+    license: str = setting("cdla-sharing-1.0", "Licence of everything made from the corpus.")
 
 
 def main(settings: ReportSettings) -> None:

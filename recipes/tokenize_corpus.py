@@ -25,57 +25,41 @@ again with the same settings.
 """
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class TokenizeSettings:
     """The corpora to tokenize, and the tokenizer."""
 
-    output_dir: str | None = field(
-        default=None, metadata={"help": "Output folder; by default outputs/ and the name of the corpus."}
+    output_dir: str | None = setting(None, "Output folder; by default outputs/ and the name of the corpus.")
+    corpus: str | None = setting(
+        None, "A text corpus: name, file or Hub data set; `none` for conversations alone, with a tokenizer."
     )
-    corpus: str | None = field(
-        default=None,
-        metadata={
-            "help": "A text corpus: name, file or Hub data set; `none` for conversations alone, with a tokenizer."
-        },
+    conversations: list[str] | None = setting(
+        None, "Corpora of conversations: names, files or Hub data sets; none by default."
     )
-    conversations: list[str] | None = field(
-        default=None, metadata={"help": "Corpora of conversations: names, files or Hub data sets; none by default."}
+    tokenizer: str | None = setting(
+        None,
+        "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one; or a file "
+        "of tiktoken (NAME.tiktoken), or GPT-2's vocab.json with merges.txt beside it.",
     )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one; or a file "
-            "of tiktoken (NAME.tiktoken), or GPT-2's vocab.json with merges.txt beside it."
-        },
+    tokenizer_splits: list[str] = setting(
+        ["train"], "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."
     )
-    tokenizer_splits: list[str] = field(
-        default_factory=lambda: ["train"],
-        metadata={"help": "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."},
+    vocabulary: str = setting("bpe", "Kind of a new tokenizer: bpe, or characters for one token per character.")
+    vocab_size: int = setting(4096, "Vocabulary size of a new BPE tokenizer, special tokens included.")
+    split_pattern: str = setting(
+        "gpt4", "gpt2, gpt4, or a regular expression: of a new tokenizer, or of tiktoken's file."
     )
-    vocabulary: str = field(
-        default="bpe", metadata={"help": "Kind of a new tokenizer: bpe, or characters for one token per character."}
-    )
-    vocab_size: int = field(
-        default=4096, metadata={"help": "Vocabulary size of a new BPE tokenizer, special tokens included."}
-    )
-    split_pattern: str = field(
-        default="gpt4",
-        metadata={"help": "gpt2, gpt4, or a regular expression: of a new tokenizer, or of tiktoken's file."},
-    )
-    test_fraction: float = field(default=0.1, metadata={"help": "Share of the documents that is held out."})
-    max_documents: int | None = field(
-        default=None, metadata={"help": "Maximum number of rows to read per corpus, train and test together."}
-    )
-    shard_tokens: int = field(
-        default=100_000_000, metadata={"help": "A shard ends with the document that brings it to this many tokens."}
-    )
+    test_fraction: float = setting(0.1, "Share of the documents that is held out.")
+    max_documents: int | None = setting(None, "Maximum number of rows to read per corpus, train and test together.")
+    shard_tokens: int = setting(100_000_000, "A shard ends with the document that brings it to this many tokens.")
 
     def __post_init__(self):
         named = [self.conversations] if isinstance(self.conversations, str) else self.conversations or []

@@ -14,35 +14,32 @@ as the jobs are submitted; a last job writes the index. This needs the extra `da
 ray.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ClusterSettings:
     """The corpus to tokenize, and the executor that does it."""
 
-    output_dir: str = field(
-        metadata={"help": "Output folder of splits and datatrove's logs, on a disk that all nodes share."}
+    output_dir: str = setting(MISSING, "Output folder of splits and datatrove's logs, on a disk that all nodes share.")
+    tokenizer: str = setting(MISSING, "Folder of a tokenizer, on a disk that all nodes share.")
+    corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
+    splits: list[str] = setting(["train", "test"], "Splits to tokenize.")
+    test_fraction: float | None = setting(
+        None, "Share of the documents that is held out, where the corpus has no test split."
     )
-    tokenizer: str = field(metadata={"help": "Folder of a tokenizer, on a disk that all nodes share."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    splits: list[str] = field(default_factory=lambda: ["train", "test"], metadata={"help": "Splits to tokenize."})
-    test_fraction: float | None = field(
-        default=None, metadata={"help": "Share of the documents that is held out, where the corpus has no test split."}
-    )
-    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of rows of the corpus to read."})
-    executor: str = field(default="local", metadata={"help": "Executor of datatrove: local, slurm or ray."})
-    tasks: int = field(default=1, metadata={"help": "Number of tasks, and so of shards, per split."})
-    workers: int = field(default=-1, metadata={"help": "Number of tasks that run at once; -1 for all."})
-    cpus_per_task: int = field(default=1, metadata={"help": "CPU cores per task under Slurm and Ray."})
-    mem_per_cpu_gb: int = field(default=2, metadata={"help": "Memory per CPU core in GB, under Slurm and Ray."})
-    partition: str | None = field(default=None, metadata={"help": "Partition of Slurm."})
-    time: str | None = field(default=None, metadata={"help": "Time limit of a task under Slurm, such as 4:00:00."})
-    env_command: str | None = field(
-        default=None, metadata={"help": "Shell command that a Slurm node runs before Python."}
-    )
+    max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.")
+    executor: str = setting("local", "Executor of datatrove: local, slurm or ray.")
+    tasks: int = setting(1, "Number of tasks, and so of shards, per split.")
+    workers: int = setting(-1, "Number of tasks that run at once; -1 for all.")
+    cpus_per_task: int = setting(1, "CPU cores per task under Slurm and Ray.")
+    mem_per_cpu_gb: int = setting(2, "Memory per CPU core in GB, under Slurm and Ray.")
+    partition: str | None = setting(None, "Partition of Slurm.")
+    time: str | None = setting(None, "Time limit of a task under Slurm, such as 4:00:00.")
+    env_command: str | None = setting(None, "Shell command that a Slurm node runs before Python.")
 
     def __post_init__(self):
         from hmm_datasets.errors import InputError

@@ -5,7 +5,7 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..hmm.names import process_of_run
 from ..hub.download import model_file
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
+from ..runtime.settings import setting
 from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks
 from .targets import data_hashes, provenance
 from .tasks import TASKS, expected_time, open_subject
@@ -42,98 +43,58 @@ QUICK = {
 class EvaluationSettings:
     """The model to evaluate, what to measure, and what to measure it against."""
 
-    model: str = field(metadata={"help": "Folder, GGUF file or Hub name of a causal language model."})
-    targets: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "A process, held-out text (token stream, corpus, file, Hub data set), or one of each; by "
-            "default the process that the model's folder says it was trained on."
-        },
+    model: str = setting(MISSING, "Folder, GGUF file or Hub name of a causal language model.")
+    targets: list[str] = setting(
+        [],
+        "A process, held-out text (token stream, corpus, file, Hub data set), or one of each; by "
+        "default the process that the model's folder says it was trained on.",
     )
-    tasks: list[str] = field(
-        default_factory=list,
-        metadata={"help": f"Some of {', '.join(TASKS)}; by default all that apply, but for chat_core."},
+    tasks: list[str] = setting([], f"Some of {', '.join(TASKS)}; by default all that apply, but for chat_core.")
+    output_dir: str | None = setting(None, "Where the report goes; by default evaluation/ in the model's folder.")
+    length: int | None = setting(None, "Symbols per held-out sequence; by default as in training, else 64.")
+    num_sequences: int = setting(512, "Number of held-out sequences to measure on.")
+    stream_seed: int | None = setting(
+        None, "Seed of the stream the model was trained on; held-out indices of it are used."
     )
-    output_dir: str | None = field(
-        default=None, metadata={"help": "Where the report goes; by default evaluation/ in the model's folder."}
+    bos: bool = setting(True, "Whether rows begin with a beginning-of-sequence token.")
+    order: int = setting(2, "Largest n of the n-gram baselines.")
+    checkpoints: bool = setting(False, "Also measure every checkpoint in the model's folder.")
+    revisions: list[str] = setting(
+        [], "Also measure these revisions of the model's repository on the Hub; `all` for its branches step-N."
     )
-    length: int | None = field(
-        default=None, metadata={"help": "Symbols per held-out sequence; by default as in training, else 64."}
+    checkpoint_sequences: int = setting(128, "Number of held-out sequences per checkpoint.")
+    window: int | None = setting(None, "Tokens per window of text; by default the context of the model, at most 1024.")
+    stride: int | None = setting(None, "Tokens scored per window, the others being context; by default half a window.")
+    by_document: bool = setting(False, "Score each document of a token stream by itself, without context from others.")
+    max_documents: int = setting(1000, "Maximum number of documents read from a corpus or a file.")
+    max_windows: int | None = setting(None, "Maximum number of windows of text.")
+    test_fraction: float | None = setting(
+        None,
+        "Share of the documents of a file or bundled sample that is held out, at most as in training; 1 "
+        "for a file of which nothing was trained on. By default as training recorded it, else 0.1.",
     )
-    num_sequences: int = field(default=512, metadata={"help": "Number of held-out sequences to measure on."})
-    stream_seed: int | None = field(
-        default=None,
-        metadata={"help": "Seed of the stream the model was trained on; held-out indices of it are used."},
+    core_data: str | None = setting(None, "Folder with the questions of CORE.")
+    core_tasks: list[str] = setting([], "Tasks of CORE to run; by default all whose questions are in core_data.")
+    core_max_per_task: int | None = setting(None, "Maximum number of questions per task of CORE.")
+    core_baselines: str = setting("v1", "Version of the random baselines of CORE: v1 or v2.")
+    chat_data: str | None = setting(None, "A corpus of conversations, whose test split is answered.")
+    chat_questions: int = setting(256, "Maximum number of conversations of chat_data.")
+    chat_max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")
+    chat_core_tasks: list[str] = setting(
+        list(DEFAULT_TASKS), f"Tasks of ChatCORE to run, some of {', '.join(CHAT_CORE_TASKS)}."
     )
-    bos: bool = field(default=True, metadata={"help": "Whether rows begin with a beginning-of-sequence token."})
-    order: int = field(default=2, metadata={"help": "Largest n of the n-gram baselines."})
-    checkpoints: bool = field(default=False, metadata={"help": "Also measure every checkpoint in the model's folder."})
-    revisions: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Also measure these revisions of the model's repository on the Hub; `all` for its branches step-N."
-        },
+    chat_core_max_per_task: int | None = setting(None, "Maximum number of questions per task of ChatCORE.")
+    chat_core_run_code: bool = setting(
+        False, "Allow humaneval, which runs Python that the model writes, in bubblewrap."
     )
-    checkpoint_sequences: int = field(default=128, metadata={"help": "Number of held-out sequences per checkpoint."})
-    window: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per window of text; by default the context of the model, at most 1024."},
+    quick: bool = setting(
+        False,
+        "A first look, with fewer sequences, windows and questions and without the control of CORE: about "
+        "a minute for 135 million parameters on two cores.",
     )
-    stride: int | None = field(
-        default=None,
-        metadata={"help": "Tokens scored per window, the others being context; by default half a window."},
-    )
-    by_document: bool = field(
-        default=False,
-        metadata={"help": "Score each document of a token stream by itself, without context from others."},
-    )
-    max_documents: int = field(
-        default=1000, metadata={"help": "Maximum number of documents read from a corpus or a file."}
-    )
-    max_windows: int | None = field(default=None, metadata={"help": "Maximum number of windows of text."})
-    test_fraction: float | None = field(
-        default=None,
-        metadata={
-            "help": "Share of the documents of a file or bundled sample that is held out, at most as in training; 1 "
-            "for a file of which nothing was trained on. By default as training recorded it, else 0.1."
-        },
-    )
-    core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
-    core_tasks: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Tasks of CORE to run; by default all whose questions are in core_data."},
-    )
-    core_max_per_task: int | None = field(
-        default=None, metadata={"help": "Maximum number of questions per task of CORE."}
-    )
-    core_baselines: str = field(default="v1", metadata={"help": "Version of the random baselines of CORE: v1 or v2."})
-    chat_data: str | None = field(
-        default=None, metadata={"help": "A corpus of conversations, whose test split is answered."}
-    )
-    chat_questions: int = field(default=256, metadata={"help": "Maximum number of conversations of chat_data."})
-    chat_max_new_tokens: int = field(default=64, metadata={"help": "Maximum number of tokens per answer."})
-    chat_core_tasks: list[str] = field(
-        default_factory=lambda: list(DEFAULT_TASKS),
-        metadata={"help": f"Tasks of ChatCORE to run, some of {', '.join(CHAT_CORE_TASKS)}."},
-    )
-    chat_core_max_per_task: int | None = field(
-        default=None, metadata={"help": "Maximum number of questions per task of ChatCORE."}
-    )
-    chat_core_run_code: bool = field(
-        default=False, metadata={"help": "Allow humaneval, which runs Python that the model writes, in bubblewrap."}
-    )
-    quick: bool = field(
-        default=False,
-        metadata={
-            "help": "A first look, with fewer sequences, windows and questions and without the control of CORE: about "
-            "a minute for 135 million parameters on two cores."
-        },
-    )
-    push: bool = field(
-        default=False, metadata={"help": "Add the results to the model's repository on the Hub, in its card."}
-    )
-    batch_size: int = field(default=32, metadata={"help": "Rows per rank in one forward pass."})
-    seed: int = field(default=0, metadata={"help": "Seed of sampled text, of controls and of bootstraps."})
+    push: bool = setting(False, "Add the results to the model's repository on the Hub, in its card.")
+    batch_size: int = setting(32, "Rows per rank in one forward pass.")
+    seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")
 
     reads_model = True
     """Its defaults are those of the model's run, so that it cannot be made before the model."""

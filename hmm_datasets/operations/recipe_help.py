@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ _LINES = 48
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of a dataclass of settings: its name, its default as written, if it has one, and its help."""
+    """A field of a dataclass of settings: its name, its default as typed, if it has one, and its help."""
 
     name: str
     default: str | None
@@ -92,7 +93,7 @@ def _file_of(path: Path, node: ast.ImportFrom) -> Path | None:
 
 def _setting(path: Path, name: str, value: ast.expr | None) -> Setting:
     if not isinstance(value, ast.Call):
-        return Setting(name, None if value is None else ast.unparse(value), "")
+        return Setting(name, _typed(value), "")
     given = {keyword.arg: keyword.value for keyword in value.keywords}
     default, text = given.get("default"), ""
     if len(value.args) == 2:  # a function that makes a field of a default and a help
@@ -100,7 +101,17 @@ def _setting(path: Path, name: str, value: ast.expr | None) -> Setting:
     elif isinstance(metadata := given.get("metadata"), ast.Dict):
         keys = {key.value: one for key, one in zip(metadata.keys, metadata.values, strict=True) if _is_text(key)}
         text = _text(path, keys.get("help"))
-    return Setting(name, None if default is None else ast.unparse(default), text)
+    return Setting(name, _typed(default), text)
+
+
+def _typed(default: ast.expr | None) -> str | None:
+    """A default as it is typed on a command line; None for none, nothing, and one that is computed."""
+    try:
+        value = None if default is None else ast.literal_eval(default)
+    except ValueError:
+        return None
+    parts = value if isinstance(value, list) else [] if value in (None, "") else [value]
+    return " ".join(shlex.quote(str(part)) for part in parts) or None
 
 
 def _is_text(node: ast.expr | None) -> bool:
@@ -137,7 +148,7 @@ def _constant(path: Path, name: str) -> object:
 
 def _described(setting: Setting, width: int) -> list[str]:
     """The lines of a setting: its flag, its default, and the first sentence of its help."""
-    default = "" if setting.default in (None, "None", "''", "[]", "MISSING") else f" [{setting.default}]"
+    default = "" if setting.default is None else f" [{setting.default}]"
     head = f"  --{setting.name}{default}"
     lines = textwrap.wrap(setting.help.partition(". ")[0].removesuffix("."), max(width - 34, 20))
     if not lines or len(head) > 32:

@@ -16,44 +16,39 @@ All models are measured on held-out rows. `result.md` has the numbers, with stan
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ArchitectureSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    tasks: list[str] = field(default_factory=lambda: ["recall", "automata"], metadata={"help": "recall, automata."})
-    architectures: list[str] = field(
-        default_factory=lambda: ["llama", "lstm", "gru"], metadata={"help": "Some of llama, lstm, gru, mamba."}
-    )
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of models and rows."})
-    layers: int = field(default=2, metadata={"help": "Layers of every model."})
-    batch_size: int = field(default=64, metadata={"help": "Rows per optimizer step."})
-    num_sequences: int = field(default=512, metadata={"help": "Held-out rows that models are measured on."})
-    num_keys: int = field(default=16, metadata={"help": "Keys of the recall task, and its values."})
-    num_pairs: int = field(default=8, metadata={"help": "Pairs in a row of the recall task."})
-    recall_widths: list[int] = field(default_factory=lambda: [16, 32, 64], metadata={"help": "Widths of its models."})
-    recall_steps: int = field(default=1000, metadata={"help": "Optimizer steps on the recall task."})
-    recall_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on the recall task."})
-    num_states: list[int] = field(
-        default_factory=lambda: [4, 6], metadata={"help": "States of automata, from and to."}
-    )
-    num_letters: int = field(default=8, metadata={"help": "Letters that alphabets are drawn from."})
-    alphabet: list[int] = field(default_factory=lambda: [4, 8], metadata={"help": "Size of alphabets, from and to."})
-    stop: float = field(default=0.05, metadata={"help": "Probability that a string ends after a letter."})
-    automata_length: int = field(default=128, metadata={"help": "Tokens per row of strings."})
-    automata_widths: list[int] = field(
-        default_factory=lambda: [64], metadata={"help": "Widths of models of automata."}
-    )
-    automata_steps: int = field(default=600, metadata={"help": "Optimizer steps on automata."})
-    automata_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on automata."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    tasks: list[str] = setting(["recall", "automata"], "recall, automata.")
+    architectures: list[str] = setting(["llama", "lstm", "gru"], "Some of llama, lstm, gru, mamba.")
+    seeds: list[int] = setting([0], "Seeds of models and rows.")
+    layers: int = setting(2, "Layers of every model.")
+    batch_size: int = setting(64, "Rows per optimizer step.")
+    num_sequences: int = setting(512, "Held-out rows that models are measured on.")
+    num_keys: int = setting(16, "Keys of the recall task, and its values.")
+    num_pairs: int = setting(8, "Pairs in a row of the recall task.")
+    recall_widths: list[int] = setting([16, 32, 64], "Widths of its models.")
+    recall_steps: int = setting(1000, "Optimizer steps on the recall task.")
+    recall_learning_rate: float = setting(5e-3, "Peak learning rate on the recall task.")
+    num_states: list[int] = setting([4, 6], "States of automata, from and to.")
+    num_letters: int = setting(8, "Letters that alphabets are drawn from.")
+    alphabet: list[int] = setting([4, 8], "Size of alphabets, from and to.")
+    stop: float = setting(0.05, "Probability that a string ends after a letter.")
+    automata_length: int = setting(128, "Tokens per row of strings.")
+    automata_widths: list[int] = setting([64], "Widths of models of automata.")
+    automata_steps: int = setting(600, "Optimizer steps on automata.")
+    automata_learning_rate: float = setting(5e-3, "Peak learning rate on automata.")
 
     def __post_init__(self):
         for task in self.tasks:

@@ -23,11 +23,12 @@ continues where it stopped.
 
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 LENGTHS = {"mess3": 32, "rrxor": 10}
 """Symbols per sequence: few for RRXOR, most of whose beliefs occur only before an observer knows the phase."""
@@ -37,20 +38,15 @@ LENGTHS = {"mess3": 32, "rrxor": 10}
 class BeliefGeometrySettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/belief_geometry", metadata={"help": "Output folder."})
-    processes: list[str] = field(
-        default_factory=lambda: list(LENGTHS), metadata={"help": f"Some of {', '.join(LENGTHS)}."}
+    output_dir: str = setting("outputs/belief_geometry", "Output folder.")
+    processes: list[str] = setting(list(LENGTHS), f"Some of {', '.join(LENGTHS)}.")
+    model: str = setting(
+        "recipes/experiments/belief_geometry/llama.json", "A size or a configuration of transformers."
     )
-    model: str = field(
-        default="recipes/experiments/belief_geometry/llama.json",
-        metadata={"help": "A size or a configuration of transformers."},
-    )
-    train_sequences: int = field(default=80_000, metadata={"help": "Sequences that each model is trained on."})
-    num_sequences: int = field(
-        default=2048, metadata={"help": "Held-out sequences that probes are fitted and tested on."}
-    )
-    checkpoints: bool = field(default=False, metadata={"help": "Also probe every checkpoint."})
-    launch: str = field(default="cpu2", metadata={"help": "Launch configuration of all commands; empty for none."})
+    train_sequences: int = setting(80_000, "Sequences that each model is trained on.")
+    num_sequences: int = setting(2048, "Held-out sequences that probes are fitted and tested on.")
+    checkpoints: bool = setting(False, "Also probe every checkpoint.")
+    launch: str = setting("cpu2", "Launch configuration of all commands; empty for none.")
 
     def __post_init__(self):
         unknown = sorted(set(self.processes) - LENGTHS.keys())

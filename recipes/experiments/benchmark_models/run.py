@@ -9,10 +9,11 @@ when started again it continues where it stopped.
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 SIZES = {"6k": (2, 16, 2), "28k": (2, 32, 4), "97k": (2, 64, 4), "340k": (3, 96, 4), "1.2m": (4, 160, 5)}
 """Layers, width and heads of each model."""
@@ -22,7 +23,7 @@ SIZES = {"6k": (2, 16, 2), "28k": (2, 32, 4), "97k": (2, 64, 4), "340k": (3, 96,
 class BenchmarkModelsSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/benchmark", metadata={"help": "Output folder."})
+    output_dir: str = setting("outputs/benchmark", "Output folder.")
 
 
 def main(settings: BenchmarkModelsSettings) -> None:

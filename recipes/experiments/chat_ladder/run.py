@@ -17,11 +17,12 @@ and, separately, with all its weights (`sft`), and from the latter trained on pr
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
 STAGES_OF_PRETRAINED = ("pretrained", "lora", "sft", "dpo")
@@ -33,16 +34,12 @@ CORE_TASKS = "arc_easy copa winograd"
 class ChatLadderSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/chat_ladder", metadata={"help": "Output folder."})
-    model: str | None = field(
-        default=None, metadata={"help": "A pretrained chat model to begin with; by default one is trained from text."}
-    )
-    preferences: str | None = field(default=None, metadata={"help": "With a model: a corpus of preferences."})
-    text: str = field(
-        default="tinystories-sample", metadata={"help": "With a model: the text whose bits per byte are measured."}
-    )
-    core_data: str | None = field(default=None, metadata={"help": "Folder with the questions of CORE."})
-    max_prompts: int = field(default=4000, metadata={"help": "Questions to make preferences of."})
+    output_dir: str = setting("outputs/chat_ladder", "Output folder.")
+    model: str | None = setting(None, "A pretrained chat model to begin with; by default one is trained from text.")
+    preferences: str | None = setting(None, "With a model: a corpus of preferences.")
+    text: str = setting("tinystories-sample", "With a model: the text whose bits per byte are measured.")
+    core_data: str | None = setting(None, "Folder with the questions of CORE.")
+    max_prompts: int = setting(4000, "Questions to make preferences of.")
 
     def __post_init__(self):
         if (self.model is None) != (self.preferences is None):

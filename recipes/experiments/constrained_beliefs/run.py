@@ -23,27 +23,28 @@ belief that is already sure hardly moves. They approach these powers where a sym
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ConstrainedBeliefsSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    values: list[float] = field(default_factory=lambda: [0.05, 0.5], metadata={"help": "Values of x of Mess3."})
-    a: float = field(default=0.85, metadata={"help": "Share of the state's own symbol in Mess3."})
-    heads: list[int] = field(default_factory=lambda: [1, 2], metadata={"help": "Numbers of attention heads."})
-    context: int = field(default=10, metadata={"help": "Symbols that models predict the next one from, at most."})
-    width: int = field(default=64, metadata={"help": "Width of the layer."})
-    steps: int = field(default=1500, metadata={"help": "Optimizer steps of each model."})
-    batch_size: int = field(default=128, metadata={"help": "Sequences per optimizer step."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    seed: int = field(default=0, metadata={"help": "Seed of weights and sequences."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    values: list[float] = setting([0.05, 0.5], "Values of x of Mess3.")
+    a: float = setting(0.85, "Share of the state's own symbol in Mess3.")
+    heads: list[int] = setting([1, 2], "Numbers of attention heads.")
+    context: int = setting(10, "Symbols that models predict the next one from, at most.")
+    width: int = setting(64, "Width of the layer.")
+    steps: int = setting(1500, "Optimizer steps of each model.")
+    batch_size: int = setting(128, "Sequences per optimizer step.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    seed: int = setting(0, "Seed of weights and sequences.")
 
 
 def main(settings: ConstrainedBeliefsSettings) -> None:

@@ -10,28 +10,29 @@ the mean excess of 0.0138 nats over six families of HMMs and three seeds of "Mar
 
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ExcessSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    processes: list[str] = field(default_factory=list, metadata={"help": "Names in the benchmark; all by default."})
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Seeds of models and data."})
-    layers: int = field(default=4, metadata={"help": "Layers of the Llama."})
-    width: int = field(default=64, metadata={"help": "Its width."})
-    heads: int = field(default=4, metadata={"help": "Its attention heads."})
-    train_tokens: int = field(default=5_000_000, metadata={"help": "Tokens that each model is trained on."})
-    learning_rate: float = field(default=1e-2, metadata={"help": "Peak learning rate."})
-    num_sequences: int = field(default=256, metadata={"help": "Held-out sequences per process."})
-    lanes: int = field(default=2, metadata={"help": "Models trained side by side."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    processes: list[str] = setting([], "Names in the benchmark; all by default.")
+    seeds: list[int] = setting([0, 1, 2], "Seeds of models and data.")
+    layers: int = setting(4, "Layers of the Llama.")
+    width: int = setting(64, "Its width.")
+    heads: int = setting(4, "Its attention heads.")
+    train_tokens: int = setting(5_000_000, "Tokens that each model is trained on.")
+    learning_rate: float = setting(1e-2, "Peak learning rate.")
+    num_sequences: int = setting(256, "Held-out sequences per process.")
+    lanes: int = setting(2, "Models trained side by side.")
 
     def __post_init__(self):
         if self.lanes < 1 or not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -14,35 +14,33 @@ subspaces of factors. `result.md` in the output folder has the table, and `facto
 of components, with both predictions, and R2 over training. When started again the experiment continues.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class FactoredBeliefsSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    factors: list[str] = field(
-        default_factory=lambda: ["process:mess3(x=0.05,a=0.85)", "process:bloch_walk"],
-        metadata={"help": "Processes by name or folder."},
+    output_dir: str = setting(MISSING, "Output folder.")
+    factors: list[str] = setting(
+        ["process:mess3(x=0.05,a=0.85)", "process:bloch_walk"], "Processes by name or folder."
     )
-    noises: list[float] = field(
-        default_factory=lambda: [0.0], metadata={"help": "Probabilities that a token is replaced by a uniform one."}
-    )
-    length: int = field(default=8, metadata={"help": "Symbols per sequence."})
-    layers: int = field(default=3, metadata={"help": "Layers of the model."})
-    width: int = field(default=64, metadata={"help": "Width of the model."})
-    heads: int = field(default=4, metadata={"help": "Attention heads."})
-    steps: int = field(default=1000, metadata={"help": "Optimizer steps."})
-    batch_size: int = field(default=256, metadata={"help": "Sequences per optimizer step."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    num_sequences: int = field(default=2048, metadata={"help": "Held-out sequences that models are measured on."})
-    measurements_per_doubling: int = field(default=1, metadata={"help": "Measurements per doubling of the step."})
-    seed: int = field(default=0, metadata={"help": "Seed of the weights."})
+    noises: list[float] = setting([0.0], "Probabilities that a token is replaced by a uniform one.")
+    length: int = setting(8, "Symbols per sequence.")
+    layers: int = setting(3, "Layers of the model.")
+    width: int = setting(64, "Width of the model.")
+    heads: int = setting(4, "Attention heads.")
+    steps: int = setting(1000, "Optimizer steps.")
+    batch_size: int = setting(256, "Sequences per optimizer step.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    num_sequences: int = setting(2048, "Held-out sequences that models are measured on.")
+    measurements_per_doubling: int = setting(1, "Measurements per doubling of the step.")
+    seed: int = setting(0, "Seed of the weights.")
 
 
 def main(settings: FactoredBeliefsSettings) -> None:

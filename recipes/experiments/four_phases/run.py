@@ -12,31 +12,32 @@ chains. The optimum on the mixture is bigram retrieval; on new chains it is bigr
 divergence from both optima. When started again the experiment continues.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class FourPhasesSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    chains: list[int] = field(default_factory=lambda: [4, 16, 64, 256], metadata={"help": "Numbers of chains."})
-    symbols: int = field(default=10, metadata={"help": "Symbols of a chain."})
-    alpha: float = field(default=1.0, metadata={"help": "Concentration per symbol of the rows of a chain."})
-    length: int = field(default=64, metadata={"help": "Symbols per sequence."})
-    layers: int = field(default=2, metadata={"help": "Layers of the models."})
-    width: int = field(default=64, metadata={"help": "Width of the models."})
-    heads: int = field(default=2, metadata={"help": "Attention heads."})
-    steps: int = field(default=600, metadata={"help": "Optimizer steps."})
-    batch_size: int = field(default=32, metadata={"help": "Sequences per optimizer step."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    num_sequences: int = field(default=256, metadata={"help": "Held-out sequences of each kind to measure on."})
-    measurements_per_doubling: int = field(default=2, metadata={"help": "Measurements per doubling of the step."})
-    seed: int = field(default=0, metadata={"help": "Seed of the weights."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    chains: list[int] = setting([4, 16, 64, 256], "Numbers of chains.")
+    symbols: int = setting(10, "Symbols of a chain.")
+    alpha: float = setting(1.0, "Concentration per symbol of the rows of a chain.")
+    length: int = setting(64, "Symbols per sequence.")
+    layers: int = setting(2, "Layers of the models.")
+    width: int = setting(64, "Width of the models.")
+    heads: int = setting(2, "Attention heads.")
+    steps: int = setting(600, "Optimizer steps.")
+    batch_size: int = setting(32, "Sequences per optimizer step.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    num_sequences: int = setting(256, "Held-out sequences of each kind to measure on.")
+    measurements_per_doubling: int = setting(2, "Measurements per doubling of the step.")
+    seed: int = setting(0, "Seed of the weights.")
 
 
 def main(settings: FourPhasesSettings) -> None:

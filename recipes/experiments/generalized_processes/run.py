@@ -17,11 +17,12 @@ held-out words, and each layer by itself. When started again the experiment cont
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 ORDER = 3
 """Order of the Markov approximation, as in the paper."""
@@ -31,21 +32,18 @@ ORDER = 3
 class GeneralizedProcessesSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    processes: list[str] = field(
-        default_factory=lambda: ["mess3(x=0.05, a=0.85)", "bloch_walk()", "frdn()", "moon()"],
-        metadata={"help": "Calls of processes."},
+    output_dir: str = setting(MISSING, "Output folder.")
+    processes: list[str] = setting(
+        ["mess3(x=0.05, a=0.85)", "bloch_walk()", "frdn()", "moon()"], "Calls of processes."
     )
-    architectures: list[str] = field(
-        default_factory=lambda: ["llama", "gru"], metadata={"help": "Some of llama, lstm, gru, mamba."}
-    )
-    context: int = field(default=8, metadata={"help": "Symbols that models predict the next one from, at most."})
-    width: int = field(default=64, metadata={"help": "Width of all layers."})
-    layers: int = field(default=2, metadata={"help": "Number of layers."})
-    steps: int = field(default=2000, metadata={"help": "Optimizer steps of each model."})
-    batch_size: int = field(default=128, metadata={"help": "Sequences per optimizer step."})
-    learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate."})
-    seed: int = field(default=0, metadata={"help": "Seed of weights and sequences."})
+    architectures: list[str] = setting(["llama", "gru"], "Some of llama, lstm, gru, mamba.")
+    context: int = setting(8, "Symbols that models predict the next one from, at most.")
+    width: int = setting(64, "Width of all layers.")
+    layers: int = setting(2, "Number of layers.")
+    steps: int = setting(2000, "Optimizer steps of each model.")
+    batch_size: int = setting(128, "Sequences per optimizer step.")
+    learning_rate: float = setting(5e-3, "Peak learning rate.")
+    seed: int = setting(0, "Seed of weights and sequences.")
 
 
 def main(settings: GeneralizedProcessesSettings) -> None:

@@ -26,10 +26,11 @@ text, a letter for each symbol, and its divergence from each predictor is shown 
 """
 
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -38,26 +39,18 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class ICLTransitionSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/icl_transition", metadata={"help": "Output folder."})
-    num_states: int = field(default=3, metadata={"help": "Symbols of a chain."})
-    alpha: float | None = field(
-        default=None, metadata={"help": "Concentration of the rows of a chain per symbol; 0.3 without zipf."}
-    )
-    zipf: float | None = field(
-        default=None, metadata={"help": "Exponent of Zipf's law for the rows, instead of alpha."}
-    )
-    doubly_stochastic: bool = field(default=False, metadata={"help": "Columns of the tables sum to one too."})
-    start: str = field(
-        default="uniform", metadata={"help": "Distribution of the first symbol: uniform or stationary."}
-    )
-    length: int = field(default=96, metadata={"help": "Symbols per sequence."})
-    max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
-    num_sequences: int = field(default=1024, metadata={"help": "Held-out sequences that the model is measured on."})
-    models: list[str] = field(
-        default_factory=list, metadata={"help": "Folders or names of pretrained models to measure instead."}
-    )
-    separator: str = field(default="\n", metadata={"help": "With models: the text between two symbols."})
-    batch_size: int = field(default=4, metadata={"help": "With models: sequences of a forward pass."})
+    output_dir: str = setting("outputs/icl_transition", "Output folder.")
+    num_states: int = setting(3, "Symbols of a chain.")
+    alpha: float | None = setting(None, "Concentration of the rows of a chain per symbol; 0.3 without zipf.")
+    zipf: float | None = setting(None, "Exponent of Zipf's law for the rows, instead of alpha.")
+    doubly_stochastic: bool = setting(False, "Columns of the tables sum to one too.")
+    start: str = setting("uniform", "Distribution of the first symbol: uniform or stationary.")
+    length: int = setting(96, "Symbols per sequence.")
+    max_steps: int = setting(600, "Optimizer steps.")
+    num_sequences: int = setting(1024, "Held-out sequences that the model is measured on.")
+    models: list[str] = setting([], "Folders or names of pretrained models to measure instead.")
+    separator: str = setting("\n", "With models: the text between two symbols.")
+    batch_size: int = setting(4, "With models: sequences of a forward pass.")
 
 
 def main(settings: ICLTransitionSettings) -> None:

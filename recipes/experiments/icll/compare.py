@@ -10,19 +10,20 @@ excess over the optimum, or over the oracle where the optimum cannot be computed
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ComparisonSettings:
     """The experiment to report on."""
 
-    experiment: str = field(metadata={"help": "Folder of the experiment."})
+    experiment: str = setting(MISSING, "Folder of the experiment.")
 
 
 def main(settings: ComparisonSettings) -> None:

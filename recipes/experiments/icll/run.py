@@ -16,12 +16,13 @@ oracle that knows the permutation, which no model can reach. When started again 
 import re
 import shlex
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 KINDS = ("plain", "permuted")
 
@@ -30,34 +31,27 @@ KINDS = ("plain", "permuted")
 class ICLLSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    hmms: list[str] = field(
-        default_factory=lambda: ["H4-E100", "H8-E100", "H16-E100"],
-        metadata={"help": "Sizes of the HMMs, with H states and E words."},
-    )
-    kinds: list[str] = field(default_factory=lambda: list(KINDS), metadata={"help": "Some of plain, permuted."})
-    fit_length: int = field(default=32, metadata={"help": "Words per window that HMMs are fitted to."})
-    fit_epochs: int = field(default=30, metadata={"help": "Maximum number of epochs of a fit."})
-    pseudocount: float = field(default=0.05, metadata={"help": "Added to every expected count of a fit."})
-    models: list[str] = field(default_factory=lambda: ["1m"], metadata={"help": "Sizes of the models."})
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the models."})
-    length: int = field(default=64, metadata={"help": "Symbols per sequence of the models."})
-    train_tokens: int = field(default=200_000, metadata={"help": "Tokens that each model is trained on."})
-    global_batch_size: int = field(default=32, metadata={"help": "Sequences per optimizer step."})
-    micro_batch_size: int = field(default=16, metadata={"help": "Sequences per process in one forward pass."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    precision: str | None = field(
-        default=None, metadata={"help": "fp32, or bf16 for mixed precision; by default bf16 on GPUs that have it."}
-    )
-    num_sequences: int = field(default=256, metadata={"help": "Held-out sequences that models are measured on."})
-    plan: bool = field(default=False, metadata={"help": "Print the plans, and end."})
-    devices: list[str] = field(
-        default_factory=list, metadata={"help": "Devices that plans compare; the first is assumed for hours."}
-    )
-    price_per_hour: float | None = field(default=None, metadata={"help": "Price per device and hour in plans."})
-    assumed_tokens: int | None = field(default=None, metadata={"help": "Tokens per epoch of a fit in plans."})
-    assumed_flops: float | None = field(default=None, metadata={"help": "FLOP/s of a fit in plans."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
+    hmms: list[str] = setting(["H4-E100", "H8-E100", "H16-E100"], "Sizes of the HMMs, with H states and E words.")
+    kinds: list[str] = setting(list(KINDS), "Some of plain, permuted.")
+    fit_length: int = setting(32, "Words per window that HMMs are fitted to.")
+    fit_epochs: int = setting(30, "Maximum number of epochs of a fit.")
+    pseudocount: float = setting(0.05, "Added to every expected count of a fit.")
+    models: list[str] = setting(["1m"], "Sizes of the models.")
+    seeds: list[int] = setting([0], "Seeds of the models.")
+    length: int = setting(64, "Symbols per sequence of the models.")
+    train_tokens: int = setting(200_000, "Tokens that each model is trained on.")
+    global_batch_size: int = setting(32, "Sequences per optimizer step.")
+    micro_batch_size: int = setting(16, "Sequences per process in one forward pass.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    precision: str | None = setting(None, "fp32, or bf16 for mixed precision; by default bf16 on GPUs that have it.")
+    num_sequences: int = setting(256, "Held-out sequences that models are measured on.")
+    plan: bool = setting(False, "Print the plans, and end.")
+    devices: list[str] = setting([], "Devices that plans compare; the first is assumed for hours.")
+    price_per_hour: float | None = setting(None, "Price per device and hour in plans.")
+    assumed_tokens: int | None = setting(None, "Tokens per epoch of a fit in plans.")
+    assumed_flops: float | None = setting(None, "FLOP/s of a fit in plans.")
 
     def __post_init__(self):
         for name in self.hmms:

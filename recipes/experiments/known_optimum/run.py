@@ -11,35 +11,32 @@ below the frontier that no policy can exceed. When started again the experiment 
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class KnownOptimumSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    length: int = field(default=16, metadata={"help": "Symbols per sequence."})
-    rewards: list[float] = field(
-        default_factory=lambda: [0.0, 0.3, -0.3], metadata={"help": "Reward of each of the three symbols."}
-    )
-    betas: list[float] = field(
-        default_factory=lambda: [1.0], metadata={"help": "Weights of the divergence from the reference."}
-    )
-    trials: list[str] = field(default_factory=list, metadata={"help": "Names in trials.yaml; all by default."})
-    pretrain_tokens: int = field(default=4_000_000, metadata={"help": "Tokens to pretrain on."})
-    dpo_steps: int = field(default=300, metadata={"help": "Optimizer steps of DPO."})
-    dpo_batch_size: int = field(default=256, metadata={"help": "Pairs per optimizer step of DPO."})
-    dpo_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate of DPO."})
-    grpo_steps: int = field(default=125, metadata={"help": "Optimizer steps of GRPO."})
-    grpo_batch_size: int = field(default=512, metadata={"help": "Rollouts per optimizer step of GRPO."})
-    grpo_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate of GRPO."})
-    num_sequences: int = field(default=4096, metadata={"help": "Sequences drawn from each policy at the end."})
-    measurements: int = field(default=5, metadata={"help": "Measurements of each policy along training."})
-    seed: int = field(default=0, metadata={"help": "Seed of pairs, rollouts and trainers."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    length: int = setting(16, "Symbols per sequence.")
+    rewards: list[float] = setting([0.0, 0.3, -0.3], "Reward of each of the three symbols.")
+    betas: list[float] = setting([1.0], "Weights of the divergence from the reference.")
+    trials: list[str] = setting([], "Names in trials.yaml; all by default.")
+    pretrain_tokens: int = setting(4_000_000, "Tokens to pretrain on.")
+    dpo_steps: int = setting(300, "Optimizer steps of DPO.")
+    dpo_batch_size: int = setting(256, "Pairs per optimizer step of DPO.")
+    dpo_learning_rate: float = setting(1e-3, "Peak learning rate of DPO.")
+    grpo_steps: int = setting(125, "Optimizer steps of GRPO.")
+    grpo_batch_size: int = setting(512, "Rollouts per optimizer step of GRPO.")
+    grpo_learning_rate: float = setting(1e-3, "Peak learning rate of GRPO.")
+    num_sequences: int = setting(4096, "Sequences drawn from each policy at the end.")
+    measurements: int = setting(5, "Measurements of each policy along training.")
+    seed: int = setting(0, "Seed of pairs, rollouts and trainers.")
 
 
 def main(settings: KnownOptimumSettings) -> None:

@@ -9,19 +9,20 @@ between training runs, which the seeds show.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class ComparisonSettings:
     """The experiment to compare."""
 
-    experiment: str = field(metadata={"help": "Folder of the runs."})
+    experiment: str = setting(MISSING, "Folder of the runs.")
 
 
 def main(settings: ComparisonSettings) -> None:

@@ -12,12 +12,13 @@ with as many symbols as a tokenizer has tokens.
 
 import shlex
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 TOKENIZERS = {"clean": "train", "leaky": "train test"}
 """Name of each tokenizer and the splits that it is trained on."""
@@ -28,39 +29,28 @@ PRECISIONS = {"fp32": {"bf16": False}, "bf16": {"bf16": True}, "fp16": {"fp16": 
 class LeakySettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    test_fraction: float = field(default=0.25, metadata={"help": "Share of the documents that is held out."})
-    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of rows of the corpus to read."})
-    vocab_size: int = field(
-        default=4096, metadata={"help": "Vocabulary size of each tokenizer, special tokens included."}
+    output_dir: str = setting(MISSING, "Output folder.")
+    corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
+    test_fraction: float = setting(0.25, "Share of the documents that is held out.")
+    max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.")
+    vocab_size: int = setting(4096, "Vocabulary size of each tokenizer, special tokens included.")
+    split_pattern: str = setting("gpt4", "gpt2, gpt4, or a regular expression.")
+    models: list[str] = setting(["1m"], "Sizes (1m to 500m) of the models.")
+    length: int = setting(128, "Tokens per window, in training and evaluation.")
+    train_tokens: int = setting(1_000_000, "Number of tokens that each model is trained on.")
+    global_batch_size: int = setting(32, "Windows per optimizer step.")
+    micro_batch_size: int = setting(16, "Windows per process in one forward pass.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    schedule: str = setting("cosine_with_min_lr", "Schedule of the learning rate after the warm-up.")
+    warmup_steps: float = setting(0.05, "Steps of warm-up; below 1, a share of the run.")
+    precision: str | None = setting(
+        None, "fp32, or bf16 or fp16 for mixed precision; by default bf16 on GPUs that have it."
     )
-    split_pattern: str = field(default="gpt4", metadata={"help": "gpt2, gpt4, or a regular expression."})
-    models: list[str] = field(default_factory=lambda: ["1m"], metadata={"help": "Sizes (1m to 500m) of the models."})
-    length: int = field(default=128, metadata={"help": "Tokens per window, in training and evaluation."})
-    train_tokens: int = field(default=1_000_000, metadata={"help": "Number of tokens that each model is trained on."})
-    global_batch_size: int = field(default=32, metadata={"help": "Windows per optimizer step."})
-    micro_batch_size: int = field(default=16, metadata={"help": "Windows per process in one forward pass."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    schedule: str = field(
-        default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate after the warm-up."}
-    )
-    warmup_steps: float = field(default=0.05, metadata={"help": "Steps of warm-up; below 1, a share of the run."})
-    precision: str | None = field(
-        default=None,
-        metadata={"help": "fp32, or bf16 or fp16 for mixed precision; by default bf16 on GPUs that have it."},
-    )
-    seeds: list[int] = field(
-        default_factory=lambda: [0], metadata={"help": "Seeds; one model per tokenizer, size and seed."}
-    )
-    launcher: str | None = field(
-        default=None, metadata={"help": "Launch configuration of each training; by default one process per model."}
-    )
-    plan: bool = field(default=False, metadata={"help": "Print the plans, and end."})
-    devices: list[str] = field(
-        default_factory=list, metadata={"help": "Devices that plans compare; the first is assumed for hours."}
-    )
-    price_per_hour: float | None = field(default=None, metadata={"help": "Price per device and hour in plans."})
+    seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
+    launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
+    plan: bool = setting(False, "Print the plans, and end.")
+    devices: list[str] = setting([], "Devices that plans compare; the first is assumed for hours.")
+    price_per_hour: float | None = setting(None, "Price per device and hour in plans.")
 
     def __post_init__(self):
         if self.precision not in (None, *PRECISIONS):

@@ -20,39 +20,32 @@ no pretrained language model.
 
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class LLMOnHMMsSettings:
     """Settings of the experiment."""
 
-    model: str | None = field(
-        default=None, metadata={"help": "Folder or Hub name of a causal language model; by default one is trained."}
-    )
-    output_dir: str = field(default="outputs/llm_on_hmms", metadata={"help": "Output folder."})
-    states: int = field(default=6, metadata={"help": "States and symbols of each HMM."})
-    mixing: list[float] = field(
-        default_factory=lambda: [0.5, 0.8, 0.95], metadata={"help": "Moduli of the second eigenvalues of the chains."}
-    )
-    noise: list[float] = field(
-        default_factory=lambda: [0.05, 0.3], metadata={"help": "Probabilities that a state shows any symbol."}
-    )
-    alphabet: str = field(default="ABCDEFGHIJKLMNOP", metadata={"help": "A character for each symbol."})
-    separator: str = field(default=" ", metadata={"help": "With MODEL: the text between two symbols."})
-    length: int = field(default=256, metadata={"help": "Symbols per sequence."})
-    num_sequences: int = field(default=64, metadata={"help": "Sequences of each HMM."})
-    batch_size: int = field(default=1, metadata={"help": "Sequences of a forward pass."})
-    seed: int = field(default=0, metadata={"help": "Seed of the HMMs and of their sequences."})
-    train_tokens: int = field(
-        default=2_000_000, metadata={"help": "Tokens that a model is trained on, without MODEL."}
-    )
-    train_hmms: int = field(default=512, metadata={"help": "Random HMMs that it is trained on."})
+    model: str | None = setting(None, "Folder or Hub name of a causal language model; by default one is trained.")
+    output_dir: str = setting("outputs/llm_on_hmms", "Output folder.")
+    states: int = setting(6, "States and symbols of each HMM.")
+    mixing: list[float] = setting([0.5, 0.8, 0.95], "Moduli of the second eigenvalues of the chains.")
+    noise: list[float] = setting([0.05, 0.3], "Probabilities that a state shows any symbol.")
+    alphabet: str = setting("ABCDEFGHIJKLMNOP", "A character for each symbol.")
+    separator: str = setting(" ", "With MODEL: the text between two symbols.")
+    length: int = setting(256, "Symbols per sequence.")
+    num_sequences: int = setting(64, "Sequences of each HMM.")
+    batch_size: int = setting(1, "Sequences of a forward pass.")
+    seed: int = setting(0, "Seed of the HMMs and of their sequences.")
+    train_tokens: int = setting(2_000_000, "Tokens that a model is trained on, without MODEL.")
+    train_hmms: int = setting(512, "Random HMMs that it is trained on.")
 
     def __post_init__(self):
         if not 2 <= self.states <= len(set(self.alphabet)):

@@ -19,35 +19,33 @@ import itertools
 import math
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class NonergodicSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    counts: list[int] = field(default_factory=lambda: [16, 128, 1024], metadata={"help": "Chains of each mixture."})
-    mess3: int = field(default=64, metadata={"help": "Components of the mixture of Mess3 processes; 0 for none."})
-    limit: bool = field(default=True, metadata={"help": "Also infinitely many chains."})
-    length: int = field(default=512, metadata={"help": "Symbols per sequence."})
-    num_sequences: int = field(default=2048, metadata={"help": "Held-out sequences of each process."})
-    fit_first: int = field(default=16, metadata={"help": "First position of the fitted power law."})
-    fit_last: int = field(default=128, metadata={"help": "Last position of the fitted power law."})
-    model: str = field(
-        default="recipes/experiments/nonergodic/llama.json",
-        metadata={"help": "A size or a configuration of transformers."},
-    )
-    train_tokens: int = field(default=2_000_000, metadata={"help": "Tokens that the model is trained on."})
-    global_batch_size: int = field(default=8, metadata={"help": "Sequences per optimizer step."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    launch: str = field(default="", metadata={"help": "Launch configuration of the training; empty for none."})
-    seed: int = field(default=0, metadata={"help": "Seed of the chains, the sequences and the model."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    counts: list[int] = setting([16, 128, 1024], "Chains of each mixture.")
+    mess3: int = setting(64, "Components of the mixture of Mess3 processes; 0 for none.")
+    limit: bool = setting(True, "Also infinitely many chains.")
+    length: int = setting(512, "Symbols per sequence.")
+    num_sequences: int = setting(2048, "Held-out sequences of each process.")
+    fit_first: int = setting(16, "First position of the fitted power law.")
+    fit_last: int = setting(128, "Last position of the fitted power law.")
+    model: str = setting("recipes/experiments/nonergodic/llama.json", "A size or a configuration of transformers.")
+    train_tokens: int = setting(2_000_000, "Tokens that the model is trained on.")
+    global_batch_size: int = setting(8, "Sequences per optimizer step.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    launch: str = setting("", "Launch configuration of the training; empty for none.")
+    seed: int = setting(0, "Seed of the chains, the sequences and the model.")
 
     def __post_init__(self):
         if not self.counts or min(self.counts) < 1:

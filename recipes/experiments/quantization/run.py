@@ -17,12 +17,13 @@ import importlib.util
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 GGUF = ("F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 TORCHAO = ("int8", "int8_dynamic", "int4")
@@ -32,19 +33,17 @@ TORCHAO = ("int8", "int8_dynamic", "int4")
 class QuantizationSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/quantization", metadata={"help": "Output folder."})
-    hmm: str = field(default="mess3", metadata={"help": "Process with an exact distribution: name, folder or call."})
-    models: list[str] = field(
-        default_factory=lambda: ["d1", "d2"], metadata={"help": "Sizes or configurations of transformers."}
+    output_dir: str = setting("outputs/quantization", "Output folder.")
+    hmm: str = setting("mess3", "Process with an exact distribution: name, folder or call.")
+    models: list[str] = setting(["d1", "d2"], "Sizes or configurations of transformers.")
+    formats: list[str] = setting(
+        ["F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"],
+        f"Of gguf: {', '.join(GGUF)}; of torchao: {', '.join(TORCHAO)}.",
     )
-    formats: list[str] = field(
-        default_factory=lambda: ["F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"],
-        metadata={"help": f"Of gguf: {', '.join(GGUF)}; of torchao: {', '.join(TORCHAO)}."},
-    )
-    length: int = field(default=64, metadata={"help": "Symbols per sequence."})
-    num_sequences: int = field(default=1024, metadata={"help": "Held-out sequences."})
-    train_tokens: int = field(default=1_000_000, metadata={"help": "Tokens that each model is trained on."})
-    seed: int = field(default=0, metadata={"help": "Seed of the models and of the sequences."})
+    length: int = setting(64, "Symbols per sequence.")
+    num_sequences: int = setting(1024, "Held-out sequences.")
+    train_tokens: int = setting(1_000_000, "Tokens that each model is trained on.")
+    seed: int = setting(0, "Seed of the models and of the sequences.")
 
     def __post_init__(self):
         for name in self.formats:

@@ -10,11 +10,12 @@ sequences that have one.
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 SHOWN_EPOCHS = (1, 2, 5, 10, 20, 50, 100)
 NUM_SENTENCES = 10
@@ -24,8 +25,8 @@ NUM_SENTENCES = 10
 class ComparisonSettings:
     """The experiment to report on."""
 
-    experiment: str = field(metadata={"help": "Folder of the experiment."})
-    best: str = field(metadata={"help": "Output folder of the best fit."})
+    experiment: str = setting(MISSING, "Folder of the experiment.")
+    best: str = setting(MISSING, "Output folder of the best fit.")
 
 
 def main(settings: ComparisonSettings) -> None:

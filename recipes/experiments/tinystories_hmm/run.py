@@ -13,12 +13,13 @@ The fits save and stop on SIGTERM, and each at `--time_limit`; when started agai
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 HELD_OUT = ("test", "unique_test")
 LOSSES = ("cross_entropy", "final_token_cross_entropy")
@@ -28,46 +29,32 @@ LOSSES = ("cross_entropy", "final_token_cross_entropy")
 class TinyStoriesSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of documents to read."})
-    vocabulary_size: list[int] = field(
-        default_factory=lambda: [200], metadata={"help": "E: numbers of words, including the full stop."}
+    output_dir: str = setting(MISSING, "Output folder.")
+    corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
+    max_documents: int | None = setting(None, "Maximum number of documents to read.")
+    vocabulary_size: list[int] = setting([200], "E: numbers of words, including the full stop.")
+    num_states: list[int] = setting([8, 16, 32], "H: numbers of states.")
+    length: list[int] = setting([16, 32, 64], "L: symbols per window.")
+    seeds: list[int] = setting([0], "Seeds of the fits.")
+    max_epochs: int = setting(40, "Maximum number of passes over the data.")
+    patience: int = setting(5, "Stop after so many epochs without a gain on held-out words.")
+    pseudocount: float = setting(0.05, "Added to every expected count.")
+    save_every: int = setting(2, "Epochs between checkpoints, which the emissions show.")
+    time_limit: str | None = setting(None, "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00.")
+    update_every: list[int] = setting([1, 2, 8, 16, 32], "Batches per update, beside one per epoch.")
+    update_rules: list[str] = setting(["stochastic", "replace"], "Rules of these updates.")
+    update_epochs: int = setting(20, "Epochs of each fit that compares updates.")
+    update_batch_size: int = setting(4, "Windows per batch in these fits.")
+    update_sizes: list[int] = setting([200, 16, 32], "E, H and L of these fits.")
+    model: str = setting("1m", "Size of the Llama that is pretrained on the best HMM.")
+    pretrain_tokens: int = setting(500_000, "Tokens to pretrain it on.")
+    pretrain_length: int = setting(64, "Symbols per sequence that it is trained on.")
+    launcher: str | None = setting(None, "Launch configuration of pretraining and evaluation, such as cpu2 or ddp.")
+    plan: bool = setting(False, "Print the plans of the sweeps, and end.")
+    assumed_tokens: int | None = setting(
+        None, "Tokens per epoch that plans assume; then the corpus is not read for them."
     )
-    num_states: list[int] = field(default_factory=lambda: [8, 16, 32], metadata={"help": "H: numbers of states."})
-    length: list[int] = field(default_factory=lambda: [16, 32, 64], metadata={"help": "L: symbols per window."})
-    seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds of the fits."})
-    max_epochs: int = field(default=40, metadata={"help": "Maximum number of passes over the data."})
-    patience: int = field(default=5, metadata={"help": "Stop after so many epochs without a gain on held-out words."})
-    pseudocount: float = field(default=0.05, metadata={"help": "Added to every expected count."})
-    save_every: int = field(default=2, metadata={"help": "Epochs between checkpoints, which the emissions show."})
-    time_limit: str | None = field(
-        default=None, metadata={"help": "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00."}
-    )
-    update_every: list[int] = field(
-        default_factory=lambda: [1, 2, 8, 16, 32], metadata={"help": "Batches per update, beside one per epoch."}
-    )
-    update_rules: list[str] = field(
-        default_factory=lambda: ["stochastic", "replace"], metadata={"help": "Rules of these updates."}
-    )
-    update_epochs: int = field(default=20, metadata={"help": "Epochs of each fit that compares updates."})
-    update_batch_size: int = field(default=4, metadata={"help": "Windows per batch in these fits."})
-    update_sizes: list[int] = field(
-        default_factory=lambda: [200, 16, 32], metadata={"help": "E, H and L of these fits."}
-    )
-    model: str = field(default="1m", metadata={"help": "Size of the Llama that is pretrained on the best HMM."})
-    pretrain_tokens: int = field(default=500_000, metadata={"help": "Tokens to pretrain it on."})
-    pretrain_length: int = field(default=64, metadata={"help": "Symbols per sequence that it is trained on."})
-    launcher: str | None = field(
-        default=None, metadata={"help": "Launch configuration of pretraining and evaluation, such as cpu2 or ddp."}
-    )
-    plan: bool = field(default=False, metadata={"help": "Print the plans of the sweeps, and end."})
-    assumed_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens per epoch that plans assume; then the corpus is not read for them."}
-    )
-    assumed_flops: float | None = field(
-        default=None, metadata={"help": "FLOP/s of one device that plans assume, such as 2e13."}
-    )
+    assumed_flops: float | None = setting(None, "FLOP/s of one device that plans assume, such as 2e13.")
 
     def __post_init__(self):
         if len(self.update_sizes) != 3:

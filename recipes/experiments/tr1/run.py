@@ -10,24 +10,25 @@ another stage of ZeRO. `history.jsonl` and `plots/` in the run's folder show bat
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 
 @dataclass
 class TR1Settings:
     """Settings of the experiment."""
 
-    output_dir: str = field(default="outputs/tr1_small", metadata={"help": "Output folder."})
-    corpus: str = field(default="tinystories-sample", metadata={"help": "A text corpus: name, file or Hub data set."})
-    max_documents: int | None = field(default=None, metadata={"help": "Maximum number of documents to read."})
-    vocab_size: int = field(default=2048, metadata={"help": "Vocabulary size of the tokenizer."})
-    pretrain: str = field(default="", metadata={"help": "Flags of the training, beyond tr1/1.3b.yaml."})
-    launcher: str = field(default="zero1", metadata={"help": "Launch configuration: zero1, zero2, zero3, fsdp2 ..."})
-    num_processes: int = field(default=2, metadata={"help": "Number of processes."})
-    jobs: int = field(default=2, metadata={"help": "Number of jobs that continue each other."})
-    job_time: str = field(default="0:01:30", metadata={"help": "Time limit of every job but the last."})
+    output_dir: str = setting("outputs/tr1_small", "Output folder.")
+    corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
+    max_documents: int | None = setting(None, "Maximum number of documents to read.")
+    vocab_size: int = setting(2048, "Vocabulary size of the tokenizer.")
+    pretrain: str = setting("", "Flags of the training, beyond tr1/1.3b.yaml.")
+    launcher: str = setting("zero1", "Launch configuration: zero1, zero2, zero3, fsdp2 ...")
+    num_processes: int = setting(2, "Number of processes.")
+    jobs: int = setting(2, "Number of jobs that continue each other.")
+    job_time: str = setting("0:01:30", "Time limit of every job but the last.")
 
 
 def main(settings: TR1Settings) -> None:

@@ -16,12 +16,13 @@ them by position. When started again the experiment continues with what is missi
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 FIRST_VERSION = "v1, by a summary"
 LATER = "another note, version unstated"
@@ -40,30 +41,24 @@ A multilayer perceptron has 1.85 on bijections and 0.41 on HMMs."""
 class WindTunnelSettings:
     """Settings of the experiment."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    tasks: list[str] = field(default_factory=lambda: ["bijection", "hmm"], metadata={"help": "bijection, hmm."})
-    architectures: list[str] = field(
-        default_factory=lambda: ["llama", "lstm"], metadata={"help": "Some of llama, lstm, gru, mamba."}
-    )
-    seeds: list[int] = field(default_factory=lambda: [0, 1], metadata={"help": "Seeds of models and sequences."})
-    num_values: int = field(default=20, metadata={"help": "Symbols of a bijection."})
-    trained_pairs: list[int] = field(
-        default_factory=lambda: [20, 10], metadata={"help": "Pairs per row that models are trained on."}
-    )
-    bijection_layers: int = field(default=2, metadata={"help": "Layers of models of bijections."})
-    bijection_width: int = field(default=64, metadata={"help": "Width of models of bijections."})
-    bijection_steps: int = field(default=600, metadata={"help": "Optimizer steps on bijections."})
-    bijection_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on bijections."})
-    trained_symbols: int = field(default=20, metadata={"help": "Symbols of an HMM that models are trained on."})
-    measured_symbols: list[int] = field(
-        default_factory=lambda: [20, 30, 50], metadata={"help": "Symbols of an HMM that models are measured on."}
-    )
-    hmm_layers: int = field(default=2, metadata={"help": "Layers of models of HMMs."})
-    hmm_width: int = field(default=64, metadata={"help": "Width of models of HMMs."})
-    hmm_steps: int = field(default=600, metadata={"help": "Optimizer steps on HMMs."})
-    hmm_learning_rate: float = field(default=5e-3, metadata={"help": "Peak learning rate on HMMs."})
-    batch_size: int = field(default=64, metadata={"help": "Rows per optimizer step."})
-    num_sequences: int = field(default=2000, metadata={"help": "Held-out rows that models are measured on."})
+    output_dir: str = setting(MISSING, "Output folder.")
+    tasks: list[str] = setting(["bijection", "hmm"], "bijection, hmm.")
+    architectures: list[str] = setting(["llama", "lstm"], "Some of llama, lstm, gru, mamba.")
+    seeds: list[int] = setting([0, 1], "Seeds of models and sequences.")
+    num_values: int = setting(20, "Symbols of a bijection.")
+    trained_pairs: list[int] = setting([20, 10], "Pairs per row that models are trained on.")
+    bijection_layers: int = setting(2, "Layers of models of bijections.")
+    bijection_width: int = setting(64, "Width of models of bijections.")
+    bijection_steps: int = setting(600, "Optimizer steps on bijections.")
+    bijection_learning_rate: float = setting(5e-3, "Peak learning rate on bijections.")
+    trained_symbols: int = setting(20, "Symbols of an HMM that models are trained on.")
+    measured_symbols: list[int] = setting([20, 30, 50], "Symbols of an HMM that models are measured on.")
+    hmm_layers: int = setting(2, "Layers of models of HMMs.")
+    hmm_width: int = setting(64, "Width of models of HMMs.")
+    hmm_steps: int = setting(600, "Optimizer steps on HMMs.")
+    hmm_learning_rate: float = setting(5e-3, "Peak learning rate on HMMs.")
+    batch_size: int = setting(64, "Rows per optimizer step.")
+    num_sequences: int = setting(2000, "Held-out rows that models are measured on.")
 
     def __post_init__(self):
         for task in self.tasks:

@@ -11,10 +11,11 @@ When started again the experiment continues where it stopped.
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 _PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true"}
 
@@ -23,30 +24,25 @@ _PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true
 class WordplaySettings:
     """Settings of the experiment."""
 
-    text: str = field(metadata={"help": "The text: a file, or the name of a corpus."})
-    output_dir: str = field(default="outputs/wordplay", metadata={"help": "Output folder."})
-    test_fraction: float = field(default=0.1, metadata={"help": "Share of the text that is held out."})
-    model: str = field(default="1m", metadata={"help": "A size (1m to 13b), a depth (d12), or a configuration."})
-    length: int = field(default=128, metadata={"help": "Characters per window."})
-    train_tokens: int = field(default=1_500_000, metadata={"help": "Number of characters to train on."})
-    global_batch_size: int = field(default=32, metadata={"help": "Windows per optimizer step."})
-    micro_batch_size: int = field(default=16, metadata={"help": "Windows per process in one forward pass."})
-    learning_rate: float = field(default=3e-3, metadata={"help": "Peak learning rate."})
-    scale_learning_rate: str | None = field(
-        default=None,
-        metadata={"help": "sqrt to multiply learning_rate by the square root of the number of processes."},
+    text: str = setting(MISSING, "The text: a file, or the name of a corpus.")
+    output_dir: str = setting("outputs/wordplay", "Output folder.")
+    test_fraction: float = setting(0.1, "Share of the text that is held out.")
+    model: str = setting("1m", "A size (1m to 13b), a depth (d12), or a configuration.")
+    length: int = setting(128, "Characters per window.")
+    train_tokens: int = setting(1_500_000, "Number of characters to train on.")
+    global_batch_size: int = setting(32, "Windows per optimizer step.")
+    micro_batch_size: int = setting(16, "Windows per process in one forward pass.")
+    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    scale_learning_rate: str | None = setting(
+        None, "sqrt to multiply learning_rate by the square root of the number of processes."
     )
-    launcher: str = field(default="cpu2", metadata={"help": "Launch configuration of the training."})
-    prompts: list[str] = field(
-        default_factory=lambda: ["The ", "What ", "I "], metadata={"help": "Beginnings of the texts that it writes."}
-    )
-    temperature: float = field(default=0.8, metadata={"help": "Sampling temperature of these texts."})
-    strategies: list[str] = field(
-        default_factory=list, metadata={"help": "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2."}
-    )
-    num_processes: int = field(default=2, metadata={"help": "Processes of each of the strategies."})
-    precision: str = field(default="no", metadata={"help": "Precision of the strategies: no, bf16 or fp16."})
-    strategy_steps: int = field(default=40, metadata={"help": "Optimizer steps under each of the strategies."})
+    launcher: str = setting("cpu2", "Launch configuration of the training.")
+    prompts: list[str] = setting(["The ", "What ", "I "], "Beginnings of the texts that it writes.")
+    temperature: float = setting(0.8, "Sampling temperature of these texts.")
+    strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
+    num_processes: int = setting(2, "Processes of each of the strategies.")
+    precision: str = setting("no", "Precision of the strategies: no, bf16 or fp16.")
+    strategy_steps: int = setting(40, "Optimizer steps under each of the strategies.")
 
 
 def main(settings: WordplaySettings) -> None:

@@ -14,11 +14,12 @@ stopped: streams and runs continue, finished evaluations are not repeated.
 """
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
 
 STAGES = ("pretrain", "midtrain", "sft", "lima")
 
@@ -27,41 +28,26 @@ STAGES = ("pretrain", "midtrain", "sft", "lima")
 class ZacSettings:
     """Settings of the experiment. Those named as a stage are flags for it, beyond the settings in its YAML file."""
 
-    output_dir: str = field(metadata={"help": "Output folder."})
-    corpus: str = field(default="fineweb-edu", metadata={"help": "The text: a corpus, a file or a Hub data set."})
-    conversations: list[str] = field(
-        default_factory=lambda: ["smoltalk", "ultrachat"], metadata={"help": "Two corpora of conversations."}
+    output_dir: str = setting(MISSING, "Output folder.")
+    corpus: str = setting("fineweb-edu", "The text: a corpus, a file or a Hub data set.")
+    conversations: list[str] = setting(["smoltalk", "ultrachat"], "Two corpora of conversations.")
+    weights: list[float] = setting(
+        [0.3, 0.58, 0.12], "Shares of tokens in midtraining: the text, and each of the conversations."
     )
-    weights: list[float] = field(
-        default_factory=lambda: [0.3, 0.58, 0.12],
-        metadata={"help": "Shares of tokens in midtraining: the text, and each of the conversations."},
-    )
-    vocab_size: int = field(default=32_768, metadata={"help": "Vocabulary size of the tokenizer."})
-    tokenizer_documents: int = field(
-        default=500_000, metadata={"help": "Documents of the text that the tokenizer is trained on."}
-    )
-    max_documents: int | None = field(
-        default=None, metadata={"help": "Maximum number of rows to read of each corpus; all by default."}
-    )
-    test_fraction: float = field(
-        default=0.001, metadata={"help": "Share held out of a corpus, where it has no test split of its own."}
-    )
-    pretrain: str = field(default="", metadata={"help": "Flags of pretraining, such as '--model 250m'."})
-    midtrain: str = field(default="", metadata={"help": "Flags of midtraining."})
-    sft: str = field(default="", metadata={"help": "Flags of fine-tuning."})
-    lima: str = field(default="", metadata={"help": "Flags of the stage on LIMA."})
-    evaluate: str = field(default="", metadata={"help": "Flags of every evaluation."})
-    chat_data: str = field(
-        default="smoltalk", metadata={"help": "Conversations whose test split chat is measured on."}
-    )
-    core_data: str | None = field(
-        default=None, metadata={"help": "Folder with the questions of CORE; without it CORE is not measured."}
-    )
-    chat_core: bool = field(
-        default=False, metadata={"help": "Also measure ChatCORE after the last two stages; needs the extra lm-eval."}
-    )
-    launcher: str = field(default="ddp", metadata={"help": "Launch configuration of every stage of training."})
-    num_processes: int = field(default=8, metadata={"help": "Processes of every stage of training."})
+    vocab_size: int = setting(32_768, "Vocabulary size of the tokenizer.")
+    tokenizer_documents: int = setting(500_000, "Documents of the text that the tokenizer is trained on.")
+    max_documents: int | None = setting(None, "Maximum number of rows to read of each corpus; all by default.")
+    test_fraction: float = setting(0.001, "Share held out of a corpus, where it has no test split of its own.")
+    pretrain: str = setting("", "Flags of pretraining, such as '--model 250m'.")
+    midtrain: str = setting("", "Flags of midtraining.")
+    sft: str = setting("", "Flags of fine-tuning.")
+    lima: str = setting("", "Flags of the stage on LIMA.")
+    evaluate: str = setting("", "Flags of every evaluation.")
+    chat_data: str = setting("smoltalk", "Conversations whose test split chat is measured on.")
+    core_data: str | None = setting(None, "Folder with the questions of CORE; without it CORE is not measured.")
+    chat_core: bool = setting(False, "Also measure ChatCORE after the last two stages; needs the extra lm-eval.")
+    launcher: str = setting("ddp", "Launch configuration of every stage of training.")
+    num_processes: int = setting(8, "Processes of every stage of training.")
 
 
 def main(settings: ZacSettings) -> None:
