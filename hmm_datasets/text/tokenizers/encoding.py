@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 
 from ..corpora.local_files import check_text
+from .bpe import is_byte_level
 
 if TYPE_CHECKING:
-    from tokenizers.models import Model
     from transformers import PreTrainedTokenizerFast
 
 _logger = logging.getLogger(__name__)
@@ -28,8 +28,6 @@ _BLOCKS = ((0, 0x250), (0x300, 0x370), (0x660, 0x66A), (0x2000, 0x2070), (0x3000
 _CHARACTERS = [
     chr(code) for first, end in (*_BLOCKS, (0xFE00, 0xFE10), (0x1F600, 0x1F610)) for code in range(first, end)
 ]
-_PROBE = [separator.join(_CHARACTERS) for separator in ("", " ", "\n", "a", "1", "!")]
-"""Texts on which both libraries are compared first: letters, digits, marks and white space in many combinations."""
 
 
 class Encoder:
@@ -38,7 +36,8 @@ class Encoder:
     The names of special tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
     token. No special tokens are added, and nothing is truncated or padded. Every encoder also encodes a fixed probe
     and its first texts (65,536 characters) with `tokenizers`. If the ids differ, or if fastokens does not support the
-    tokenizer, it uses `tokenizers` for everything and logs a warning.
+    tokenizer, it uses `tokenizers` for everything and logs a warning. A batch with a byte that has no token, which
+    fastokens refuses, is encoded by `tokenizers`.
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):
@@ -62,14 +61,14 @@ class Encoder:
 
         state = tokenizer.backend_tokenizer.to_str()
         with ThreadPoolExecutor(1) as thread:  # fastokens releases the GIL, for most of the time that this takes
-            fast = thread.submit(_fast_tokenizer, state, tokenizer.backend_tokenizer.model)
+            fast = thread.submit(_fast_tokenizer, state)
             self._reference = Tokenizer.from_str(state)
         self._reference.encode_special_tokens = True
         self._reference.no_truncation()
         self._reference.no_padding()
         self._fast = fast.result()
         self._checked = False
-        self._check(_PROBE)
+        self._check(_probe(tokenizer))
 
     @property
     def backend(self) -> str:
@@ -101,7 +100,12 @@ class Encoder:
             raise
 
     def _encode_fast(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = self._fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
+        try:
+            ids, offsets = self._fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
+        except UnicodeEncodeError:
+            raise
+        except ValueError:  # a byte that has no token
+            return self._encode_reference(texts)
         return np.frombuffer(ids, dtype="<u4"), np.diff(np.frombuffer(offsets, dtype="<u8").astype(np.int64))
 
     def _encode_reference(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -119,12 +123,23 @@ class Encoder:
             _logger.warning("fastokens and tokenizers differ on a sample of the texts; using the slower tokenizers")
 
 
-def _fast_tokenizer(state: str, model: "Model"):
-    import fastokens
-    from tokenizers.models import BPE
+def _probe(tokenizer: "PreTrainedTokenizerFast") -> list[str]:
+    """Texts on which both libraries are compared first: letters, digits, marks and white space in many combinations.
 
-    if isinstance(model, BPE) and model.unk_token is not None and not model.byte_fallback:
-        return None  # fastokens refuses a text with a byte outside of the vocabulary
+    Characters are left out of which a byte has no token in a byte-level vocabulary, such as SmolLM2's.
+    """
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    characters = _CHARACTERS
+    if is_byte_level(tokenizer):
+        letters, known = ByteLevel(add_prefix_space=False, use_regex=False), tokenizer.get_vocab().keys()
+        characters = [one for one in _CHARACTERS if known >= set(letters.pre_tokenize_str(one)[0][0])]
+    return [separator.join(characters) for separator in ("", " ", "\n", "a", "1", "!")]
+
+
+def _fast_tokenizer(state: str):
+    import fastokens
+
     try:
         fast = fastokens.Tokenizer.from_json_str(state)
         fast.no_truncation()

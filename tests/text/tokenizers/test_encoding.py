@@ -1,10 +1,13 @@
 import base64
+import json
 import logging
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
@@ -158,3 +161,20 @@ def test_what_is_not_text_is_reported_by_its_number(encoder):
     assert message(encoder.encode_batch, ["a", None]).startswith("text 1: expected text, found None")
     assert "text 2: half a surrogate pair at character 1" in message(encoder.encode_batch, ["a", "b", "c\ud83d"])
     assert message(Encoder(word_tokenizer(["."])).encode_batch, ["a", 3]).startswith("text 1: expected text, found 3")
+
+
+@pytest.mark.parametrize("unknown", [None, "<|endoftext|>"])
+def test_a_byte_without_a_token_is_left_out_as_by_the_tokenizer(tokenizer, unknown):
+    """SmolLM2's vocabulary lacks 21 of the 256 bytes, of which some are control characters."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    names = [name for name in vocabulary if not {"Ą", "ø"} & set(name)]  # bytes 0x04 and 0xF8
+    state["model"]["vocab"] = {name: number for number, name in enumerate(names)}
+    state["model"]["merges"] = [pair for pair in state["model"]["merges"] if "".join(pair) in state["model"]["vocab"]]
+    state["model"]["unk_token"] = unknown if unknown in state["model"]["vocab"] else None
+    state["added_tokens"] = [one | {"id": names.index(one["content"])} for one in state["added_tokens"]]
+    lacking = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
+    encoder, texts = Encoder(lacking), ["Once", "a\x04b", *stories()[:20]]
+    assert parts(encoder, texts) == one_by_one(lacking, texts)
+    assert parts(encoder, stories()[:20]) == one_by_one(lacking, stories()[:20])
+    assert encoder.backend == "fastokens"
