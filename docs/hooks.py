@@ -34,6 +34,7 @@ PICTURES = {
     "assets/architectures.png": "recipes/experiments/architectures/architectures.png",
     "assets/four_phases.png": "recipes/experiments/four_phases/four_phases.png",
     "assets/entropy_errors.png": "recipes/experiments/wind_tunnels/entropy_errors.png",
+    "assets/in_context.png": "recipes/experiments/icl_transition/in_context.png",
     "assets/quantization.png": "recipes/experiments/quantization/quantization.png",
 }
 """Figures that recipes drew, by their path in the site."""
