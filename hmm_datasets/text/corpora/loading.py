@@ -306,7 +306,7 @@ def _load_file(
         )
     features = _features(settings["format"].kind)
     if streaming:
-        return document_stream(_keyed_documents, features, **settings)
+        return _stream(_documents, features, **settings)
     return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
 
 
@@ -326,12 +326,8 @@ def _load_computed(
     others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
     features = datasets.Features(_features(corpus.kind) | others)
     if streaming:
-        return document_stream(_keyed_computed_documents, features, **settings)
+        return _stream(_computed_documents, features, **settings)
     return datasets.Dataset.from_list(list(_computed_documents(**settings)), features=features)
-
-
-def _keyed_computed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(_computed_documents(**settings))
 
 
 def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -341,10 +337,6 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
     kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
     documents = replace(selection, test_fraction=None)(kept)
     return _first_seen(documents) if selection.filters.unique else documents
-
-
-def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(_documents(**settings))
 
 
 def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -446,8 +438,11 @@ def _chosen_rows(
     return {column: [document[column] for document in documents] for column in _features(format.kind)}
 
 
-def document_stream(
-    generate: Callable[..., Iterator[tuple[int, dict]]], features: Features, **kwargs: Any
-) -> IterableDataset:
-    """The stream of the rows that `generate(**kwargs)` yields together with their keys."""
-    return IterableDataset(TypedExamples(generate, kwargs, features), info=DatasetInfo(features=features))
+def _stream(documents: Callable[..., Iterator[dict]], features: Features, **settings: Any) -> IterableDataset:
+    """The stream of the rows that `documents(**settings)` yields."""
+    examples = TypedExamples(_numbered, {"documents": documents, **settings}, features)
+    return IterableDataset(examples, info=DatasetInfo(features=features))
+
+
+def _numbered(documents: Callable[..., Iterator[dict]], **settings: Any) -> Iterator[tuple[int, dict]]:
+    return enumerate(documents(**settings))
