@@ -187,11 +187,6 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def format_status(status: RunStatus) -> str:
-    """A status as a table of two columns."""
-    return two_columns(status_rows(status))
-
-
 def two_columns(rows: list[tuple[str, str]]) -> str:
     """Names and values as lines, the values below each other."""
     width = max(len(name) for name, _ in rows)
