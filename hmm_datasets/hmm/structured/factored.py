@@ -32,11 +32,11 @@ from ..arrays import as_given, kronecker_product, token_array
 from ..generalized import GeneralizedHMM
 from ..integers import integer
 from ..kernels.structured import replace_symbols, split_codes
-from ..model import HMM
+from ..model import HMM, operators
 from ..process import Process
 from ..sampling import derived_seed
 from .factorial import FactorialHMM
-from .input_output import InputOutputHMM, operators
+from .input_output import InputOutputHMM
 from .markov import MarkovChain
 from .semi_markov import SemiMarkov
 
