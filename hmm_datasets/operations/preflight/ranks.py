@@ -485,18 +485,15 @@ class _Preflight:
     def _all_reduce(self) -> None:
         self.exchange.begin("all-reduce")
         check, measured = measure_all_reduce(self.settings.timeout, self.exchange.group_store)
-        self.exchange.post("reduced", {"check": asdict(check), "measured": measured})
+        found = self._checked("reduced", "all-reduce", check, measured)
         if not self.leads:
             return
-        found = self._collect("reduced", "all-reduce")
-        for rank, one in found.items():
-            self.reports[rank].checks.append(Check(**one["check"]))
         failed = bool(self.missing) or not all(one["check"]["ok"] for one in found.values())
         if failed:
             self.advice = advice(self._in_order(), all_reduce_failed=True)
             return
         self.advice = advice(self._in_order(), all_reduce_failed=False)
-        slow = slow_links(self._in_order(), {rank: one["measured"]["links"] for rank, one in found.items()})
+        slow = slow_links(self._in_order(), {rank: one["found"]["links"] for rank, one in found.items()})
         best = max(measured["bus_bandwidth"].values()) / 1e9
         wanted = self.settings.min_bus_bandwidth
         detail = "; ".join(slow) or f"no link is much slower than the others; bus bandwidth {best:.2f} GB/s"
@@ -507,15 +504,18 @@ class _Preflight:
     def _rows(self) -> None:
         self.exchange.begin("first rows")
         check, found = _first_rows(self.settings, self.place.world_size)
-        self.exchange.post("rows", {"check": asdict(check), "found": found})
-        if not self.leads:
-            return
-        everything = self._collect("rows", "first rows")
-        for rank, one in everything.items():
-            self.reports[rank].checks.append(Check(**one["check"]))
+        everything = self._checked("rows", "first rows", check, found)
         rows = {rank: one["found"] for rank, one in everything.items() if one["found"]}
         if rows:
             self.compared.append(check_rows(rows, self._in_order()))
+
+    def _checked(self, stage: str, name: str, check: Check, found: dict[str, Any]) -> dict[int, Any]:
+        """Post a check; on rank 0 the checks of all ranks and what they found, which their reports have then."""
+        self.exchange.post(stage, {"check": asdict(check), "found": found})
+        everything = self._collect(stage, name) if self.leads else {}
+        for rank, one in everything.items():
+            self.reports[rank].checks.append(Check(**one["check"]))
+        return everything
 
     # What rank 0 does with it.
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import DatasetInfo, Features, IterableDataset
+from datasets import Dataset, DatasetInfo, Features, IterableDataset
 from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
@@ -304,10 +304,7 @@ def _load_file(
             f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
             "change these, or add documents"
         )
-    features = _features(settings["format"].kind)
-    if streaming:
-        return _stream(_documents, features, **settings)
-    return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
+    return _rows_of(_documents, _features(settings["format"].kind), streaming, settings)
 
 
 def _load_computed(
@@ -324,10 +321,7 @@ def _load_computed(
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
     others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
-    features = datasets.Features(_features(corpus.kind) | others)
-    if streaming:
-        return _stream(_computed_documents, features, **settings)
-    return datasets.Dataset.from_list(list(_computed_documents(**settings)), features=features)
+    return _rows_of(_computed_documents, datasets.Features(_features(corpus.kind) | others), streaming, settings)
 
 
 def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -438,8 +432,12 @@ def _chosen_rows(
     return {column: [document[column] for document in documents] for column in _features(format.kind)}
 
 
-def _stream(documents: Callable[..., Iterator[dict]], features: Features, **settings: Any) -> IterableDataset:
-    """The stream of the rows that `documents(**settings)` yields."""
+def _rows_of(
+    documents: Callable[..., Iterator[dict]], features: Features, streaming: bool, settings: dict[str, Any]
+) -> IterableDataset | Dataset:
+    """The rows that `documents(**settings)` yields, as a stream or in memory."""
+    if not streaming:
+        return Dataset.from_list(list(documents(**settings)), features=features)
     examples = TypedExamples(_numbered, {"documents": documents, **settings}, features)
     return IterableDataset(examples, info=DatasetInfo(features=features))
 
