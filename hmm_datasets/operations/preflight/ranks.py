@@ -26,6 +26,7 @@ from typing import Any
 from ...errors import InputError, first_line
 from ...runtime import environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
+from ...runtime.settings import option, rest
 from ...runtime.time_limit import within
 from .device import check_device, check_device_memory, check_devices, check_gpu_state, has_nvlink, measure_product
 from .host import (
@@ -76,29 +77,23 @@ _CLOCK_TRIPS = 8
 class PreflightSettings:
     """What a run needs.
 
-    Args:
-        min_disk_gib (`float`, *optional*, defaults to 10.0): free disk space at the output folder.
-        min_memory_gib (`float`, *optional*, defaults to 2.0): free memory for all processes on this machine.
-        min_shm_gib (`float`, *optional*, defaults to 0.5): free space in `/dev/shm`, through which DataLoader workers
-            send batches.
-        min_bus_bandwidth (`float`, *optional*, defaults to 0.0): bus bandwidth of an all-reduce in GB/s.
-        seconds (`float`, *optional*, defaults to 2.0): how long each rank repeats its matrix product.
-        timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, including the rendezvous, and for
-            other ranks to report after this one.
-        push (`bool`, *optional*, defaults to `False`): whether the run pushes to the Hub, which must then answer.
-        config (`str`, *optional*): settings file of a recipe, whose first rows are then read on every rank.
-        flags (`tuple` of `str`, *optional*): flags of that recipe, which override the file.
+    Workers of a DataLoader send batches through `/dev/shm`. Other ranks have the same time to report after this one as
+    an all-reduce has, with the rendezvous. Flags of the recipe override its file.
     """
 
-    min_disk_gib: float = 10.0
-    min_memory_gib: float = 2.0
-    min_shm_gib: float = 0.5
-    min_bus_bandwidth: float = 0.0
-    seconds: float = 2.0
-    timeout: float = 60.0
-    push: bool = False
-    config: str | None = None
-    flags: tuple[str, ...] = ()
+    push: bool = option(False, None, "the run pushes to the Hub, so fail if the Hub does not answer")
+    config: str | None = option(
+        None,
+        "FILE.yaml",
+        "settings of pretrain or midtrain, whose first rows are then read on every rank and compared",
+    )
+    min_disk_gib: float = option(10.0, "GIB", "free space needed in OUTPUT_DIR, default 10")
+    min_memory_gib: float = option(2.0, "GIB", "free memory needed, default 2")
+    min_shm_gib: float = option(0.5, "GIB", "free /dev/shm needed, default 0.5")
+    min_bus_bandwidth: float = option(0.0, "GB/S", "bus bandwidth of all-reduces needed, default 0")
+    seconds: float = option(2.0, "S", "seconds for which each device multiplies matrices, default 2")
+    timeout: float = option(60.0, "S", "seconds to wait for other ranks, default 60")
+    flags: list[str] = rest("flags")
 
     def __post_init__(self):
         for name in ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout"):
