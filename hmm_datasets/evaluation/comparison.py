@@ -186,7 +186,9 @@ def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) 
         if not isinstance(number, Real):
             raise InputError(f"{name}: {value} is {number!r}; expected a number")
         found.setdefault(cell, []).append(float(number))
-    columns, rows = (_ordered({cell[side] for cell in found}) for side in (0, 1))
+    columns, rows = (
+        sorted({cell[side] for cell in found}, key=lambda value: (isinstance(value, str), value)) for side in (0, 1)
+    )
     lists = [[found.get((column, row), []) for column in columns] for row in rows]
     return {
         "x": x,
@@ -210,10 +212,6 @@ def look_up(report: Mapping[str, Any], path: str, name: str) -> float | str:
     if not isinstance(value, Real | str):
         raise InputError(f"{name}: {path} leads to {type(value).__name__}; expected a number or a string")
     return value
-
-
-def _ordered(values: set) -> list:
-    return sorted(values, key=lambda value: (isinstance(value, str), value))
 
 
 TASKS = {
