@@ -102,10 +102,7 @@ class GeneralizedHMM(Process):
         """`H`, the dimensions of a predictive vector. They are no states that the process is in."""
         return self.operators.shape[1]
 
-    @property
-    def belief_width(self) -> int:
-        """`H`."""
-        return self.num_states
+    belief_width = num_states
 
     @cached_property
     def is_stationary(self) -> bool:

@@ -186,10 +186,7 @@ class FactoredProcess(Process):
         """`J`, the product of the widths of the factors' beliefs."""
         return math.prod(self.widths)
 
-    @property
-    def max_states(self) -> int:
-        """Number of joint states."""
-        return self.num_joint_states
+    max_states = num_joint_states
 
     @property
     def belief_width(self) -> int:
