@@ -22,11 +22,14 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
 import shutil
 import time
+import types
+import typing
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -519,6 +522,27 @@ def read_json(path: str | os.PathLike) -> Any:
         raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or a thousand brackets
         raise InputError(f"{path}: not JSON that can be read ({error})") from None
+
+
+def is_of_type(value: Any, kind: Any) -> bool:
+    """Whether a value of a JSON file is of a type; a whole number is a float too, true and false are no numbers."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(is_of_type(value, member) for member in members)
+    if kind is tuple or origin is tuple:
+        if not members or Ellipsis in members:
+            return isinstance(value, list) and all(is_of_type(part, members[0]) for part in value if members)
+        return isinstance(value, list) and len(value) == len(members) and all(map(is_of_type, value, members))
+    if kind is list or origin is list:
+        return isinstance(value, list) and all(is_of_type(part, members[0]) for part in value if members)
+    if origin is dict:
+        keys, values = members
+        return isinstance(value, dict) and all(is_of_type(k, keys) and is_of_type(v, values) for k, v in value.items())
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is kind or (kind is type(None) and value is None)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def list_command(arguments: CheckpointListCommand) -> int:
     for one in here:
         for problem in one.problems:
             print(f"{Path(one.folder).name}: {problem}")
-        if one.weight_bytes and one.bytes > LARGE_RATIO * one.weight_bytes:
+        if one.ratio is not None and one.ratio > LARGE_RATIO:
             print(
                 f"{Path(one.folder).name}: large; if tensors are stored with more than they use, this writes it anew: "
                 f"hmm-datasets checkpoint slim {one.folder}"

@@ -21,7 +21,7 @@ MODULE = "hmm_datasets.commands.preflight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreflightCommand:
+class PreflightCommand(PreflightSettings):
     """Check machines and ranks before a run.
 
     All other flags are those of the launcher, with --launch, and those of the recipe, with --config. Every rank
@@ -38,19 +38,6 @@ class PreflightCommand:
         "CONFIG",
         "check all ranks of a launch configuration: name of a shipped one, or a file",
     )
-    push: bool = option(False, None, "the run pushes to the Hub, so fail if the Hub does not answer")
-    config: str | None = option(
-        None,
-        "FILE.yaml",
-        "settings of pretrain or midtrain, whose first rows are then read on every rank and compared",
-    )
-    min_disk_gib: float | None = option(None, "GIB", "free space needed in OUTPUT_DIR, default 10")
-    min_memory_gib: float | None = option(None, "GIB", "free memory needed, default 2")
-    min_shm_gib: float | None = option(None, "GIB", "free /dev/shm needed, default 0.5")
-    min_bus_bandwidth: float | None = option(None, "GB/S", "bus bandwidth of all-reduces needed, default 0")
-    seconds: float | None = option(None, "S", "seconds for which each device multiplies matrices, default 2")
-    timeout: float | None = option(None, "S", "seconds to wait for other ranks, default 60")
-    flags: list[str] = rest("flags")
     words: list[str] = rest("words")
 
 
@@ -67,13 +54,10 @@ def preflight_command(arguments: PreflightCommand) -> int:
     problem = environment.take_from_mpi()
     if problem is not None:
         raise InputError(problem)
-    names = ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout", "config")
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    settings = PreflightSettings(push=arguments.push, flags=tuple(arguments.flags), **given)
     if environment.world_size() == 1:
-        return 1 if run_preflight(arguments.output_dir, settings) else 0
+        return 1 if run_preflight(arguments.output_dir, arguments) else 0
     with exit_without_teardown():  # a thread that hangs in a collective would abort the teardown
-        failures = run_preflight(arguments.output_dir, settings)
+        failures = run_preflight(arguments.output_dir, arguments)
         if failures and environment.rank() == 0:
             line = f"error: preflight: {failures} failures; rank 0 has printed what they are"
             report_to_launcher(line, time.time())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test", "unique", "unique_test")
 """The sentences of a `WordCorpus`, which is slow to import."""
 
+_PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
 _CHUNK_TOKENS = 1 << 22
 
 
@@ -33,10 +34,7 @@ _CHUNK_TOKENS = 1 << 22
 class SampleCommand:
     """Draw sequences from an HMM."""
 
-    hmm: str = argument(
-        "HMM",
-        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
-    )
+    hmm: str = argument("HMM", _PROCESS)
     num_sequences: int = option(1, "N", "default 1")
     length: int = option(64, "L", "tokens per sequence, default 64")
     seed: int = option(0, None, "seed of the stream, default 0")
@@ -125,10 +123,7 @@ def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str]
 class ScoreCommand:
     """Log-likelihood of sequences, in nats per token."""
 
-    hmm: str = argument(
-        "HMM",
-        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
-    )
+    hmm: str = argument("HMM", _PROCESS)
     tokens: Path = argument(
         "FILE",
         ".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
@@ -270,10 +265,7 @@ def _print_entropy_rate(arguments: "DescribeCommand") -> int:
 class DescribeCommand:
     """Sizes, states, mixing, and losses of predictors."""
 
-    hmm: str = argument(
-        "HMM",
-        "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'",
-    )
+    hmm: str = argument("HMM", _PROCESS)
     length: int = option(64, "L", "positions to measure at, default 64")
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")

@@ -20,7 +20,7 @@ def _requeue(arguments: "SuperviseCommand") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuperviseCommand(HangFlags):
+class SuperviseCommand(SupervisionSettings, HangFlags):
     """Start a run again after faults.
 
     An error of the settings and a request to stop end it. Everything is logged in events.jsonl, which
@@ -28,16 +28,11 @@ class SuperviseCommand(HangFlags):
     """
 
     output_dir: Path | None = option(None, "RUN", "folder of the run; default the output_dir of the command")
-    max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5")
-    first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
-    max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
     start_after: float = option(
         1800.0,
         "SECONDS",
         "a phase before the first step that takes longer hangs, or the compiling of a step, default 1800",
     )
-    patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
-    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
     requeue: bool = option(
         False,
         None,
@@ -55,15 +50,8 @@ def supervise_command(arguments: SuperviseCommand) -> int:
     if not words:
         raise InputError("supervise: no command; give it after --: hmm-datasets supervise -- accelerate launch ...")
     folder = _folder(arguments)
-    settings = SupervisionSettings(
-        max_failures=arguments.max_failures,
-        first_delay=arguments.first_delay,
-        max_delay=arguments.max_delay,
-        patience=arguments.patience,
-        limits=Limits(step=arguments.hang_after, start=arguments.start_after, pause=arguments.pause_after),
-        host_failures=arguments.host_failures,
-    )
-    return Supervisor(words, folder, settings).run()
+    limits = Limits(step=arguments.hang_after, start=arguments.start_after, pause=arguments.pause_after)
+    return Supervisor(words, folder, arguments, limits).run()
 
 
 def _folder(arguments: SuperviseCommand) -> str | Path:

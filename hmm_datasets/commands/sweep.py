@@ -69,18 +69,14 @@ def sweep_command(arguments: SweepCommand) -> int:
     config = None if arguments.launch is None else launch_config(arguments.launch)
     if config is not None and not recipe_command(found.recipe).launches:
         raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
+    from ..operations.sweeps.report import plan_text
+
     with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
         plan = plan_sweep(found, config, arguments.num_processes)
-        _print_plan(found, plan)
+        print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
         if arguments.plan:
             return 0
         return _submit(found, arguments) if arguments.slurm is not None else _run(found, arguments, plan)
-
-
-def _print_plan(found: "Sweep", plan: "SweepPlan") -> None:
-    from ..operations.sweeps.report import plan_text
-
-    print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
 
 
 def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":

@@ -34,7 +34,7 @@ class HangFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchCommand(HangFlags):
+class WatchCommand(AlertSettings, HangFlags):
     """Say whether a run is well, live if asked.
 
     Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
@@ -47,25 +47,19 @@ class WatchCommand(HangFlags):
     stacks: bool = option(False, None, "print the Python stacks of the ranks at fault")
     all_stacks: bool = option(False, None, "print the Python stacks of all ranks")
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
-    email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
-    smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
-    webhook: str | None = option(None, "URL", "post there, as JSON with a text")
-    command: str | None = option(None, "COMMAND", "run this, with the message on stdin")
-    quiet: float = option(3600.0, "SECONDS", "before the same alert is sent again, default 3600")
 
 
 def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
     if not 0 < arguments.every < 1e6:
         raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
-    alerts = AlertSettings(arguments.email, arguments.smtp, arguments.webhook, arguments.command, arguments.quiet)
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
     observer = RunObserver(arguments.path, limits, job=arguments.job)
 
     def look(twice: bool = False) -> "RunState":
         state = observer.look(twice=twice)
-        if alerts.anyone:
-            for line in alert(state, alerts):
+        if arguments.anyone:
+            for line in alert(state, arguments):
                 print(line, file=sys.stderr, flush=True)
         return state
 
@@ -78,7 +72,7 @@ def watch_command(arguments: WatchCommand) -> int:
         state = show(look, arguments.every, time.sleep)
     else:
         state = _follow(look, arguments)
-    while arguments.follow and alerts.anyone and is_pending(observer.folder):
+    while arguments.follow and arguments.anyone and is_pending(observer.folder):
         time.sleep(arguments.every)
         state = look()
     return 0 if state.ok else 1

@@ -115,7 +115,7 @@ class HMMSequences(Dataset):
         self.only_scored = only_scored
 
     def __repr__(self) -> str:
-        count = "endless" if self.num_sequences is None else f"{self.num_sequences:,} sequences"
+        count = "endless" if isinstance(self, EndlessSequences) else f"{self.num_sequences:,} sequences"
         return f"HMMSequences({self.source!r}, length={self.length}, seed={self.seed}, {count})"
 
     @cached_property

@@ -68,14 +68,7 @@ _SAME = {
     "core": ("baselines", "max_per_task"),
     "chat_core": ("max_per_task",),
 }
-
-
-def _other_items(task: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The setting that shows that two runs were measured on different items, or None."""
-    for key in _SAME[task]:
-        if first[key] != other[key]:
-            return f"measured on other items: {key} is {other[key]}, not {first[key]}"
-    return None
+_QUESTIONS = ("sha256", "shots", "items", "baseline")  # of a task of questions
 
 
 def _pair_optimum(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
@@ -108,7 +101,7 @@ def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: 
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
     for label in tasks:
-        if (reason := other_questions(tasks[label], others[label])) is not None:
+        if (reason := _changed(_QUESTIONS, tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
     changes = _changes(score, first, other)
     means = [
@@ -138,16 +131,13 @@ def pair(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Diff
     """
     if task not in _PAIRS:
         return f"{task} has no items that can be resampled"
-    reason = _other_items(task, first.report[task], other.report[task])
-    return _PAIRS[task](first, other, seed) if reason is None else reason
+    change = _changed(_SAME[task], first.report[task], other.report[task])
+    return _PAIRS[task](first, other, seed) if change is None else f"measured on other items: {change}"
 
 
-def other_questions(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """How the questions of a task differ between two runs, or None if they do not."""
-    for key in ("sha256", "shots", "items", "baseline"):
-        if first[key] != other[key]:
-            return f"{key} is {other[key]}, not {first[key]}"
-    return None
+def _changed(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first of these settings that differs between two runs, or None."""
+    return next((f"{name} is {other[name]}, not {first[name]}" for name in names if first[name] != other[name]), None)
 
 
 def _changes(score: str, first: ReportFolder, other: ReportFolder) -> dict[str, np.ndarray]:
@@ -196,7 +186,9 @@ def cells(reports: Mapping[str, Mapping[str, Any]], x: str, y: str, value: str) 
         if not isinstance(number, Real):
             raise InputError(f"{name}: {value} is {number!r}; expected a number")
         found.setdefault(cell, []).append(float(number))
-    columns, rows = (_ordered({cell[side] for cell in found}) for side in (0, 1))
+    columns, rows = (
+        sorted({cell[side] for cell in found}, key=lambda value: (isinstance(value, str), value)) for side in (0, 1)
+    )
     lists = [[found.get((column, row), []) for column in columns] for row in rows]
     return {
         "x": x,
@@ -220,10 +212,6 @@ def look_up(report: Mapping[str, Any], path: str, name: str) -> float | str:
     if not isinstance(value, Real | str):
         raise InputError(f"{name}: {path} leads to {type(value).__name__}; expected a number or a string")
     return value
-
-
-def _ordered(values: set) -> list:
-    return sorted(values, key=lambda value: (isinstance(value, str), value))
 
 
 TASKS = {
@@ -366,7 +354,7 @@ def _questions(runs: Sequence[ReportFolder]) -> dict[str, list[dict[str, Any]]]:
     first, *others = (run.report["core"]["tasks"] for run in runs)
     found = {}
     for label, task in first.items():
-        if all(label in tasks and other_questions(task, tasks[label]) is None for tasks in others):
+        if all(label in tasks and _changed(_QUESTIONS, task, tasks[label]) is None for tasks in others):
             rows = zip(runs, (first, *others), strict=True)
             keys = {"value": "centered", "low": "low", "high": "high"}
             found[label] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
@@ -195,6 +195,14 @@ def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarr
     return np.where(off > _RESCALE, table / totals, table)
 
 
+def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[str, ...] | None:
+    """The names of symbols, one each, or None; the error of another number ends with `note`."""
+    names = None if vocabulary is None else tuple(map(str, vocabulary))
+    if names is not None and len(names) != num_symbols:
+        raise InputError(f"vocabulary has {len(names)} names; expected {num_symbols}, one per symbol{note}")
+    return names
+
+
 _OPERATIONS_PER_THREAD = 1 << 20
 
 
@@ -208,6 +216,12 @@ def as_given(tokens: Any, result: np.ndarray) -> Any:
     import torch
 
     return torch.from_numpy(result).to(tokens.device) if isinstance(tokens, torch.Tensor) else result
+
+
+def summed_logs(tokens: Any, found: Float[np.ndarray, "B T"]) -> Any:
+    """The log-likelihood of each sequence from the probability of each of its tokens, as `tokens` were given."""
+    with np.errstate(divide="ignore"):
+        return as_given(tokens, np.log(found).sum(axis=1))
 
 
 def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None:

@@ -20,7 +20,7 @@ fingerprint in `config.json`.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -206,16 +206,21 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
             hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
             bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
         """
-        config = HMMConfig(
+        return cls._with_tables(hmm.tables(), hmm, bos_token_id, fingerprint=hmm.fingerprint())
+
+    @classmethod
+    def _with_tables(cls, tables: dict[str, Any], hmm: HMM, bos_token_id: int | None, **settings: Any) -> Self:
+        """The model with these tables, the sizes of an HMM, and other settings of its configuration."""
+        config = cls.config_class(
             num_states=hmm.num_states,
             num_symbols=hmm.num_symbols,
             edge_emitting=hmm.edges is not None,
             vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
-            fingerprint=hmm.fingerprint(),
             bos_token_id=bos_token_id,
+            **settings,
         )
         model = cls(config)
-        for name, table in hmm.tables().items():
+        for name, table in tables.items():
             getattr(model, name).data.copy_(torch.tensor(table))
         return model
 

@@ -19,8 +19,8 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
-from .arrays import array, as_given, token_array
-from .model import HMM
+from .arrays import array, as_given, checked_names, token_array
+from .model import HMM, operators
 from .process import Process
 
 if TYPE_CHECKING:
@@ -73,13 +73,8 @@ class GeneralizedHMM(Process):
         self._check_final(total)
         self.initial = self._stationary(total) if initial is None else self._vector("initial", initial)
         self._normalize_initial(given=initial is not None)
-        self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
-        if self.vocabulary is not None and len(self.vocabulary) != self.num_symbols:
-            raise InputError(
-                f"vocabulary has {len(self.vocabulary)} names; expected {self.num_symbols}, one per symbol"
-            )
-        for table in self.arrays().values():
-            table.setflags(write=False)
+        self.vocabulary = checked_names(vocabulary, self.num_symbols)
+        self._make_read_only()
         self.checked_length = self._check_words()
 
     @classmethod
@@ -95,8 +90,7 @@ class GeneralizedHMM(Process):
         """
         if not isinstance(hmm, HMM):
             raise InputError(f"hmm is a {type(hmm).__name__}; expected an HMM")
-        edges = hmm.emission.T[:, :, None] * hmm.transition if hmm.edges is None else hmm.edges
-        return cls(edges, hmm.start, np.ones(hmm.num_states), hmm.vocabulary)
+        return cls(operators(hmm), hmm.start, np.ones(hmm.num_states), hmm.vocabulary)
 
     @property
     def num_symbols(self) -> int:
@@ -108,10 +102,7 @@ class GeneralizedHMM(Process):
         """`H`, the dimensions of a predictive vector. They are no states that the process is in."""
         return self.operators.shape[1]
 
-    @property
-    def belief_width(self) -> int:
-        """`H`."""
-        return self.num_states
+    belief_width = num_states
 
     @cached_property
     def is_stationary(self) -> bool:

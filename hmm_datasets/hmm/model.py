@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from ..errors import InputError
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
-from .arrays import as_tables, as_tokens
+from .arrays import as_tables, as_tokens, checked_names
 from .integers import integer
 from .process import Process, Rows
 from .storage import load, load_tables, save
@@ -69,13 +69,8 @@ class HMM(Process):
         self.start, self.transition, self.emission, self.edges = as_tables(
             start, transition, emission, edges, normalize
         )
-        self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
-        if self.vocabulary is not None and len(self.vocabulary) != self.num_symbols:
-            raise InputError(
-                f"vocabulary has {len(self.vocabulary)} names; expected {self.num_symbols}, one per symbol"
-            )
-        for table in self.tables().values():
-            table.setflags(write=False)
+        self.vocabulary = checked_names(vocabulary, self.num_symbols)
+        self._make_read_only()
 
     @property
     def num_states(self) -> int:
@@ -400,3 +395,8 @@ class HMM(Process):
         if not isinstance(result, tuple):
             return result.numpy()
         return result._make(None if part is None else part.numpy() for part in result)
+
+
+def operators(hmm: HMM) -> Float[np.ndarray, "E H H"]:
+    """`P(emit x, go to j | in i)` at `[x, i, j]`, for both kinds of HMM."""
+    return hmm.emission.T[:, :, None] * hmm.transition if hmm.edges is None else hmm.edges

@@ -126,7 +126,9 @@ class Process:
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        # NumPy's pickles forget that an array is read-only.
+        self._make_read_only()  # NumPy's pickles forget that an array is
+
+    def _make_read_only(self) -> None:
         for array in self.arrays().values():
             array.setflags(write=False)
 

@@ -13,9 +13,7 @@ and `hmm-0`, `hmm-1`, ... instead, with the same content. [`~hmm_datasets.load_s
 import contextlib
 import dataclasses
 import importlib
-import math
 import os
-import types
 import typing
 from collections.abc import Collection, Generator
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError
-from ..files import atomic_file, check_digests, inside, read_json, restored, write_digests, write_json
+from ..files import atomic_file, check_digests, inside, is_of_type, read_json, restored, write_digests, write_json
 from ..hub.download import download
 from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
 
@@ -219,32 +217,12 @@ def checked_fields(path: Path, content: Any, kinds: dict[str, Any], of: str = ""
             f"{path}: {of}contains a {type(content).__name__}; expected an object with {', '.join(kinds)}"
         )
     for name, kind in kinds.items():
-        if name not in content and not _is_of(None, kind):
+        if name not in content and not is_of_type(None, kind):
             raise InputError(f"{path}: {of}has no {name}; copy the whole folder again from where it was made")
-        if not _is_of(content.get(name), kind):
+        if not is_of_type(content.get(name), kind):
             expected = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
             raise InputError(f"{path}: {of}{name} is {ascii(content[name])[:100]}; expected {expected}")
     return content
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value of a JSON file is of a type; a whole number is a float too, true and false are no numbers."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(_is_of(value, member) for member in members)
-    if kind is tuple or origin is tuple:
-        if not members or Ellipsis in members:
-            return isinstance(value, list) and all(_is_of(part, members[0]) for part in value if members)
-        return isinstance(value, list) and len(value) == len(members) and all(map(_is_of, value, members))
-    if kind is list or origin is list:
-        return isinstance(value, list) and all(_is_of(part, members[0]) for part in value if members)
-    if origin is dict:
-        return isinstance(value, dict)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return type(value) is kind or (kind is type(None) and value is None)
 
 
 PROCESS_NAME = "process.json"

@@ -139,8 +139,10 @@ class TiltedHMM:
 
     def reward(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """The reward of every sequence, or of the first `T <= L` tokens of one."""
+        import torch
+
         values, is_tensor = self._as_tokens(tokens)
-        rewards = values.new_tensor(self.rewards.tolist(), dtype=_float64())
+        rewards = values.new_tensor(self.rewards.tolist(), dtype=torch.float64)
         terms = rewards[values] if self.rewards.ndim == 1 else rewards[values[:, :-1], values[:, 1:]]
         return _like(terms.sum(-1), is_tensor)
 
@@ -388,12 +390,6 @@ def _as_beta(beta: Any, rewards: np.ndarray) -> float:
             "which logarithms of probabilities keep seven digits"
         )
     return value
-
-
-def _float64() -> "torch.dtype":
-    import torch
-
-    return torch.float64
 
 
 def _like(result: "torch.Tensor", is_tensor: bool) -> Any:

@@ -78,22 +78,14 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
             tilted ([`~hmm_datasets.hmm.tilted.TiltedHMM`]): the distribution.
             bos_token_id (`int`, *optional*): `tilted.num_symbols`, or `None` for rows without such a token.
         """
-        hmm = tilted.hmm
-        config = TiltedHMMConfig(
-            num_states=hmm.num_states,
-            num_symbols=hmm.num_symbols,
-            edge_emitting=hmm.edges is not None,
-            vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
+        return cls._with_tables(
+            {**tilted.hmm.tables(), "rewards": tilted.rewards},
+            *(tilted.hmm, bos_token_id),
             fingerprint=tilted.fingerprint(),
-            bos_token_id=bos_token_id,
             pair_rewards=tilted.rewards.ndim == 2,
             beta=tilted.beta,
             length=tilted.length,
         )
-        model = cls(config)
-        for name, table in {**hmm.tables(), "rewards": tilted.rewards}.items():
-            getattr(model, name).data.copy_(torch.tensor(table))
-        return model
 
     @classmethod
     def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> "TiltedHMMForCausalLM":

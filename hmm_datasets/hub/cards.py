@@ -23,8 +23,21 @@ from ..runtime.shipped import shipped
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
 
-Types = dict[str, tuple[type, ...]]
+Types = dict[str, tuple[Any, ...]]
+"""Names, and what each may be: types, entries of a mapping, or a list with the type or the entries of its values."""
+
 CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
+
+_METRIC: Types = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
+_STAGE: Types = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
+_FLOOR: Types = {"name": (str,), "value": (float,), "error": (float,)}
+_RATE: Types = dict.fromkeys(("value", "standard_error"), (float,))
+_BOUNDS: Types = dict.fromkeys(("lower", "upper"), (float,))
+_OPTIMUM: Types = {"value": (float,), "standard_error": (float,), "length": (int,)}
+_SPLIT: Types = {"split": (str,), "path": (str,), "rows": (int,), "tokens": (int, NoneType)}
+_CONFIG: Types = {"name": (str,), "splits": ([_SPLIT],)}
+_DETAIL: Types = {"name": (str,), "value": (str,)}
+_PREDICTOR: Types = {"title": (str,), "by_position": (list,), "mean": (float,), "excess": (float,)}
 
 # Every fact of a template, with its allowed types. Facts that may be left out are in OPTIONAL too.
 TYPES: dict[str, Types] = {
@@ -41,14 +54,14 @@ TYPES: dict[str, Types] = {
         "precision": (str,),
         "command": (str,),
         "versions": (dict,),
-        "metrics": (list,),
-        "floor": (dict, NoneType),
-        "stages": (list,),
-        "details": (list,),
+        "metrics": ([_METRIC],),
+        "floor": (_METRIC, NoneType),
+        "stages": ([_STAGE],),
+        "details": ([_DETAIL],),
         "base_model": (str, NoneType),
-        "datasets": (list,),
+        "datasets": ([str],),
         "repo_id": (str, NoneType),
-        "limits": (list,),
+        "limits": ([str],),
     },
     "hmm": {
         "name": (str,),
@@ -64,11 +77,11 @@ TYPES: dict[str, Types] = {
         "summary": (str, NoneType),
         "is_hmm": (bool,),
         "is_exact": (bool,),
-        "optimal_loss": (dict, NoneType),
+        "optimal_loss": (_OPTIMUM, NoneType),
         "versions": (dict,),
-        "datasets": (list,),
+        "datasets": ([str],),
         "repo_id": (str, NoneType),
-        "limits": (list,),
+        "limits": ([str],),
     },
     "dataset": {
         "name": (str,),
@@ -86,24 +99,24 @@ TYPES: dict[str, Types] = {
         "columns": (list,),
         "size": (str,),
         "exact": (bool,),
-        "floor": (dict,),
-        "entropy_rate": (dict, NoneType),
+        "floor": (_FLOOR,),
+        "entropy_rate": (_RATE, NoneType),
         "positions": (list,),
-        "predictors": (list,),
+        "predictors": ([_PREDICTOR],),
         "measured_on": (int,),
         "license": (str, NoneType),
         "repo_id": (str, NoneType),
-        "limits": (list,),
+        "limits": ([str],),
     },
     "text": {
         "name": (str,),
         "summary": (str,),
         "license": (str, NoneType),
-        "configs": (list,),
-        "details": (list,),
+        "configs": ([_CONFIG],),
+        "details": ([_DETAIL],),
         "load": (str,),
         "repo_id": (str, NoneType),
-        "limits": (list,),
+        "limits": ([str],),
     },
     "evaluation": {
         "name": (str,),
@@ -113,11 +126,11 @@ TYPES: dict[str, Types] = {
         "sha256": (str,),
         "tables": (list,),
         "plots": (list,),
-        "configs": (list,),
+        "configs": ([_CONFIG],),
         "command": (str,),
         "versions": (dict,),
         "repo_id": (str, NoneType),
-        "limits": (list,),
+        "limits": ([str],),
     },
 }
 OPTIONAL: dict[str, dict[str, Any]] = {
@@ -130,16 +143,6 @@ OPTIONAL: dict[str, dict[str, Any]] = {
     "text": {"repo_id": None, "limits": []},
     "evaluation": {"repo_id": None, "limits": []},
 }
-_METRIC: Types = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
-_STAGE: Types = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
-_FLOOR: Types = {"name": (str,), "value": (float,), "error": (float,)}
-_RATE: Types = dict.fromkeys(("value", "standard_error"), (float,))
-_BOUNDS: Types = dict.fromkeys(("lower", "upper"), (float,))
-_OPTIMUM: Types = {"value": (float,), "standard_error": (float,), "length": (int,)}
-_CONFIG: Types = {"name": (str,), "splits": (list,)}
-_SPLIT: Types = {"split": (str,), "path": (str,), "rows": (int,), "tokens": (int, NoneType)}
-_DETAIL: Types = {"name": (str,), "value": (str,)}
-_PREDICTOR: Types = {"title": (str,), "by_position": (list,), "mean": (float,), "excess": (float,)}
 
 
 def checked_facts(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
@@ -158,49 +161,30 @@ def checked_facts(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
         _check(f"{where}: {name}", value, types[name])
     if re.search(r"\s", facts["license"] or ""):
         raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
-    for name in ("datasets", "limits"):
-        for index, value in enumerate(facts.get(name, [])):
-            _check(f"{where}: {name}[{index}]", value, (str,))
-    for index, metric in enumerate(facts.get("metrics", [])):
-        _check_entry(f"{where}: metrics[{index}]", metric, _METRIC)
-    for index, stage in enumerate(facts.get("stages", [])):
-        _check_entry(f"{where}: stages[{index}]", stage, _STAGE)
-    if facts.get("floor") is not None:
-        _check_entry(f"{where}: floor", facts["floor"], _FLOOR if kind == "dataset" else _METRIC)
-    if facts.get("optimal_loss") is not None:
-        _check_entry(f"{where}: optimal_loss", facts["optimal_loss"], _OPTIMUM)
-    if kind == "dataset":
-        if facts["entropy_rate"] is not None:
-            bounds = _BOUNDS if "lower" in facts["entropy_rate"] else {}
-            _check_entry(f"{where}: entropy_rate", facts["entropy_rate"], _RATE | bounds)
-        for index, predictor in enumerate(facts["predictors"]):
-            _check_entry(f"{where}: predictors[{index}]", predictor, _PREDICTOR)
-    for index, config in enumerate(facts.get("configs", [])):
-        _check_entry(f"{where}: configs[{index}]", config, _CONFIG)
-        for number, split in enumerate(config["splits"]):
-            _check_entry(f"{where}: configs[{index}].splits[{number}]", split, _SPLIT)
-    for index, detail in enumerate(facts.get("details", [])):
-        _check_entry(f"{where}: details[{index}]", detail, _DETAIL)
+    if kind == "dataset" and "lower" in (facts["entropy_rate"] or {}):
+        _check(f"{where}: entropy_rate", facts["entropy_rate"], (_BOUNDS,))
     for name in ("log_likelihood_train", "log_likelihood_test"):
         if (facts.get(name) or 0) > 0:
             raise InputError(f"{where}: {name} is {facts[name]}, expected 0 or less; change the sign of a loss")
     return facts
 
 
-def _check_entry(where: str, entry: Any, types: Types) -> None:
-    _check(where, entry, (dict,))
-    for name, allowed in types.items():
-        if name not in entry:
-            raise InputError(f"{where}: missing: {name}")
-        _check(f"{where}.{name}", entry[name], allowed)
-
-
-def _check(where: str, value: Any, types: tuple[type, ...]) -> None:
+def _check(where: str, value: Any, types: tuple[Any, ...]) -> None:
+    kinds = [one if isinstance(one, type) else type(one) for one in types]
     # Numbers of NumPy are accepted, and integers for floats, but not booleans.
-    allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in types)
+    allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in kinds)
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in types):
-        expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in types)
+        expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
         raise InputError(f"{where} is {value!r}, expected {expected}")
+    for inner in types:
+        if isinstance(inner, list) and value is not None:
+            for index, one in enumerate(value):
+                _check(f"{where}[{index}]", one, tuple(inner))
+        elif isinstance(inner, dict) and value is not None:
+            for name, of_entry in inner.items():
+                if name not in value:
+                    raise InputError(f"{where}: missing: {name}")
+                _check(f"{where}.{name}", value[name], of_entry)
     if isinstance(value, str) and not value.strip():
         raise InputError(f"{where} is empty")
     if isinstance(value, Real) and not math.isfinite(value):

@@ -108,7 +108,7 @@ class Redaction:
         return self._path.sub(self._shortened, self._relative(text, of_home=False))
 
     def _shortened(self, match: re.Match) -> str:
-        return "~" if self._is_home.fullmatch(match[0]) else _last_name(match[0])
+        return "~" if self._is_home.fullmatch(match[0]) else match[0].rstrip("/").rpartition("/")[2]
 
     def _without_names(self, text: str) -> str:
         """The text of a JSON file without the names of hosts in its strings; their keys stay."""
@@ -140,10 +140,6 @@ class Redaction:
 def is_events(name: str) -> bool:
     """Whether a file is a log of TensorBoard."""
     return name.rpartition("/")[2].startswith("events.out.tfevents.")
-
-
-def _last_name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
 
 
 def _hosts_of(folder: Path) -> set[str]:

@@ -29,6 +29,7 @@ from ..errors import InputError
 from ..files import read_json, write_json
 from ..runtime.credentials import masked
 from ..runtime.events import append_event
+from ..runtime.settings import option
 from ..runtime.time_limit import within
 from .run_state import FINISHED, RunState, format_state
 
@@ -44,21 +45,16 @@ _kept: dict[Path, dict[str, Any]] = {}  # the last alerts of this process, for a
 class AlertSettings:
     """Whom to tell, and how often.
 
-    Args:
-        email (`str`, *optional*): address for an e-mail.
-        smtp (`str`, *optional*, defaults to `"localhost"`): `HOST` or `HOST:PORT` of the mail server.
-        webhook (`str`, *optional*): URL for a POST of JSON with the message as `text`, which Slack, Mattermost and
-            Discord (with `/slack` at the end of its URL) understand, and `run`, `state`, `reason`, `host`.
-        command (`str`, *optional*): command for the shell, with the message on stdin and `RUN`, `STATE` and `REASON`
-            in its environment.
-        quiet (`float`, *optional*, defaults to 3600.0): seconds before the same trouble is reported again.
+    The JSON for the webhook has the message as `text`, which Slack, Mattermost and Discord (with `/slack` at the end
+    of its URL) understand, and `run`, `state`, `reason`, `host`. The command is for the shell, and has `RUN`, `STATE`
+    and `REASON` in its environment.
     """
 
-    email: str | None = None
-    smtp: str = "localhost"
-    webhook: str | None = None
-    command: str | None = None
-    quiet: float = 3600.0
+    email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
+    smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
+    webhook: str | None = option(None, "URL", "post there, as JSON with a text")
+    command: str | None = option(None, "COMMAND", "run this, with the message on stdin")
+    quiet: float = option(3600.0, "SECONDS", "before the same alert is sent again, default 3600")
 
     def __post_init__(self):
         if self.email is not None and "@" not in self.email:

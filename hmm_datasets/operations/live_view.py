@@ -1,6 +1,5 @@
 """A run in a terminal, drawn anew every few seconds: state, hosts, curves, events."""
 
-import io
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -60,13 +59,6 @@ def show(look: Callable[[], RunState], every: float, wait: Callable[[float], Non
             live.update(render(state, *console.size), refresh=True)
     console.print(render(state, *console.size))
     return state
-
-
-def view_text(state: RunState, width: int = 100, height: int = 50) -> str:
-    """The same picture as text without color."""
-    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=False)
-    console.print(render(state, width, height))
-    return console.file.getvalue()
 
 
 def _heading(state: RunState) -> Text:

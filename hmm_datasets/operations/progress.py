@@ -17,7 +17,7 @@ from typing import Any
 
 from ..display import format_date, format_duration
 from ..errors import InputError
-from ..files import read_log
+from ..files import is_of_type, read_log
 from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
@@ -113,7 +113,7 @@ def read_status(
     """
     path = Path(path)
     path = path / HISTORY_NAME if path.is_dir() else path
-    rows = [row for row in read_log(path) if _is_number(row.get("step")) and _is_number(row.get("time"))]
+    rows = [row for row in read_log(path) if is_of_type(row.get("step"), float) and is_of_type(row.get("time"), float)]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
     return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)
@@ -135,11 +135,9 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
     last_rows = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
     pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
     pairs = pairs[-settings.window :]
-    steps_per_second = _median([(b["step"] - a["step"]) / (b["time"] - a["time"]) for a, b in pairs])
-    counted = [(a, b) for a, b in pairs if _is_number(a.get("tokens")) and _is_number(b.get("tokens"))]
-    tokens_per_second = _median([(b["tokens"] - a["tokens"]) / (b["time"] - a["time"]) for a, b in counted])
+    steps_per_second = _per_second(pairs, "step")
     interval = _median([b["time"] - a["time"] for a, b in pairs])
-    max_steps = next((int(r["max_steps"]) for r in reversed(rows) if _is_number(r.get("max_steps"))), None)
+    max_steps = _last(rows, "max_steps")
     if max_steps is not None and max_steps <= 0:
         max_steps = None
     fraction, left = _progress(rows, max_steps, steps_per_second, settings.window)
@@ -150,11 +148,11 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
         step=int(last["step"]),
         max_steps=max_steps,
         loss=losses[-1][1] if losses else None,
-        tokens=next((int(r["tokens"]) for r in reversed(rows) if _is_number(r.get("tokens"))), None),
+        tokens=_last(rows, "tokens"),
         steps_per_second=steps_per_second,
-        tokens_per_second=tokens_per_second,
+        tokens_per_second=_per_second(pairs, "tokens"),
         fraction=fraction,
-        skipped_steps=next((int(n) for r in reversed(rows) if _is_number(n := r.get("skipped_steps"))), None),
+        skipped_steps=_last(rows, "skipped_steps"),
         seconds_left=left,
         seconds_silent=silent,
         host=last.get("host"),
@@ -187,11 +185,6 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
     return rows
 
 
-def format_status(status: RunStatus) -> str:
-    """A status as a table of two columns."""
-    return two_columns(status_rows(status))
-
-
 def two_columns(rows: list[tuple[str, str]]) -> str:
     """Names and values as lines, the values below each other."""
     width = max(len(name) for name, _ in rows)
@@ -207,10 +200,10 @@ def _progress(
     """
     if max_steps is not None and rows[-1]["step"] >= max_steps:
         return 1.0, 0.0
-    known = [row for row in rows if _is_number(row.get("fraction"))]
+    known = [row for row in rows if is_of_type(row.get("fraction"), float)]
     if known:
         pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
-        rate = _median([(b["fraction"] - a["fraction"]) / (b["time"] - a["time"]) for a, b in pairs[-window:]])
+        rate = _per_second(pairs[-window:], "fraction")
         return known[-1]["fraction"], None if rate is None else (1 - known[-1]["fraction"]) / rate
     if max_steps is None:
         return None, None
@@ -223,8 +216,14 @@ def _spikes(losses: list[tuple[int, float, str | None]], settings: StatusSetting
     return (row for row in losses if detector.add(row[1]) is not None)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _per_second(pairs: list[tuple[dict, dict]], name: str) -> float | None:
+    """The median change of a value per second between two rows, over the pairs in which both have it."""
+    known = [(a, b) for a, b in pairs if is_of_type(a.get(name), float) and is_of_type(b.get(name), float)]
+    return _median([(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known])
+
+
+def _last(rows: list[dict], name: str) -> int | None:
+    return next((int(row[name]) for row in reversed(rows) if is_of_type(row.get(name), float)), None)
 
 
 def _is_loss(value: Any) -> bool:

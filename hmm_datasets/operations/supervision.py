@@ -38,7 +38,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ from ..runtime.heartbeats import (
     read_heartbeats,
 )
 from ..runtime.process_identity import ProcessIdentity, this_process
+from ..runtime.settings import option
 from ..runtime.stop_requests import parse_time
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
@@ -174,26 +175,16 @@ _EXCLUDING = ("sbatch", "srun", "salloc")
 
 @dataclass(frozen=True)
 class SupervisionSettings:
-    """When to start again.
+    """When to start again, and when to give up.
 
-    Args:
-        max_failures (`int`, *optional*, defaults to 5): failures in a row without a new checkpoint after which to give
-            up.
-        first_delay (`float`, *optional*, defaults to 5.0): seconds before the first start after a failure.
-        max_delay (`float`, *optional*, defaults to 600.0): maximum number of seconds before a start.
-        patience (`float`, *optional*, defaults to 60.0): seconds that a hang must last before it is ended, in addition
-            to the limits.
-        limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
-        host_failures (`int`, *optional*, defaults to 2): failures for which a host is at fault, after which it is left
-            out.
+    A hang must last for `patience` in addition to the limits of a phase. A host is at fault for `host_failures`.
     """
 
-    max_failures: int = 5
-    first_delay: float = 5.0
-    max_delay: float = 600.0
-    patience: float = 60.0
-    limits: Limits = field(default_factory=Limits)
-    host_failures: int = 2
+    max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5")
+    first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
+    max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
+    patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
+    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
 
     def __post_init__(self):
         for name in ("max_failures", "host_failures"):
@@ -273,15 +264,22 @@ class Supervisor:
         command (sequence of `str`): the command.
         folder (path): folder of the run.
         settings ([`SupervisionSettings`], *optional*): when to start again.
+        limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
     """
 
-    def __init__(self, command: Sequence[str], folder: str | Path, settings: SupervisionSettings | None = None):
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str | Path,
+        settings: SupervisionSettings | None = None,
+        limits: Limits | None = None,
+    ):
         self.command, self.folder = list(command), Path(folder)
         self.settings = settings or SupervisionSettings()
         self._children = Children()
         self._asked: signal.Signals | None = None
-        self._observer = Observer(self.folder, self.settings.limits)
-        self._presence = Presence(folder, self.settings.limits.silent)
+        self._observer = Observer(self.folder, limits)
+        self._presence = Presence(folder, self._observer.limits.silent)
         self._began = time.monotonic()
         self._untold: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 

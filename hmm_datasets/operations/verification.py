@@ -9,9 +9,11 @@ only sizes and headers are checked.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -71,7 +73,7 @@ def verify(folder: str | os.PathLike) -> Iterator[Verified]:
 
 def _walk(folder: Path) -> Iterator[Verified]:
     if (folder / INDEX_NAME).is_file():
-        yield _verified(folder, "token stream", _stream_problems)
+        yield _verified(folder, "token stream", lambda folder: TokenStream(folder, verify=False).problems())
     elif (folder / FAMILY_NAME).is_file():
         yield _verified(folder, "family of HMMs", _source_problems)
         for path in sorted(folder.glob("hmm-*")):
@@ -83,7 +85,7 @@ def _walk(folder: Path) -> Iterator[Verified]:
     elif _model_type(folder) == "hmm":
         yield _verified(folder, "HMM", _source_problems)
     elif _model_type(folder) == "tilted_hmm":
-        yield _verified(folder, "tilted HMM", _tilted_problems)
+        yield _verified(folder, "tilted HMM", partial(_source_problems, load=TiltedHMM.from_pretrained))
     elif folder.resolve().name.startswith("checkpoint-"):
         yield _verified(folder, "checkpoint", _checkpoint_problems)
     else:
@@ -117,21 +119,10 @@ def _model_type(folder: Path) -> str | None:
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
 
 
-def _stream_problems(folder: Path) -> Iterator[str]:
-    return TokenStream(folder, verify=False).problems()
-
-
-def _source_problems(folder: Path) -> list[str]:
+def _source_problems(folder: Path, load: Callable[[Path], Any] = load_source) -> list[str]:
     problems = _digest_lines(folder)
     if not problems:
-        load_source(folder)
-    return problems
-
-
-def _tilted_problems(folder: Path) -> list[str]:
-    problems = _digest_lines(folder)
-    if not problems:
-        TiltedHMM.from_pretrained(folder)
+        load(folder)
     return problems
 
 

@@ -207,15 +207,12 @@ def _belief_parts(beliefs: Report) -> list[Table]:
     """R2 and RMSE of each part of the belief, from all layers and from the best single one."""
     rows = []
     for name, layers in beliefs.get("parts", {}).items():
-        best = max((layer for layer in layers if layer != "all"), key=lambda layer: _or_least(layers[layer]["r2"]))
+        r2 = {layer: -1.0 if one["r2"] is None else one["r2"] for layer, one in layers.items() if layer != "all"}
+        best = max(r2, key=r2.__getitem__)
         found = [layers["all"].get(key) for key in ("r2", "rmse", "untrained_r2", "untrained_rmse")]
         rows.append([name, *map(figure_text, found), best, figure_text(layers[best]["r2"])])
     header = ["part of the belief", "R²", "RMSE", "untrained R²", "RMSE", "best layer", "R²"]
     return [Table("Linear probes of the parts, from all layers", header, rows)] if rows else []
-
-
-def _or_least(value: float | None) -> float:
-    return -1.0 if value is None else value
 
 
 def _markov_beliefs(beliefs: Report) -> list[Table]:

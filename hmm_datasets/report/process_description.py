@@ -140,16 +140,13 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
 def description_text(description: dict[str, Any]) -> str:
     """[`describe`]'s result as tables for the terminal."""
     kind = "edge" if description["edge_emitting"] else "state"
-    rate, steps = description["entropy_rate"], description["mixing_time"]
-    precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
-    lower, upper = (f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper"))
+    steps = description["mixing_time"]
     start = "its stationary distribution" if description["starts_stationary"] else "another distribution"
     lines = [
         f"{description['num_states']:,} states, {description['num_symbols']:,} symbols, {kind}-emitting"
         f"{', unifilar' if description['unifilar'] else ''}; fingerprint {description['fingerprint']}",
-        f"entropy rate {rate['value']:.5f} nats per token ({precision}); the uniform predictor needs "
-        f"{np.log(description['num_symbols']):.5f}",
-        f"bounds on it: {lower} with the first state known, {upper} without",
+        _rate_line(description),
+        "bounds on it: {} with the first state known, {} without".format(*_bounds(description["entropy_rate"])),
         f"starts in {start}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
         f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
         f"{description['ways_on']:.2f}, of the symbol given the state {description['symbols_a_state']:.2f}",
@@ -307,15 +304,20 @@ def _process_lines(description: dict[str, Any]) -> list[str]:
     lines += [", ".join(known)] * bool(known)
     rate = description["entropy_rate"]
     if rate is not None:
-        precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
-        lines.append(
-            f"entropy rate {rate['value']:.5f} nats per token ({precision}); the uniform predictor needs "
-            f"{np.log(description['num_symbols']):.5f}"
-        )
+        lines.append(_rate_line(description))
         if rate["standard_error"] > 0 and "lower" in rate:
-            lower, upper = (f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper"))
-            lines.append(f"bounds on it: {lower} and {upper}")
+            lines.append(f"bounds on it: {' and '.join(_bounds(rate))}")
     return [*lines, f"optimum: {_optimum(description)}"]
+
+
+def _rate_line(description: dict[str, Any]) -> str:
+    rate, uniform = description["entropy_rate"], np.log(description["num_symbols"])
+    precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
+    return f"entropy rate {rate['value']:.5f} nats per token ({precision}); the uniform predictor needs {uniform:.5f}"
+
+
+def _bounds(rate: dict[str, float]) -> list[str]:
+    return [f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper")]
 
 
 def _optimum(description: dict[str, Any]) -> str:

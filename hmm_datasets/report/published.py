@@ -95,14 +95,16 @@ def write_result(
         **(more or {}),
     }
     write_json(folder / RESULT_NAME, content)
-    table = _table(content)
+    header = ["quantity", "here", "published", "why they differ"]
+    table = Table("", header, [_cells(one) for one in content["findings"]])
     with atomic_file(folder / "result.md") as temporary:
         shown = "".join(f"\n![{Path(name).stem}]({name})\n" for name in pictures)
         temporary.write_text(
             f"# {paper.title}\n\narXiv {paper.arxiv}, {paper.figures}.\n\n{protocol}\n\n{table.markdown()}\n{shown}",
             encoding="utf-8",
         )
-    print(f"\n{paper.title} (arXiv {paper.arxiv}, {paper.figures})\n{table.text()}\n{_cost(content)}")
+    cost = f"{tokens:,} tokens, {format_duration(content['seconds'])}, {content['hardware']}"
+    print(f"\n{paper.title} (arXiv {paper.arxiv}, {paper.figures})\n{table.text()}\n{cost}")
     return folder / RESULT_NAME
 
 
@@ -113,11 +115,6 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     return f"{os.cpu_count()} cores, {platform.machine()}"
-
-
-def _table(content: dict[str, Any]) -> Table:
-    header = ["quantity", "here", "published", "why they differ"]
-    return Table("", header, [_cells(one) for one in content["findings"]])
 
 
 def _cells(finding: dict[str, Any]) -> list[str]:
@@ -132,7 +129,3 @@ def _reason(finding: dict[str, Any]) -> str:
     if finding["difference"] or finding["published"] is None:
         return finding["difference"] or "-"
     return f"no reason is known; compared are our protocol and {finding['where'] or 'the paper'}"
-
-
-def _cost(content: dict[str, Any]) -> str:
-    return f"{content['tokens']:,} tokens, {format_duration(content['seconds'])}, {content['hardware']}"

@@ -171,13 +171,13 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     return Table(title, header, rows, "\n".join(notes))
 
 
-def out_of_order(measured: dict[str, Any], num_errors: float = 3.0) -> list[str]:
-    """Pairs for which `floor <= model <= unigram <= uniform` fails by more than `num_errors` standard errors."""
+def out_of_order(measured: Mapping[str, Any]) -> list[str]:
+    """Pairs for which `floor <= model <= unigram <= uniform` fails by more than three standard errors."""
     faults = []
     chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):
         low, high = (measured["cross_entropy"][name] for name in (better, worse))
         error = math.hypot(_finite(low[_ERROR]), _finite(high[_ERROR]))
-        if low["cross_entropy"] > high["cross_entropy"] + num_errors * error + ROUNDING:
+        if low["cross_entropy"] > high["cross_entropy"] + 3 * error + ROUNDING:
             faults.append(f"{better} {low['cross_entropy']:.4f} > {worse} {high['cross_entropy']:.4f}")
     return faults

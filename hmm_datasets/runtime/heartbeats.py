@@ -14,7 +14,6 @@ import contextlib
 import faulthandler
 import io
 import json
-import math
 import os
 import sys
 import threading
@@ -24,10 +23,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import IO, Any, get_args, get_origin
+from typing import IO, Any
 
 from ..errors import InputError, LostPeer, first_line
-from ..files import overwrite_json
+from ..files import is_of_type, overwrite_json
 from . import environment
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
@@ -397,7 +396,9 @@ def _read(path: Path) -> Heartbeat | None:
         read = {"age": max(time.time() - written, 0.0), "clock_ahead": round(content["time"] - written, 3)}
         kinds: dict[str, Any] = {one.name: one.type for one in fields(Heartbeat)}
         beat = Heartbeat(**{name: value for name, value in content.items() if name in kinds} | read)
-        if not all(_is_a(getattr(beat, name), kind) for name, kind in kinds.items() if name not in read):
+        if not all(is_of_type(getattr(beat, name), kind) for name, kind in kinds.items() if name not in read):
+            return None
+        if not all(0 <= value < 1 << 63 for value in vars(beat).values() if type(value) is int):
             return None
         if not (beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)):
             return None
@@ -413,18 +414,6 @@ def _is_aborted(path: Path) -> bool:
         return path.read_text(encoding="utf-8", errors="replace").startswith("Fatal Python error: Aborted")
     except OSError:
         return False
-
-
-def _is_a(value: object, kind: Any) -> bool:
-    """Whether a value that was read is of a field's type: integers from 0 on, and finite numbers."""
-    if kind is int:
-        return type(value) is int and 0 <= value < 1 << 63
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    if get_origin(kind) is dict:
-        of_names, of_values = get_args(kind)
-        return isinstance(value, dict) and all(_is_a(k, of_names) and _is_a(v, of_values) for k, v in value.items())
-    return any(_is_a(value, one) for one in get_args(kind)) or (not get_args(kind) and isinstance(value, kind))
 
 
 def _mean(steps: list[dict[str, float]]) -> dict[str, float]:

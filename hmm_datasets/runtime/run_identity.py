@@ -29,11 +29,7 @@ def write_identity(folder: Path, identity: Identity) -> None:
 
 
 def check_folder_identity(
-    folder: Path,
-    now: Identity,
-    accepted: Collection[str] | None = (),
-    fixed: Collection[str] = (),
-    remedy: str = "choose another output_dir",
+    folder: Path, now: Identity, accepted: Collection[str] | None = (), remedy: str = "choose another output_dir"
 ) -> None:
     """Compare `identity.json` of a folder with the current identity; see [`check_identity`].
 
@@ -41,7 +37,7 @@ def check_folder_identity(
     """
     path = folder / IDENTITY_NAME
     if path.exists():
-        check_identity(path, read_json(path), now, accepted, fixed, remedy)
+        check_identity(path, read_json(path), now, accepted, remedy=remedy)
 
 
 def check_identity(

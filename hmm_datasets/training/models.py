@@ -349,7 +349,7 @@ def _preset_config(preset: str, max_length: int) -> "LlamaConfig":
     shape = _shape(preset)
     return LlamaConfig(
         hidden_size=shape.width,
-        intermediate_size=_multiple_of_32(8 * shape.width / 3),
+        intermediate_size=32 * round(8 * shape.width / 3 / 32),
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.width // 64,
         num_key_value_heads=shape.width // 64,
@@ -378,10 +378,6 @@ def count_parameters(model: "PreTrainedModel") -> dict[str, int]:
         if module is not None
     }
     return {"total": total, "body": total - sum(embeddings.values())}
-
-
-def _multiple_of_32(value: float) -> int:
-    return 32 * round(value / 32)
 
 
 def parameter_size(parameter: "torch.nn.Parameter") -> int:

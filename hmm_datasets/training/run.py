@@ -141,19 +141,20 @@ class Run:
         trainer.begin(self.data, start)
         if plan is not None and start is not None:
             _check_tokens(plan, start, args.accept_changes)
+        rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
             remove(self.folder / UNFINISHED_NAME)  # of a run that was killed
             for folder in filter(None, (self.folder, args.copies)):
                 _set_later_aside(trainer, folder, start)
             if args.copies is not None:
-                write_identity(args.copies, {"data": self.data} | rows_identity(trainer.rollbacks))
+                write_identity(args.copies, {"data": self.data} | rows)
         trainer.checkpoints.begin()
         stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
         origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
         write_record(
             *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
-            identity=rows_identity(trainer.rollbacks),
+            identity=rows,
         )
         if args.should_save and plan is not None:
             _save_named_process(self.folder, self.settings, plan)

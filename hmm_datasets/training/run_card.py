@@ -16,11 +16,8 @@ from ..files import read_json, weights_sha256
 from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
-from ..hub.kinds.process import write_hmm_card, write_process_card
 from ..hub.redaction import Redaction
 from ..report.evaluation_tables import read_report
-
-__all__ = ["metrics_of", "write_hmm_card", "write_process_card", "write_run_card"]
 
 
 def write_run_card(

@@ -1,5 +1,6 @@
 """What a run, its processes and the batch system say together, and the command that shows it."""
 
+import io
 import json
 import os
 import subprocess
@@ -8,10 +9,11 @@ import time
 
 import pexpect
 import pytest
+from rich.console import Console
 
 from hmm_datasets.cli import main
 from hmm_datasets.files import append_jsonl, write_json
-from hmm_datasets.operations.live_view import view_text
+from hmm_datasets.operations.live_view import render
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.runtime.events import append_event
 from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart
@@ -134,7 +136,9 @@ def test_the_picture_has_hosts_curves_and_events(run, monkeypatch):
         heart.enter("forward")
     heart._beat.now()
     append_event(run, "restart", "started again")
-    text = view_text(state_of(run), 100, 60)
+    console = Console(file=io.StringIO(), width=100, height=60, color_system=None, force_terminal=False)
+    console.print(render(state_of(run), 100, 60))
+    text = console.file.getvalue()
     assert "tokens/s" in text
     assert "forward" in text
     assert "loss (nats per token) by tokens seen" in text

@@ -82,12 +82,12 @@ with one_line_errors(), heartbeats.beating(run, every=0.1):
 def supervised(tmp_path, child_environment):
     """A function that supervises the program while it does some things one after another; returns code and events."""
 
-    def supervise(*actions, **settings):
+    def supervise(*actions, limits=None, **settings):
         script, plan, run = tmp_path / "program.py", tmp_path / "plan", tmp_path / "run"
         script.write_text(PROGRAM)
         plan.write_text("\n".join(actions) + "\n")
         command = [sys.executable, str(script), str(plan), str(run)]
-        code = Supervisor(command, run, SupervisionSettings(**QUICK | settings)).run()
+        code = Supervisor(command, run, SupervisionSettings(**QUICK | settings), limits).run()
         return code, [event for event in read_events(run) if event["kind"] not in ("start", "restart")]
 
     os.environ["PYTHONPATH"], before = child_environment["PYTHONPATH"], os.environ.get("PYTHONPATH")

@@ -5,7 +5,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import append_jsonl
-from hmm_datasets.operations.progress import StatusSettings, format_status, read_status, summarize
+from hmm_datasets.operations.progress import StatusSettings, read_status, status_rows, summarize, two_columns
 
 
 def rows_of(count: int, interval: float = 10.0, **more) -> list[dict]:
@@ -109,14 +109,14 @@ def test_one_row_is_enough_for_a_status():
     assert status.steps_per_second is None
     assert status.seconds_left is None
     assert not status.stalled
-    assert "unknown until there are two rows" in format_status(status)
+    assert "unknown until there are two rows" in two_columns(status_rows(status))
 
 
 def test_the_table_names_what_is_wrong():
     rows = rows_of(30, max_steps=1000)
     rows[-1]["loss"] = math.nan
     rows[-5]["loss"] = 50.0
-    table = format_status(status_of(rows, now=rows[-1]["time"] + 90_061))
+    table = two_columns(status_rows(status_of(rows, now=rows[-1]["time"] + 90_061)))
     assert "step             150 of 1,000 (15.0%)" in table
     assert "0.5 steps per second, 500 tokens per second" in table
     assert "time left        28.3 min" in table
@@ -162,7 +162,7 @@ def test_the_time_left_with_a_growing_batch_is_computed_from_rows():
     assert status.fraction == 0.3
     assert status.seconds_left == pytest.approx(140.0)
     assert status.skipped_steps == 2
-    text = format_status(status)
+    text = two_columns(status_rows(status))
     assert "4 of 11 (30.0%)" in text
     assert "2.3 min, until " in text
     assert "skipped" in text

@@ -280,7 +280,6 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
     mean = report["mean"]
     error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     over = f"; {mean['over_symbols']['excess']:.6f} if normalized over the symbols" if "over_symbols" in mean else ""
-    error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     return EvalResultEntry(
         dataset_id=dataset_id,
         task_id=report["track"],

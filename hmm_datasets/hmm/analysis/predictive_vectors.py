@@ -21,7 +21,14 @@ from jaxtyping import Float, Int
 from ...errors import InputError
 from ..integers import integer
 from ..kernels.linear import REFUSED, ROUNDING
-from .entropy import EntropyRate, EntropyRateBounds, OptimalLoss, exact_losses, sampled_entropies, sampled_entropy_rate
+from .entropy import (
+    EntropyRate,
+    EntropyRateBounds,
+    OptimalLoss,
+    exact_losses,
+    sampled_entropy_rate,
+    sampled_optimal_loss,
+)
 from .mixed_states import TOLERANCE, Tree
 from .stationary import cesaro_limit, entropy
 
@@ -169,11 +176,8 @@ def optimal_loss(process: "GeneralizedHMM", length: int, num_sequences: int, see
     """The minimum expected loss at every position, exact as long as the tree of predictive vectors is small."""
     length = integer("length", length, 0, 31)
     exact = exact_losses(PredictiveTree(process, process.initial[None]), length)
-    nats, errors = np.zeros(length), np.zeros(length)
-    nats[: len(exact)] = exact
-    if len(exact) < length:
-        num_sequences = integer("num_sequences", num_sequences, 2, 63)
-        found = sampled_entropies(process, num_sequences, length, seed)[:, len(exact) :]
-        nats[len(exact) :] = found.mean(axis=0)
-        errors[len(exact) :] = found.std(axis=0, ddof=1) / np.sqrt(num_sequences)
-    return OptimalLoss(nats, errors)
+    if len(exact) == length:
+        return OptimalLoss(exact, np.zeros(length))
+    found = sampled_optimal_loss(process, length, num_sequences, seed)
+    found.nats[: len(exact)], found.standard_error[: len(exact)] = exact, 0.0
+    return found

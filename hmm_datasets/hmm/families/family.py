@@ -52,11 +52,6 @@ class Family(Process):
     def group(self) -> int:
         raise NotImplementedError
 
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether `next_token_probs` gives the Bayes-optimal distribution; otherwise it raises an error."""
-        raise NotImplementedError
-
     def describe(self) -> str:
         """What the family is, in a few words, for cards and tables."""
         rows = "every sequence" if self.group == 1 else f"every {self.group:,} sequences"
@@ -105,10 +100,6 @@ class Family(Process):
     def _own_tables(self, seed: int, index: int) -> tuple[AliasTable, AliasTable, AliasTable | None]:
         """The alias tables of the HMM of sequence `index`."""
         return self.hmm_at(seed, index)._alias_tables
-
-    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, with unknown HMM, for `t = 0 .. T`."""
-        raise NotImplementedError
 
     def oracle_next_token_probs(
         self, tokens: Int[Any, "B T"], seed: int = 0, first: int = 0, *, step: int = 1

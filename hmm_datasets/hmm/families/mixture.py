@@ -252,8 +252,7 @@ class ChainMixture(Mixture):
                 f"weights has shape {self.weights.shape}, start {self.start.shape}; expected ({count},) and "
                 f"({count}, {symbols})"
             )
-        for values in (self.tables, self.weights, self.start):
-            values.setflags(write=False)
+        self._make_read_only()
 
     @property
     def num_symbols(self) -> int:
@@ -265,15 +264,8 @@ class ChainMixture(Mixture):
         """`N`."""
         return self.tables.shape[0]
 
-    @property
-    def max_states(self) -> int:
-        """`E`, the states of a chain."""
-        return self.num_symbols
-
-    @property
-    def belief_width(self) -> int:
-        """`N`: the posterior over the chains; the state is the last symbol."""
-        return self.num_chains
+    max_states = num_symbols  # the state of a chain is the last symbol
+    belief_width = num_chains  # the posterior over the chains
 
     @cached_property
     def components(self) -> tuple[MarkovChain, ...]:
@@ -509,7 +501,7 @@ class ProcessMixture(Mixture):
         self.weights = given_or_even(weights, count)
         if self.weights.shape != (count,):
             raise InputError(f"weights has shape {self.weights.shape}; expected ({count},), one per component")
-        self.weights.setflags(write=False)
+        self._make_read_only()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`weights`."""

@@ -28,45 +28,6 @@ from .family import MAX_ENUMERATED, Family, check_hmm, check_permutable, group_n
 _NUMBERS = 1 << 22  # in the beliefs and distributions computed at once
 
 
-def permuted_symbol_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-    """See [`~hmm_datasets.hmm.families.PermutedSymbols.next_token_probs`]."""
-
-    def distribution(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
-        parameters = hmm.parameters(device=values.device)
-        plain_PBT = origins[:, values]  # the symbols of the base HMM before the permutation
-        columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
-
-        def advance(belief_PBH: Tensor, t: int) -> Tensor:
-            return parameters.advance(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten()).view_as(belief_PBH)
-
-        def symbols(belief_PBH: Tensor) -> Tensor:
-            return next_token_probs(parameters, belief_PBH).gather(2, columns_PBE)
-
-        return _mean_distribution(parameters.start.expand(*plain_PBT.shape[:2], -1), values.shape[1], advance, symbols)
-
-    return _over_all_permutations("PermutedSymbols", "symbols", hmm.num_symbols, hmm, tokens, distribution)
-
-
-def permuted_emission_probs(hmm: HMM, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-    """See [`~hmm_datasets.hmm.families.PermutedEmissions.next_token_probs`]."""
-
-    def distribution(values: Int[Tensor, "B T"], rows: Int[Tensor, "P H"]) -> Float[Tensor, "B T+1 E"]:
-        parameters = hmm.parameters(device=values.device)
-        origins_PBH = rows.argsort(dim=1).unsqueeze(1).expand(-1, len(values), -1)
-
-        def advance(belief_PBH: Tensor, t: int) -> Tensor:
-            likelihood_BH = parameters.emission.T[values[:, t]]
-            return (belief_PBH * likelihood_BH[:, rows].transpose(0, 1)) @ parameters.transition
-
-        def symbols(belief_PBH: Tensor) -> Tensor:
-            # The belief over the emission rows of the base, each of which belongs to one state.
-            return next_token_probs(parameters, belief_PBH.gather(2, origins_PBH))
-
-        return _mean_distribution(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
-
-    return _over_all_permutations("PermutedEmissions", "states", hmm.num_states, hmm, tokens, distribution)
-
-
 def _over_all_permutations(
     family: str,
     what: str,
@@ -200,7 +161,23 @@ class PermutedSymbols(OfOneHMM):
         Raises:
             `InputError`: there are more than 7 symbols; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
-        return permuted_symbol_probs(self.hmm, tokens)
+        hmm = self.hmm
+
+        def distribution(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
+            parameters = hmm.parameters(device=values.device)
+            plain_PBT = origins[:, values]  # the symbols of the base HMM before the permutation
+            columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
+
+            def advance(belief_PBH: Tensor, t: int) -> Tensor:
+                return parameters.advance(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten()).view_as(belief_PBH)
+
+            def symbols(belief_PBH: Tensor) -> Tensor:
+                return next_token_probs(parameters, belief_PBH).gather(2, columns_PBE)
+
+            start = parameters.start.expand(*plain_PBT.shape[:2], -1)
+            return _mean_distribution(start, values.shape[1], advance, symbols)
+
+        return _over_all_permutations("PermutedSymbols", "symbols", hmm.num_symbols, hmm, tokens, distribution)
 
 
 @dataclass(frozen=True)
@@ -264,4 +241,20 @@ class PermutedEmissions(OfOneHMM):
         Raises:
             `InputError`: there are more than 7 states; then use the lower bound [`~Family.oracle_next_token_probs`].
         """
-        return permuted_emission_probs(self.hmm, tokens)
+        hmm = self.hmm
+
+        def distribution(values: Int[Tensor, "B T"], rows: Int[Tensor, "P H"]) -> Float[Tensor, "B T+1 E"]:
+            parameters = hmm.parameters(device=values.device)
+            origins_PBH = rows.argsort(dim=1).unsqueeze(1).expand(-1, len(values), -1)
+
+            def advance(belief_PBH: Tensor, t: int) -> Tensor:
+                likelihood_BH = parameters.emission.T[values[:, t]]
+                return (belief_PBH * likelihood_BH[:, rows].transpose(0, 1)) @ parameters.transition
+
+            def symbols(belief_PBH: Tensor) -> Tensor:
+                # The belief over the emission rows of the base, each of which belongs to one state.
+                return next_token_probs(parameters, belief_PBH.gather(2, origins_PBH))
+
+            return _mean_distribution(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
+
+        return _over_all_permutations("PermutedEmissions", "states", hmm.num_states, hmm, tokens, distribution)

@@ -128,7 +128,8 @@ class Workers:
         mine = iter(batches[self.rank :: self.num_ranks])
         waiting = deque(self._pool.submit(function, batch) for batch in itertools.islice(mine, self._ahead))
         for first in range(0, len(batches), self.num_ranks):
-            found = waiting.popleft().result() if waiting else self._nothing(size)
+            nothing = torch.zeros(size, dtype=torch.float64, device=self.device)
+            found = waiting.popleft().result() if waiting else nothing
             waiting.extend(self._pool.submit(function, batch) for batch in itertools.islice(mine, 1))
             vectors = self._gather(torch.cat([found, self._asked_to_stop()]))
             if any(bool(vector[-1]) for vector in vectors):
@@ -140,9 +141,6 @@ class Workers:
     def _asked_to_stop(self) -> Tensor:
         stop = self._requests is not None and self._requests.look(main=self.rank == 0) == STOP
         return torch.full((1,), float(stop), dtype=torch.float64, device=self.device)
-
-    def _nothing(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.float64, device=self.device)
 
     def _gather(self, vector: Tensor) -> list[Tensor]:
         if self.num_ranks == 1:

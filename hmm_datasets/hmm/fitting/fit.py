@@ -204,7 +204,8 @@ class _Fit:
 
     def run(self, state: FitState, until: int, title: str, save_every: int | None = None) -> None:
         """Run epochs until `until` are done or the fit has finished; save a checkpoint every `save_every` epochs."""
-        with self._progress_bar(title, (until - state.epoch) * self.data.num_tokens) as bar:
+        num_tokens = (until - state.epoch) * self.data.num_tokens
+        with progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title) as bar:
             seconds = 0.0
             while state.epoch < until and not state.finished(self.settings):
                 if self.requests is not None and self.workers.rank == 0:
@@ -346,9 +347,6 @@ class _Fit:
         # Removes rows of epochs after the checkpoint, which will be computed again.
         if self.writes:
             write_jsonl(self.folder / HISTORY_NAME, rows)
-
-    def _progress_bar(self, title: str, num_tokens: int):
-        return progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title)
 
 
 def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> None:

@@ -16,8 +16,6 @@ k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with clusters of bigram 
 Time is `O(N L)` for the counts and `O(K H D)` per round, with `K <= E^2` kinds and `D <= 128` dimensions.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +29,7 @@ _RANDOM_SHARE = 0.1
 _CHUNK = 1 << 14  # kinds whose distances to all centres are computed at once
 
 
-def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary: Any = None) -> HMM:
+def random_guess(num_states: int, num_symbols: int, *, seed: int = 0) -> HMM:
     """A first guess with rows drawn uniformly from the simplex (Dirichlet distributions of concentration 1).
 
     With flatter rows the states would be almost equal, and Baum-Welch would start on a plateau.
@@ -45,7 +43,6 @@ def random_guess(num_states: int, num_symbols: int, *, seed: int = 0, vocabulary
         start=rows(1, num_states)[0],
         transition=rows(num_states, num_states),
         emission=rows(num_states, num_symbols),
-        vocabulary=vocabulary,
         normalize=True,
     )
 

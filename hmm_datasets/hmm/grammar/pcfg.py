@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
-from ..arrays import as_given, token_array
+from ..arrays import as_given, checked_names, token_array
 from ..kernels.grammar import (
     ExpansionTables,
     LawTables,
@@ -75,17 +75,11 @@ class PCFG(Process):
         self.rule_probs, self.word_probs = check_sums(self.rules, rule_probs, self.words, word_probs, nonterminals)
         self.num_nonterminals = int(max(self.rules.max(initial=0), self.words[:, 0].max())) + 1
         self.nonterminals = None if nonterminals is None else tuple(map(str, nonterminals))
-        self.vocabulary = None if vocabulary is None else tuple(map(str, vocabulary))
-        if self.vocabulary is not None and len(self.vocabulary) != self._num_symbols:
-            raise InputError(
-                f"vocabulary has {len(self.vocabulary)} names; expected {self._num_symbols}, one per symbol, that of "
-                "the end symbol last"
-            )
+        self.vocabulary = checked_names(vocabulary, self._num_symbols, ", that of the end symbol last")
         self._expected_lengths = expected_lengths(
             self.rules, self.rule_probs, self.words, self.word_probs, self.nonterminals
         )
-        for table in self.arrays().values():
-            table.setflags(write=False)
+        self._make_read_only()
 
     @classmethod
     def from_rules(

@@ -32,11 +32,11 @@ from ..arrays import as_given, kronecker_product, token_array
 from ..generalized import GeneralizedHMM
 from ..integers import integer
 from ..kernels.structured import replace_symbols, split_codes
-from ..model import HMM
+from ..model import HMM, operators
 from ..process import Process
 from ..sampling import derived_seed
 from .factorial import FactorialHMM
-from .input_output import InputOutputHMM, operators
+from .input_output import InputOutputHMM
 from .markov import MarkovChain
 from .semi_markov import SemiMarkov
 
@@ -186,10 +186,7 @@ class FactoredProcess(Process):
         """`J`, the product of the widths of the factors' beliefs."""
         return math.prod(self.widths)
 
-    @property
-    def max_states(self) -> int:
-        """Number of joint states."""
-        return self.num_joint_states
+    max_states = num_joint_states
 
     @property
     def belief_width(self) -> int:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
-from ..arrays import array, as_given, check_dense, distribution, kronecker_product, over_rows, token_array
+from ..arrays import array, as_given, check_dense, distribution, kronecker_product, over_rows, summed_logs, token_array
 from ..kernels.structured import draw_factorial, filter_factorial
 from ..model import HMM
 from ..process import Process, Rows
@@ -77,8 +77,7 @@ class FactorialHMM(Process):
         self.starts = tuple(distribution(f"starts[{k}]", start, 1, False) for k, start in enumerate(starts))
         if tuple(map(len, self.starts)) != self.sizes:
             raise InputError(f"starts have {tuple(map(len, self.starts))} entries; expected {self.sizes}")
-        for table in self.arrays().values():
-            table.setflags(write=False)
+        self._make_read_only()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -95,15 +94,7 @@ class FactorialHMM(Process):
         """`E`."""
         return self.emission.shape[-1]
 
-    @property
-    def max_states(self) -> int:
-        """`J`."""
-        return self.num_states
-
-    @property
-    def belief_width(self) -> int:
-        """`J`."""
-        return self.num_states
+    max_states = belief_width = num_states
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`emission`, and `transition_0`, `start_0`, ... of the chains."""
@@ -169,8 +160,7 @@ class FactorialHMM(Process):
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""
         _, scales = self._filtered(token_array(tokens, self.num_symbols), keep=False)
-        with np.errstate(divide="ignore"):
-            return as_given(tokens, np.log(scales).sum(axis=1))
+        return summed_logs(tokens, scales)
 
     def to_hmm(self) -> HMM:
         """The same process as an HMM with dense tables over the joint states (Ghahramani and Jordan 1997).

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, entropy
-from ..arrays import as_given, distribution, over_rows, token_array
+from ..arrays import as_given, distribution, over_rows, summed_logs, token_array
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
-from ..model import HMM
+from ..model import HMM, operators
 from ..process import Process, Rows
 from ..sampling import AliasTable, checked_draw, derived_seed, fill_in_parallel, smallest_unsigned
 
@@ -68,8 +68,7 @@ class InputOutputHMM(Process):
         moves = np.einsum("u,uxij->ij", self.inputs, self.edges)
         mean = cesaro_limit(np.full(len(moves), 1 / len(moves)), moves)
         self.start = mean if start is None else hmms[0].start
-        for table in (self.edges, self.inputs, self.start):
-            table.setflags(write=False)
+        self._make_read_only()
 
     @property
     def num_inputs(self) -> int:
@@ -91,10 +90,7 @@ class InputOutputHMM(Process):
         """`U + E`: the tokens of the process are inputs, then outputs."""
         return self.num_inputs + self.num_outputs
 
-    @property
-    def max_states(self) -> int:
-        """`H`."""
-        return self.num_states
+    max_states = num_states
 
     @property
     def belief_width(self) -> int:
@@ -212,8 +208,7 @@ class InputOutputHMM(Process):
         """Log-likelihood (nats) of each sequence of outputs given its inputs; -inf if it is impossible."""
         given, values = self._checked(inputs, tokens)
         _, scales = self.filter_given(given[:, : values.shape[1]], values, keep=False)
-        with np.errstate(divide="ignore"):
-            return as_given(tokens, np.log(scales).sum(axis=1))
+        return summed_logs(tokens, scales)
 
     def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
         given, values = token_array(inputs, self.num_inputs), token_array(tokens, self.num_outputs)
@@ -265,8 +260,7 @@ class InputOutputHMM(Process):
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence of inputs and outputs."""
         _, _, found = self._filtered(tokens)
-        with np.errstate(divide="ignore"):
-            return as_given(tokens, np.where((found > 0).all(axis=1), np.log(found).sum(axis=1), -np.inf))
+        return summed_logs(tokens, found)
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
@@ -280,13 +274,6 @@ class InputOutputHMM(Process):
     def input_entropy(self) -> float:
         """Entropy of an input, in nats: the part of a step that no state explains."""
         return float(entropy(self.inputs))
-
-
-def operators(hmm: HMM) -> Float[np.ndarray, "E H H"]:
-    """`P(emit x, go to j | in i)` at `[x, i, j]`, for both kinds of HMM."""
-    if hmm.edges is not None:
-        return np.array(hmm.edges)
-    return hmm.emission.T[:, :, None] * hmm.transition
 
 
 def _hmms_of_inputs(transition: Any, emission: Any, edges: Any, start: Any) -> list[HMM]:

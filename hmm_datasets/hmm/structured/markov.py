@@ -90,10 +90,7 @@ class MarkovChain(Process):
         """`E^k`."""
         return self.table.size // self.num_symbols
 
-    @property
-    def max_states(self) -> int:
-        """`E^k`, the states of [`to_hmm`][MarkovChain.to_hmm]."""
-        return self.num_contexts
+    max_states = num_contexts  # the states of `to_hmm`
 
     @property
     def belief_width(self) -> int | None:

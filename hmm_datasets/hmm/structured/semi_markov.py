@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
-from ..arrays import as_given, check_dense, distribution, over_rows, token_array
+from ..arrays import as_given, check_dense, distribution, over_rows, summed_logs, token_array
 from ..kernels.structured import draw_segments, filter_segments
 from ..model import HMM
 from ..process import Process, Rows
@@ -73,8 +73,7 @@ class SemiMarkov(Process):
             raise InputError(f"start has shape {np.shape(start)}; expected ({states},) or ({states}, {longest})")
         flat = distribution("start", np.ravel(start), 1, False)
         self.start = flat.reshape(states, longest)
-        for table in self.arrays().values():
-            table.setflags(write=False)
+        self._make_read_only()
 
     @property
     def num_states(self) -> int:
@@ -153,8 +152,7 @@ class SemiMarkov(Process):
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""
         _, scales = self._filtered(token_array(tokens, self.num_symbols), keep=False)
-        with np.errstate(divide="ignore"):
-            return as_given(tokens, np.log(scales).sum(axis=1))
+        return summed_logs(tokens, scales)
 
     def to_hmm(self) -> HMM:
         """The same process as an HMM with `H D` states, in the order of the beliefs, and dense tables (Yu 2010).

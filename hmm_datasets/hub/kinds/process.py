@@ -263,12 +263,11 @@ _MEASURED_TOKENS = 64
 """Tokens of a sequence over which the optimal loss of a process without an entropy rate is averaged."""
 
 
-def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licence: str | None = None) -> bool:
+def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> bool:
     """Write the card of an HMM fitted by `recipes/fit_hmm.py` into its folder `hmm/`; see [`write_run_card`].
 
     Args:
         folder (path): folder of the fit, with `run.json`, `summary.json` and `hmm/`.
-        name (`str`, *optional*): title of the card.
         licence (`str`, *optional*): licence of the HMM, an identifier of the Hub; by default none is stated.
     """
     folder = Path(folder)
@@ -280,7 +279,7 @@ def write_hmm_card(folder: str | os.PathLike, *, name: str | None = None, licenc
         "hmm",
         folder / "hmm",
         {
-            "name": name or f"An HMM of {corpus}",
+            "name": f"An HMM of {corpus}",
             "num_states": hmm.num_states,
             "num_symbols": hmm.num_symbols,
             "corpus": corpus,

@@ -54,14 +54,17 @@ class Listed:
     problems: tuple[str, ...]
     set_aside: str | None = None
 
+    @property
+    def ratio(self) -> float | None:
+        """Bytes per byte of weights; None if no weights are in safetensors files."""
+        return self.bytes / self.weight_bytes if self.weight_bytes else None
+
     def to_dict(self) -> dict[str, Any]:
         """The values for JSON, with the bytes per byte of weights."""
-        ratio = self.bytes / self.weight_bytes if self.weight_bytes else None
-        return asdict(self) | {"bytes_per_byte_of_weights": ratio}
+        return asdict(self) | {"bytes_per_byte_of_weights": self.ratio}
 
     def cells(self) -> list[str]:
         """The values as a row of [`HEADER`]."""
-        ratio = f"{self.bytes / self.weight_bytes:.1f}" if self.weight_bytes else "-"
         loss = (
             "-" if self.loss is None else f"{self.loss:.4f} {'held out' if self.loss_name == LOSSES[0] else 'train'}"
         )
@@ -70,7 +73,7 @@ class Listed:
             f"{self.step:,}",
             format_bytes(self.weight_bytes) if self.weight_bytes else "-",
             format_bytes(self.bytes),
-            ratio,
+            "-" if self.ratio is None else f"{self.ratio:.1f}",
             self.framework or "-",
             "-" if self.processes is None else str(self.processes),
             "-" if self.tokens is None else f"{self.tokens:,}",

@@ -364,7 +364,7 @@ def _measure(torch, seconds: float, index: int | None) -> Product:
     for result in first:
         digest.update(result.cpu().contiguous().view(torch.uint8).numpy())
     return Product(
-        kind=_kind(torch, index),
+        kind=_processor() if index is None else torch.cuda.get_device_name(index),
         digest=digest.hexdigest()[:16],
         computed_with=_computed_with(torch, index),
         repeats=repeats,
@@ -378,10 +378,6 @@ def _exact(torch, device: str, generator) -> bool:
     left, right = values.float().to(device)
     expected = values[0].double() @ values[1].double()
     return torch.equal((left @ right).cpu().double(), expected)
-
-
-def _kind(torch, index: int | None) -> str:
-    return _processor() if index is None else torch.cuda.get_device_name(index)
 
 
 def _computed_with(torch, index: int | None) -> str:

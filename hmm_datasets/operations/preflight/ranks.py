@@ -26,6 +26,7 @@ from typing import Any
 from ...errors import InputError, first_line
 from ...runtime import environment
 from ...runtime.process_identity import Place, this_place, uses_gpu
+from ...runtime.settings import option, rest
 from ...runtime.time_limit import within
 from .device import check_device, check_device_memory, check_devices, check_gpu_state, has_nvlink, measure_product
 from .host import (
@@ -76,29 +77,23 @@ _CLOCK_TRIPS = 8
 class PreflightSettings:
     """What a run needs.
 
-    Args:
-        min_disk_gib (`float`, *optional*, defaults to 10.0): free disk space at the output folder.
-        min_memory_gib (`float`, *optional*, defaults to 2.0): free memory for all processes on this machine.
-        min_shm_gib (`float`, *optional*, defaults to 0.5): free space in `/dev/shm`, through which DataLoader workers
-            send batches.
-        min_bus_bandwidth (`float`, *optional*, defaults to 0.0): bus bandwidth of an all-reduce in GB/s.
-        seconds (`float`, *optional*, defaults to 2.0): how long each rank repeats its matrix product.
-        timeout (`float`, *optional*, defaults to 60.0): seconds for the all-reduce, including the rendezvous, and for
-            other ranks to report after this one.
-        push (`bool`, *optional*, defaults to `False`): whether the run pushes to the Hub, which must then answer.
-        config (`str`, *optional*): settings file of a recipe, whose first rows are then read on every rank.
-        flags (`tuple` of `str`, *optional*): flags of that recipe, which override the file.
+    Workers of a DataLoader send batches through `/dev/shm`. Other ranks have the same time to report after this one as
+    an all-reduce has, with the rendezvous. Flags of the recipe override its file.
     """
 
-    min_disk_gib: float = 10.0
-    min_memory_gib: float = 2.0
-    min_shm_gib: float = 0.5
-    min_bus_bandwidth: float = 0.0
-    seconds: float = 2.0
-    timeout: float = 60.0
-    push: bool = False
-    config: str | None = None
-    flags: tuple[str, ...] = ()
+    push: bool = option(False, None, "the run pushes to the Hub, so fail if the Hub does not answer")
+    config: str | None = option(
+        None,
+        "FILE.yaml",
+        "settings of pretrain or midtrain, whose first rows are then read on every rank and compared",
+    )
+    min_disk_gib: float = option(10.0, "GIB", "free space needed in OUTPUT_DIR, default 10")
+    min_memory_gib: float = option(2.0, "GIB", "free memory needed, default 2")
+    min_shm_gib: float = option(0.5, "GIB", "free /dev/shm needed, default 0.5")
+    min_bus_bandwidth: float = option(0.0, "GB/S", "bus bandwidth of all-reduces needed, default 0")
+    seconds: float = option(2.0, "S", "seconds for which each device multiplies matrices, default 2")
+    timeout: float = option(60.0, "S", "seconds to wait for other ranks, default 60")
+    flags: list[str] = rest("flags")
 
     def __post_init__(self):
         for name in ("min_disk_gib", "min_memory_gib", "min_shm_gib", "min_bus_bandwidth", "seconds", "timeout"):
@@ -485,18 +480,15 @@ class _Preflight:
     def _all_reduce(self) -> None:
         self.exchange.begin("all-reduce")
         check, measured = measure_all_reduce(self.settings.timeout, self.exchange.group_store)
-        self.exchange.post("reduced", {"check": asdict(check), "measured": measured})
+        found = self._checked("reduced", "all-reduce", check, measured)
         if not self.leads:
             return
-        found = self._collect("reduced", "all-reduce")
-        for rank, one in found.items():
-            self.reports[rank].checks.append(Check(**one["check"]))
         failed = bool(self.missing) or not all(one["check"]["ok"] for one in found.values())
         if failed:
             self.advice = advice(self._in_order(), all_reduce_failed=True)
             return
         self.advice = advice(self._in_order(), all_reduce_failed=False)
-        slow = slow_links(self._in_order(), {rank: one["measured"]["links"] for rank, one in found.items()})
+        slow = slow_links(self._in_order(), {rank: one["found"]["links"] for rank, one in found.items()})
         best = max(measured["bus_bandwidth"].values()) / 1e9
         wanted = self.settings.min_bus_bandwidth
         detail = "; ".join(slow) or f"no link is much slower than the others; bus bandwidth {best:.2f} GB/s"
@@ -507,15 +499,18 @@ class _Preflight:
     def _rows(self) -> None:
         self.exchange.begin("first rows")
         check, found = _first_rows(self.settings, self.place.world_size)
-        self.exchange.post("rows", {"check": asdict(check), "found": found})
-        if not self.leads:
-            return
-        everything = self._collect("rows", "first rows")
-        for rank, one in everything.items():
-            self.reports[rank].checks.append(Check(**one["check"]))
+        everything = self._checked("rows", "first rows", check, found)
         rows = {rank: one["found"] for rank, one in everything.items() if one["found"]}
         if rows:
             self.compared.append(check_rows(rows, self._in_order()))
+
+    def _checked(self, stage: str, name: str, check: Check, found: dict[str, Any]) -> dict[int, Any]:
+        """Post a check; on rank 0 the checks of all ranks and what they found, which their reports have then."""
+        self.exchange.post(stage, {"check": asdict(check), "found": found})
+        everything = self._collect(stage, name) if self.leads else {}
+        for rank, one in everything.items():
+            self.reports[rank].checks.append(Check(**one["check"]))
+        return everything
 
     # What rank 0 does with it.
 

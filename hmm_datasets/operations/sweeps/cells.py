@@ -161,9 +161,9 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
     return state
 
 
-def last_line(log: Path, since: int = 0) -> str:
-    """The last line of a log after byte `since`; of several states of a progress bar the newest."""
-    return next(iter(_last_lines(log, since)), "")
+def last_line(log: Path) -> str:
+    """The last line of a log; of several states of a progress bar the newest."""
+    return next(iter(_last_lines(log, 0)), "")
 
 
 def failure(log: Path, since: int, code: int) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import DatasetInfo, Features, IterableDataset
+from datasets import Dataset, DatasetInfo, Features, IterableDataset
 from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
@@ -304,10 +304,7 @@ def _load_file(
             f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
             "change these, or add documents"
         )
-    features = _features(settings["format"].kind)
-    if streaming:
-        return document_stream(_keyed_documents, features, **settings)
-    return datasets.Dataset.from_list(list(_documents(**settings)), features=features)
+    return _rows_of(_documents, _features(settings["format"].kind), streaming, settings)
 
 
 def _load_computed(
@@ -324,14 +321,7 @@ def _load_computed(
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
     others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
-    features = datasets.Features(_features(corpus.kind) | others)
-    if streaming:
-        return document_stream(_keyed_computed_documents, features, **settings)
-    return datasets.Dataset.from_list(list(_computed_documents(**settings)), features=features)
-
-
-def _keyed_computed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(_computed_documents(**settings))
+    return _rows_of(_computed_documents, datasets.Features(_features(corpus.kind) | others), streaming, settings)
 
 
 def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -341,10 +331,6 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
     kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
     documents = replace(selection, test_fraction=None)(kept)
     return _first_seen(documents) if selection.filters.unique else documents
-
-
-def _keyed_documents(**settings: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    return enumerate(_documents(**settings))
 
 
 def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -446,8 +432,15 @@ def _chosen_rows(
     return {column: [document[column] for document in documents] for column in _features(format.kind)}
 
 
-def document_stream(
-    generate: Callable[..., Iterator[tuple[int, dict]]], features: Features, **kwargs: Any
-) -> IterableDataset:
-    """The stream of the rows that `generate(**kwargs)` yields together with their keys."""
-    return IterableDataset(TypedExamples(generate, kwargs, features), info=DatasetInfo(features=features))
+def _rows_of(
+    documents: Callable[..., Iterator[dict]], features: Features, streaming: bool, settings: dict[str, Any]
+) -> IterableDataset | Dataset:
+    """The rows that `documents(**settings)` yields, as a stream or in memory."""
+    if not streaming:
+        return Dataset.from_list(list(documents(**settings)), features=features)
+    examples = TypedExamples(_numbered, {"documents": documents, **settings}, features)
+    return IterableDataset(examples, info=DatasetInfo(features=features))
+
+
+def _numbered(documents: Callable[..., Iterator[dict]], **settings: Any) -> Iterator[tuple[int, dict]]:
+    return enumerate(documents(**settings))

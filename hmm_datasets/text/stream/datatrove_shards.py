@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 1 << 22
 
 
-def adopt_datatrove(
-    folder: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", corpus: str, *, show_progress: bool = True
-) -> TokenIndex:
+def adopt_datatrove(folder: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", corpus: str) -> TokenIndex:
     """Write the `index.json` with which [`TokenStream`] opens shards of datatrove.
 
     Shards are in the order of their names; empty ones, of tasks without documents, are left out.
@@ -39,8 +37,6 @@ def adopt_datatrove(
             Tokenizer of the shards. Bytes are counted if it is byte-level.
         corpus (`str`):
             Name of the text, for the index.
-        show_progress (`bool`, *optional*, defaults to `True`):
-            Show a progress bar, on rank 0.
 
     Returns:
         `TokenIndex`: the index written.
@@ -55,7 +51,7 @@ def adopt_datatrove(
     paths = [path for path in sorted(folder.glob("*.ds")) if path.stat().st_size]
     if not paths:
         raise InputError(f"{folder}: no shards (*.ds) with tokens; expected the output of DocumentTokenizer")
-    with _progress(paths, corpus, show_progress) as bar:
+    with progress_bar(None, " tokens", desc=f"reading shards of {corpus}") as bar:
         index = with_shards(index, tuple(_shard(path, index, sizes, bar) for path in paths))
     write_json(folder / INDEX_NAME, index.to_dict())
     return index
@@ -101,7 +97,3 @@ def _shard(path: Path, index: TokenIndex, sizes: np.ndarray | None, bar) -> Shar
 
 
 _SAME_EOS = "tokenizer.eos_token, with names of special tokens encoded as text (as PlainTextTokenizer does)"
-
-
-def _progress(paths: list[Path], corpus: str, show_progress: bool):
-    return progress_bar(None, " tokens", shown=show_progress, desc=f"reading shards of {corpus}")

@@ -31,7 +31,7 @@ from ..tokenizers.bpe import is_byte_level, token_bytes
 from ..tokenizers.chat_templates import lay_out
 from ..tokenizers.encoding import Encoder
 from .index import INDEX_NAME, TokenIndex, blank_index, read_index
-from .writer import SHARD_TOKENS, ShardWriter, Source, TokenBatch, documents_from, write_batches, writing
+from .writer import SHARD_TOKENS, Source, TokenBatch, documents_from, write_batches, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -130,8 +130,8 @@ def tokenize_splits(
     """
     with _text_encoder(tokenizer) as encode:
         blank = tokenizer_index(tokenizer, corpus, shard_tokens)
-        passes = _Pass(documents, encode, _num_bytes, batch_size, num_documents, show_progress)
-        return passes.write(folders, blank)
+        limits = {"batch_size": batch_size, "num_documents": num_documents, "show_progress": show_progress}
+        return _write_splits(documents, encode, _num_bytes, folders, blank, None, **limits)
 
 
 def lay_out_splits(
@@ -163,8 +163,8 @@ def lay_out_splits(
         ids = [np.array(lay_out(tokenizer, messages), dtype=np.int64) for messages in read.documents]
         return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
 
-    passes = _Pass(documents, encode, _num_characters, batch_size, num_documents, show_progress)
-    return passes.write(folders, blank, sizes)
+    limits = {"batch_size": batch_size, "num_documents": num_documents, "show_progress": show_progress}
+    return _write_splits(documents, encode, _num_characters, folders, blank, sizes, **limits)
 
 
 def tokenizer_index(tokenizer: "PreTrainedTokenizerFast", corpus: str, shard_tokens: int | None) -> TokenIndex:
@@ -272,41 +272,36 @@ def _num_characters(_key: Any, messages: Messages) -> int:
     return num_characters({"messages": messages})
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """One pass over documents of several splits, and the function that encodes them."""
-
-    documents: Iterable[tuple[str, Any]]
-    encode: Callable[[_Read], TokenBatch]
-    size: Callable[[Any, Any], int]
-    batch_size: int
-    num_documents: int | None
-    show_progress: bool
-
-    def write(
-        self, folders: Mapping[str, str | os.PathLike], blank: TokenIndex, sizes: np.ndarray | None = None
-    ) -> dict[str, TokenIndex]:
-        """Write every stream that does not exist yet."""
-        folders = {split: Path(folder) for split, folder in folders.items()}
-        missing = {split: folder for split, folder in folders.items() if not (folder / INDEX_NAME).is_file()}
-        with contextlib.ExitStack() as stack:
-            writers = {
-                split: stack.enter_context(writing(folder, blank, token_bytes=sizes))
-                for split, folder in missing.items()
-            }
-            if writers:
-                self._write(writers, blank.corpus)
-        return {split: read_index(folder) for split, folder in folders.items()}
-
-    def _write(self, writers: Mapping[str, ShardWriter], corpus: str) -> None:
-        first = {split: writer.num_read for split, writer in writers.items()}
-        encoded = _encoded(_after(self.documents, first), self.encode, self.size, self.batch_size)
-        shown = _shown(encoded, corpus, sum(first.values()), self.num_documents, self.show_progress)
-        with contextlib.closing(shown):
-            for keys, batch in shown:
-                splits = np.array(keys)
-                for split, writer in writers.items():
-                    writer.write(_part(batch, splits == split))
+def _write_splits(
+    documents: Iterable[tuple[str, Any]],
+    encode: Callable[[_Read], TokenBatch],
+    size: Callable[[Any, Any], int],
+    folders: Mapping[str, str | os.PathLike],
+    blank: TokenIndex,
+    token_bytes: np.ndarray | None,
+    *,
+    batch_size: int,
+    num_documents: int | None,
+    show_progress: bool,
+) -> dict[str, TokenIndex]:
+    """Write every stream that does not exist yet, in one pass over the documents of all splits."""
+    places = {split: Path(folder) for split, folder in folders.items()}
+    with contextlib.ExitStack() as stack:
+        writers = {
+            split: stack.enter_context(writing(folder, blank, token_bytes=token_bytes))
+            for split, folder in places.items()
+            if not (folder / INDEX_NAME).is_file()
+        }
+        if writers:
+            first = {split: writer.num_read for split, writer in writers.items()}
+            encoded = _encoded(_after(documents, first), encode, size, batch_size)
+            shown = _shown(encoded, blank.corpus, sum(first.values()), num_documents, show_progress)
+            with contextlib.closing(shown):
+                for keys, batch in shown:
+                    splits = np.array(keys)
+                    for split, writer in writers.items():
+                        writer.write(_part(batch, splits == split))
+    return {split: read_index(folder) for split, folder in places.items()}
 
 
 def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64, UInt16
 
 from ...errors import InputError
-from ...files import atomic_folder, check_digests, read_json, write_digests, write_json
+from ...files import atomic_folder, check_digests, is_of_type, read_json, write_digests, write_json
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
@@ -190,7 +190,12 @@ class WordCorpus:
         if {name: values.size for name, values in arrays.items()} != index.pop("sizes"):
             raise InputError(f"{arrays_path}: sizes are not those in {INDEX_NAME}; build the corpus again")
         words, counts = index["vocabulary"], index["word_counts"]
-        if not _are_all(words, str) or not _are_all(counts, int) or len(words) != len(counts) or not words:
+        if (
+            not is_of_type(words, list[str])
+            or not is_of_type(counts, list[int])
+            or len(words) != len(counts)
+            or not words
+        ):
             raise InputError(
                 f"{index_path}: vocabulary and word_counts are not words and their counts; build it again"
             )
@@ -203,10 +208,6 @@ class WordCorpus:
                 )
             index[which] = sentences
         return cls(**index)
-
-
-def _are_all(values: object, kind: type) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 def _is_whole(sentences: Sentences, num_words: int) -> bool:

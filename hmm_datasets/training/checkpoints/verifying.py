@@ -72,11 +72,6 @@ class CheckpointReport:
         """Whether nothing is truncated or missing."""
         return not self.problems
 
-    @property
-    def size_ratio(self) -> float | None:
-        """Bytes on disk per byte of weights; `None` if no weights are in safetensors. See [`LARGE_RATIO`]."""
-        return self.total_bytes / self.tensor_bytes if self.tensor_bytes > 0 else None
-
 
 @dataclass(frozen=True)
 class ZeroShards:

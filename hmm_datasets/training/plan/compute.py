@@ -141,11 +141,6 @@ _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "atten
 """Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
 
 
-def matrix_parameters(model: "PreTrainedModel") -> int:
-    """Number of weights that multiply a token: `N` of the module's docstring."""
-    return sum(size for size, _ in _multiplying(model))
-
-
 def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:
     """For every parameter but embeddings how many of its weights multiply a token, and whether they are trained."""
     output = model.get_output_embeddings()

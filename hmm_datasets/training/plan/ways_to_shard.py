@@ -26,7 +26,7 @@ Offloading keeps the optimizer on the host; how long its step takes there depend
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .compute import USABLE, Device
@@ -209,17 +209,15 @@ def _memory(job: Job, strategy: str, world_size: int, micro: int, recomputes: bo
     )
 
 
-def linear_activations(
-    measure: Callable[[int, bool, bool], int], micro_batch_sizes: Sequence[int] = (1, 16)
-) -> Callable[[int, bool, bool], int]:
+def linear_activations(measure: Callable[[int, bool, bool], int]) -> Callable[[int, bool, bool], int]:
     """Activations by micro-batch from two measurements each, since they grow linearly with it; measured once."""
     known: dict[tuple[bool, bool], tuple[int, int]] = {}
 
     def activations(micro: int, recomputes: bool, sharded: bool) -> int:
         if (recomputes, sharded) not in known:
-            first, second = (measure(size, recomputes, sharded) for size in micro_batch_sizes)
-            slope = (second - first) // (micro_batch_sizes[1] - micro_batch_sizes[0])
-            known[recomputes, sharded] = first - slope * micro_batch_sizes[0], slope
+            first, second = (measure(size, recomputes, sharded) for size in (1, 16))
+            slope = (second - first) // 15
+            known[recomputes, sharded] = first - slope, slope
         fixed, slope = known[recomputes, sharded]
         return fixed + slope * micro
 

@@ -19,7 +19,7 @@ it costs one more pass over the logits and a float32 copy of them. The logged lo
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -190,6 +190,12 @@ def highest(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not all(finite):
         return flat[finite.index(False)]
     return max(flat, key=lambda part: part["loss"])
+
+
+def place_of(part: Mapping[str, Any]) -> str:
+    """Rank, host and rows of a micro-batch that [`highest`] gave, in words."""
+    rows = f" in {rows_in_words(part['rows'])}" if "rows" in part else ""
+    return f"rank {part['rank']} ({part['host']}){rows}"
 
 
 def rows_in_words(rows: list[int]) -> str:

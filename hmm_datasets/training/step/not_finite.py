@@ -40,7 +40,7 @@ from ...runtime.events import append_event
 from ..checkpoints.resuming import go_back
 from ..output_layer import next_labels
 from .component import Component
-from .loss import gradient_norms, highest, rows_in_words
+from .loss import gradient_norms, highest, place_of
 
 if TYPE_CHECKING:
     from ..trainer import StepTrainer
@@ -234,9 +234,7 @@ class FiniteLoss(Component):
         ranks = self.trainer.step_loss.of_all_ranks()
         worst = highest(ranks)
         folder = keep_evidence(trainer, model, step, norm, ranks, worst)
-        line = f"step {step}: the loss is {worst['loss']} on rank {worst['rank']} ({worst['host']})"
-        line += f" in {rows_in_words(worst['rows'])}" if "rows" in worst else ""
-        line += f"; see {folder}"
+        line = f"step {step}: the loss is {worst['loss']} on {place_of(worst)}; see {folder}"
         if trainer.is_world_process_zero():
             event = {"step": step, "highest": worst, "ranks": ranks, "evidence": str(folder)}
             append_event(trainer.args.output_dir, "nan", line, **event, host=worst["host"], rank=worst["rank"])

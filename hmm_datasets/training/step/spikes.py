@@ -27,7 +27,7 @@ from ...errors import InputError
 from ...runtime.events import append_event
 from ..checkpoints.resuming import go_back
 from .component import Component
-from .loss import gradient_norms, highest, norms_by_layer, rows_in_words
+from .loss import gradient_norms, highest, norms_by_layer, place_of
 from .spike_detector import Deviation, SpikeDetector
 
 
@@ -116,8 +116,7 @@ class LossSpikes(Component):
             f"the {name} is {seen['value']:.4g}, {seen['deviations']:.0f} deviations above {seen['level']:.4g}"
             for name, seen in measured.items()
         )
-        line += f"; the highest loss is {worst['loss']:.4g} on rank {worst['rank']} ({worst['host']})"
-        line += f" in {rows_in_words(worst['rows'])}" if "rows" in worst else ""
+        line += f"; the highest loss is {worst['loss']:.4g} on {place_of(worst)}"
         if trainer.is_world_process_zero():
             append_event(
                 trainer.args.output_dir,

@@ -5,7 +5,7 @@ import tiny_runs
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hmm_datasets.files import read_jsonl
-from hmm_datasets.operations.progress import format_status, read_status
+from hmm_datasets.operations.progress import read_status, status_rows, two_columns
 from hmm_datasets.training.callbacks import ProgressLine
 from hmm_datasets.training.run import train_and_save
 
@@ -30,7 +30,7 @@ def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
     train_and_save(tiny_runs.trainer(tmp_path, max_steps=5, logging_steps=3), settings={}, data={})
     rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "loss" in row]
     assert [(row["step"], row["fraction"]) for row in rows] == [(3, 0.6), (5, 1.0)]
-    assert "5 of 5 (100.0%)" in format_status(read_status(tmp_path))
+    assert "5 of 5 (100.0%)" in two_columns(status_rows(read_status(tmp_path)))
 
 
 def test_the_progress_bar_for_notebooks_is_replaced_by_ours(tmp_path):

@@ -10,9 +10,9 @@ from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.plan.compute import (
+    _multiplying,
     find_device,
     flops_per_token,
-    matrix_parameters,
     peak_flops,
     sequence_lengths,
     unit_flops,
@@ -70,7 +70,7 @@ def test_flops_are_those_that_torch_counts_in_the_matrix_products(tied):
     tokens = torch.arange(2 * length).reshape(2, length)
     with FlopCounterMode(display=False) as counter:
         model(tokens, labels=tokens).loss.backward()
-    assert matrix_parameters(model) == sum(
+    assert sum(size for size, _ in _multiplying(model)) == sum(
         weight.numel() for name, weight in model.named_parameters() if tied or "embed_tokens" not in name
     )
     # Norms' weights multiply no matrix; rotary angles are a product with one.
