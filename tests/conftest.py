@@ -42,6 +42,9 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     """Files that start launchers first, so that none of them is all that is left to one process at the end."""
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker("pretrained")
     items.sort(key=lambda item: item.get_closest_marker("launch") is None)
 
 
