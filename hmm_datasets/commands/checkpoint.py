@@ -24,8 +24,6 @@ from ..training.checkpoints.verifying import (
 if TYPE_CHECKING:
     from ..training.checkpoints.archive import SetAside
 
-FORMATS = ("hf", "plain", "zero", "fsdp")
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointListCommand:

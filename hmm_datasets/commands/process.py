@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ..hmm.process import Process
 
-SPLITS = ("train", "test", "unique", "unique_test")
-"""The sentences of a `WordCorpus`, which is slow to import."""
 
 _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
 _CHUNK_TOKENS = 1 << 22

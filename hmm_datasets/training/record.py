@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,17 +175,12 @@ def package_versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the working tree, followed by `+` if files differ from it; `None` outside a repository."""
-    folder = Path(__file__).parent
+    run = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=folder, capture_output=True, text=True, timeout=10
-        ).stdout.strip()
+        commit = run(["git", "rev-parse", "HEAD"], check=True).stdout.strip()
+        return commit + ("+" if run(["git", "status", "--porcelain", "-uno"]).stdout.strip() else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+" if changed else "")
 
 
 def forget_after(path: Path, step: int) -> None:

@@ -92,13 +92,10 @@ class SemiMarkov(Process):
 
     @property
     def max_states(self) -> int:
-        """`H D`."""
+        """`H D`: entry `i D + d` of a belief is state `i` with `d + 1` tokens left of its segment."""
         return self.duration.size
 
-    @property
-    def belief_width(self) -> int:
-        """`H D`: entry `i D + d` is state `i` with `d + 1` tokens left of its segment."""
-        return self.duration.size
+    belief_width = max_states
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`duration`, `transition`, `emission` and `start`."""

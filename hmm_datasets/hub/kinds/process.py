@@ -101,7 +101,6 @@ def write_hmm_dataset(
     >>> from hmm_datasets import processes
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     sizes = {"num_sequences": 8, "num_test_sequences": 4, "length": 16}
-    ...     sizes = {"num_sequences": 8, "num_test_sequences": 4, "length": 16}
     ...     folder = write_hmm_dataset(processes.mess3(), parent + "/mess3", **sizes, show_progress=False)
     ...     oracle = load_dataset(str(folder), "oracle", cache_dir=parent + "/cache")
     >>> oracle["train"].num_rows, oracle["test"].column_names

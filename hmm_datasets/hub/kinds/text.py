@@ -91,19 +91,13 @@ def write_token_dataset(
         else f'stream = TokenStream("{repository}")',
         "windows = TokenWindows(stream, length=1024)  # shards are downloaded when they are first read",
     ]
-    write_card(
-        "text",
-        folder,
-        {
-            "name": name,
-            "summary": "Token ids of a text corpus, one document per row. The same tokens lie beside them as shards "
-            "that are memory-mapped, read by position and checked by their SHA-256.",
-            "license": licence,
-            "configs": configs,
-            "details": [{"name": key, "value": value} for key, value in details if value],
-            "load": "\n".join(load),
-            "repo_id": repo_id,
-        },
+    _write_card(
+        *(folder, name, licence, repo_id),
+        summary="Token ids of a text corpus, one document per row. The same tokens lie beside them as shards "
+        "that are memory-mapped, read by position and checked by their SHA-256.",
+        configs=configs,
+        details=[{"name": key, "value": value} for key, value in details if value],
+        load="\n".join(load),
     )
 
 
@@ -122,28 +116,22 @@ def write_word_dataset(
             write_split(folder, part, rows.tables(), rows.features, on_rows=bar.update)
             found.append(_split(part, "data", len(sentences), len(sentences.tokens)))
     words = corpus.vocabulary[:_WORDS]
-    write_card(
-        "text",
-        folder,
-        {
-            "name": name,
-            "summary": f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
-            "symbols to which a hidden Markov model can be fitted. `unique` has each distinct sentence of `train` "
-            "once.",
-            "license": licence,
-            "configs": [{"name": "default", "splits": found}],
-            "details": [
-                {
-                    "name": "Vocabulary",
-                    "value": ", ".join(words) + (", ..." if len(words) < len(corpus.vocabulary) else ""),
-                },
-                {"name": "Read", "value": f"{corpus.num_documents:,} documents, {corpus.num_sentences:,} sentences"},
-            ],
-            "load": "import hmm_datasets\nfrom datasets import load_dataset\n\n"
-            f'address = "hf://datasets/{repo_id or "USER/NAME"}/words.json"\n'
-            'sentences = load_dataset("words", data_files=address, split="train")',
-            "repo_id": repo_id,
-        },
+    _write_card(
+        *(folder, name, licence, repo_id),
+        summary=f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
+        "symbols to which a hidden Markov model can be fitted. `unique` has each distinct sentence of `train` "
+        "once.",
+        configs=[{"name": "default", "splits": found}],
+        details=[
+            {
+                "name": "Vocabulary",
+                "value": ", ".join(words) + (", ..." if len(words) < len(corpus.vocabulary) else ""),
+            },
+            {"name": "Read", "value": f"{corpus.num_documents:,} documents, {corpus.num_sentences:,} sentences"},
+        ],
+        load="import hmm_datasets\nfrom datasets import load_dataset\n\n"
+        f'address = "hf://datasets/{repo_id or "USER/NAME"}/words.json"\n'
+        'sentences = load_dataset("words", data_files=address, split="train")',
     )
 
 
@@ -170,20 +158,18 @@ def write_corpus_dataset(
             columns, before = list(features), bar.n
             write_split(folder, split, _tables(rows, features), features, on_rows=bar.update)
             found.append(_split(split, "data", int(bar.n - before), None))
-    write_card(
-        "text",
-        folder,
-        {
-            "name": name,
-            "summary": "Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
-            "license": licence,
-            "configs": [{"name": "default", "splits": found}],
-            "details": [],
-            "load": "from hmm_datasets import load_corpus\n\n"
-            f'documents = load_corpus("{repo_id or "USER/NAME"}", split="train")',
-            "repo_id": repo_id,
-        },
+    _write_card(
+        *(folder, name, licence, repo_id),
+        summary="Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
+        configs=[{"name": "default", "splits": found}],
+        details=[],
+        load="from hmm_datasets import load_corpus\n\n"
+        f'documents = load_corpus("{repo_id or "USER/NAME"}", split="train")',
     )
+
+
+def _write_card(folder: Path, name: str, licence: str | None, repo_id: str | None, **facts: Any) -> None:
+    write_card("text", folder, {"name": name, "license": licence, "repo_id": repo_id, **facts})
 
 
 def _tables(rows: Iterable[dict], features: datasets.Features) -> Iterator[pa.Table]:

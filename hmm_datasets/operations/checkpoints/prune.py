@@ -202,13 +202,11 @@ def _best(run: Path, whole: list[Listed], metric: str, greater_is_better: bool) 
     values = {row["step"]: row[metric] for row in rows if isinstance(row.get(metric), int | float)}
     values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}
     if not values:
-        names = {name for row in rows if row.get("step") in steps for name, value in row.items() if _measures(value)}
+        names = {
+            name for row in rows if row.get("step") in steps for name, value in row.items() if isinstance(value, float)
+        }
         raise InputError(
             f"--keep-best {metric}: {path} has no value of it at the step of a checkpoint; it has "
             f"{', '.join(sorted(names)) or 'none at all'}"
         )
     return (max if greater_is_better else min)(values, key=values.__getitem__)
-
-
-def _measures(value) -> bool:
-    return isinstance(value, float)

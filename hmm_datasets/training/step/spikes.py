@@ -14,7 +14,6 @@ What the detectors of loss spikes have seen, saved with every checkpoint.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -24,6 +23,7 @@ from transformers import TrainerCallback
 
 from ...compat.transformers import ExportableState
 from ...errors import InputError
+from ...runtime import environment
 from ...runtime.events import append_event
 from ..checkpoints.resuming import go_back
 from .component import Component
@@ -152,7 +152,7 @@ def check_spikes(args: Any) -> None:
         raise InputError(f"spike_margin is {args.spike_margin}; expected 0 or more steps")
     if args.max_rollbacks < 1:
         raise InputError(f"max_rollbacks is {args.max_rollbacks}; expected 1 or more, or another on_spike")
-    is_deepspeed = args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    is_deepspeed = args.deepspeed or environment.uses_deepspeed()
     if args.on_spike == "skip" and is_deepspeed:
         raise InputError(
             "on_spike is skip, but DeepSpeed steps within the backward pass, before a spike is known; set rollback or "
