@@ -30,7 +30,7 @@ from hmm_datasets.evaluation.core import core_tasks, find_questions, score_core
 from hmm_datasets.evaluation.scoring import beginning_token, common_prefix
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import llama_config, load_pretrained
+from hmm_datasets.training.models import load_pretrained, model_config
 
 PACKAGES = ("torch", "transformers", "accelerate", "lm_eval", "numpy")
 VOCABULARY = 8192
@@ -109,7 +109,7 @@ def make_model(settings: argparse.Namespace, data: str | Path) -> tuple:
     texts = [line for path in sorted(Path(data).rglob("*.jsonl")) for line in path.read_text().splitlines()]
     tokenizer = train_bpe(texts, VOCABULARY if settings.data else 400, min_frequency=1, show_progress=False)
     torch.manual_seed(0)
-    config = llama_config(settings.model, vocab_size=len(tokenizer), max_length=2048)
+    config = model_config(settings.model, vocab_size=len(tokenizer), max_length=2048)
     return LlamaForCausalLM(config).eval(), tokenizer
 
 

@@ -28,7 +28,7 @@ from transformers.utils import is_flash_attn_2_available
 from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 
 WITHIN = 0.05
 """Nats per token by which a loss may differ in bfloat16, over some steps."""
@@ -48,7 +48,7 @@ class Runs:
         self.folder, self.tiny = folder, tiny
         vocabulary = 4_096 if tiny else 50_304  # large enough that the loss is computed in chunks
         self.length, self.steps = (32, 2) if tiny else (1024, 10)
-        config = llama_config("1m" if tiny else "125m", vocab_size=vocabulary, max_length=self.length)
+        config = model_config("1m" if tiny else "125m", vocab_size=vocabulary, max_length=self.length)
         if tiny:
             config.num_hidden_layers = 1
         config.save_pretrained(folder / "model")

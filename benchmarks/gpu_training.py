@@ -30,7 +30,7 @@ from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.training import output_layer as linear_cross_entropy
-from hmm_datasets.training.models import llama_config
+from hmm_datasets.training.models import model_config
 from hmm_datasets.training.plan.compute import flops_per_token, peak_flops
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -89,7 +89,7 @@ class Bench:
         """A new model, made on the device; raises what transformers raises if it lacks this attention."""
         torch.manual_seed(0)
         name = "1m" if self.tiny else "1.3b" if size == "350m" else size
-        config = llama_config(name, vocab_size=self.vocabulary, max_length=length)
+        config = model_config(name, vocab_size=self.vocabulary, max_length=length)
         if self.tiny:
             config.num_hidden_layers = 1
         elif size == "350m":  # of Brown et al., 2020, table 2.1, which has no preset

@@ -299,14 +299,14 @@ def step(settings: argparse.Namespace) -> None:
 def _measured_step(settings: argparse.Namespace) -> dict[str, float]:
     from transformers import LlamaForCausalLM, TrainerCallback, default_data_collator
 
-    from hmm_datasets.training.models import llama_config
+    from hmm_datasets.training.models import model_config
     from hmm_datasets.training.settings import PretrainSettings
     from hmm_datasets.training.trainer import Pretrainer
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     tokens = torch.randint(settings.vocabulary, (2 * settings.step_rows, settings.length))
-    config = llama_config(settings.model, vocab_size=settings.vocabulary, max_length=settings.length)
+    config = model_config(settings.model, vocab_size=settings.vocabulary, max_length=settings.length)
 
     class Second(TrainerCallback):
         """Measures from the end of the first step to that of the second."""

@@ -242,9 +242,6 @@ def model_config(
     return config
 
 
-llama_config = model_config  # its name in benchmarks
-
-
 def set_attention(config: "PreTrainedConfig", attention: str) -> None:
     """Choose a model's implementation of attention; a model without `sdpa` keeps the default of transformers.
 
