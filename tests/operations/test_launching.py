@@ -324,7 +324,7 @@ def test_every_experiment_is_in_the_gallery_with_its_paper_time_and_picture(caps
 def test_readmes_of_experiments_say_how_they_are_started_and_lead_somewhere():
     for one in gallery():
         path = shipped(EXPERIMENTS) / one.name.replace("-", "_") / "README.md"
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
         assert f"\nhmm-datasets experiment {one.name}" in text, path
         for link in re.findall(r"\]\(([^)#]+)[)#]", text):
             assert link.startswith("https://") or (path.parent / link).is_file(), (path, link)
