@@ -34,6 +34,7 @@ PICTURES = {
     "assets/architectures.png": "recipes/experiments/architectures/architectures.png",
     "assets/four_phases.png": "recipes/experiments/four_phases/four_phases.png",
     "assets/entropy_errors.png": "recipes/experiments/wind_tunnels/entropy_errors.png",
+    "assets/after_pretraining.png": "recipes/experiments/after_pretraining/after_pretraining.png",
     "assets/in_context.png": "recipes/experiments/icl_transition/in_context.png",
     "assets/quantization.png": "recipes/experiments/quantization/quantization.png",
 }
@@ -240,7 +241,7 @@ GALLERY = {
         "llm-on-hmms",
         "benchmark-models",
     ),
-    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer"),
+    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "after-pretraining"),
     "Chat and post-training": ("known-optimum", "chat-ladder"),
     "Large runs": ("zac-gpt", "tr1"),
 }
