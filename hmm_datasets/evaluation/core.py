@@ -539,11 +539,8 @@ def tokens_to_read(
     for of in find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task):
         numbers = range(min(sample, len(of.rows)))
         groups = _groups(of, encoder.options(of, _versions(of, corrupted), numbers), corrupted)
-        common = [shared_length(group) for group in groups]
-        read = sum(
-            shared + sum(len(row.tokens) - shared for row in group)
-            for group, shared in zip(groups, common, strict=True)
-        )
+        # A common beginning is read once for all rows of a group.
+        read = sum(sum(len(row.tokens) for row in group) - (len(group) - 1) * shared_length(group) for group in groups)
         total += read * len(of.rows) / len(numbers)
     return round(total)
 

@@ -102,9 +102,7 @@ class Encoder:
     def _encode_fast(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         try:
             ids, offsets = self._fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
-        except UnicodeEncodeError:
-            raise
-        except ValueError:  # a byte that has no token
+        except ValueError:  # a byte that has no token; what is not text is refused by both
             return self._encode_reference(texts)
         return np.frombuffer(ids, dtype="<u4"), np.diff(np.frombuffer(offsets, dtype="<u8").astype(np.int64))
 

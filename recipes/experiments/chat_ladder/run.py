@@ -25,7 +25,6 @@ from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
 STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
-STAGES_OF_PRETRAINED = ("pretrained", "lora", "sft", "dpo")
 QUESTIONS, INSTRUCTIONS = "story-questions", "instructions-sample"
 CORE_TASKS = "arc_easy copa winograd"
 
@@ -75,10 +74,11 @@ def stages_from_a_model(settings: ChatLadderSettings) -> list[tuple[str, str]]:
         f"--targets {text} --max_documents 60 --chat_data {INSTRUCTIONS} --chat_questions 50 "
         f"--batch_size 8 {_tasks(settings, 60)}"
     )
-    for name, folder in zip(STAGES_OF_PRETRAINED, (model, f"{root}/lora", f"{root}/sft", f"{root}/dpo"), strict=True):
+    measured = {"pretrained": model} | {name: f"{root}/{name}" for name in ("lora", "sft", "dpo")}
+    for name, folder in measured.items():
         command = f"hmm-datasets evaluate {folder} {measures} --output_dir {root}/evaluation/{name}"
         found.append((f"{name}: on stories and held-out instructions", command))
-    return [*found, _compared(root, STAGES_OF_PRETRAINED)]
+    return [*found, _compared(root, list(measured))]
 
 
 def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
