@@ -62,6 +62,15 @@ def pytest_sessionfinish():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def signal_handlers():
+    """Check that a test leaves no handler behind, which the worker processes of later tests would inherit."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """Mount a disk of a size such as `14m`, give it another, or make it read-only; skips where this user may not."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -91,6 +92,7 @@ print(json.dumps(found))
 def test_signals_reach_the_program(number, warm_python, child_environment):
     """Ten times, since a signal comes at another moment each time: it was lost, or ended the server."""
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    usual = None if number == signal.SIGKILL else partial(signal.signal, number, signal.SIG_DFL)  # nohup ignores one
     for _ in range(10):
         with subprocess.Popen(
             [warm_python, "-c", code],
@@ -98,6 +100,7 @@ def test_signals_reach_the_program(number, warm_python, child_environment):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            preexec_fn=usual,
         ) as process:
             program = int(process.stdout.readline())
             assert program != process.pid, "it is forked"

@@ -4,11 +4,9 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -45,8 +43,6 @@ def one_line_errors() -> Generator[None]:
         rank = environment.rank()
         origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
         if rank > 0 or isinstance(error, LostPeer):
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler of a training run does not end it
             time.sleep(5)
         line = printable(f"error: {origin}{error}")
         if not report_to_launcher(line, moment):

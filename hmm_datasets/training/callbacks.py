@@ -107,6 +107,14 @@ class Interruptions(TrainerCallback):
 
     def on_train_end(self, args, state, control, **kwargs):
         """Stop listening."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening, also after an error, of which the Trainer tells no callback.
+
+        A handler left behind would keep this process, and the worker processes that it forks later, from ending on
+        SIGTERM, and a `multiprocessing.Pool` waits for them without end.
+        """
         self._requests.__exit__()
 
     def on_step_end(self, args, state, control, **kwargs):

@@ -174,10 +174,12 @@ class Run:
         began = time.time()
         try:
             trainer.train(resume_from_checkpoint=None if trainer.start is None else str(trainer.start.folder))
-        except RolledBack:  # what the end of training would do for trackers, signals and uploads
+        except RolledBack:  # what the end of training would do for trackers and uploads
             trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
             trainer.finish_pushes()
             raise
+        finally:
+            interruptions.close()
         self.seconds = time.time() - began
         heartbeats.enter("finishing")
         if not interruptions.interrupted:

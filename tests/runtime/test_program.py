@@ -1,6 +1,5 @@
 """How a program of several processes ends."""
 
-import signal
 import socket
 import subprocess
 import sys
@@ -134,12 +133,8 @@ def ending_of(error, monkeypatch, capsys, **environment):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as stop, one_line_errors(), _one_line_of_lost_peers():
-            raise error
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SystemExit) as stop, one_line_errors(), _one_line_of_lost_peers():
+        raise error
     assert stop.value.code == 2
     return capsys.readouterr().err, bool(waited)
 

@@ -148,8 +148,9 @@ def become(request: dict, files: list[int], client: Path) -> None:
         os.dup2(file, target)
         os.close(file)
     faulthandler.register(signal.SIGQUIT)
-    for number in request["ignored"]:
-        signal.signal(number, signal.SIG_IGN)
+    ignored_here = {number for number in range(1, 32) if signal.getsignal(number) == signal.SIG_IGN}
+    for number in ignored_here.symmetric_difference(request["ignored"]):
+        signal.signal(number, signal.SIG_DFL if number in ignored_here else signal.SIG_IGN)
     os.chdir(request["folder"])
     sys.path[1:1] = [path for path in request["environment"].get("PYTHONPATH", "").split(":") if path not in sys.path]
     os.environ.clear()
