@@ -1,24 +1,18 @@
 """Log-probabilities of the ends of token rows of unequal length, computed in batches on any number of ranks.
 
-Rows of similar length run in one batch, padded on the right, where no scored token sees the padding. Only the logits
-of scored tokens are computed, and only some of them at a time (see `label_scores`).
+Rows of similar length run in one batch, padded on the right, where no scored token sees the padding. Batches are made
+before they are distributed over ranks, and their results gathered in order, so no result depends on the number of
+ranks.
 
-Rows of one group, for example the choices of a question, may have a common beginning. It is run once, padded on the
-left as in generation, and its keys and values are reused for each row of the group. Because of rounding the results
+Rows of one group, for example the choices of a question, may have a common beginning. Where that saves more than it
+costs, the beginning is run once, padded on the left as in generation, its last logits score the first token of every
+choice, and its keys and values are reused for the tokens after it, if there are any. Because of rounding the results
 then differ in their last digits from those of whole rows. Whole rows are run if the model's cache has more than plain
 keys and values (sliding windows, state spaces), or if a trial gives wrong results.
 
-The cost is that of the tokens of all rows, with common beginnings counted once. Memory is that of the model on a
-batch, and for groups also a batch of keys and values. Batches are made before they are distributed over ranks, so no
-result depends on the number of ranks.
-
-How probable labels are under a model, in float64, without the logits of all positions.
-
-The output layer of the model is asked for the scores of the labels ([`~hmm_datasets.training.output_layer`]), so only
-the logits of some positions with a label exist at a time, and those of positions without a label are not computed. A
+Scores are float64, without the logits of all positions: the output layer of the model is asked for the scores of the
+labels ([`~hmm_datasets.training.output_layer`]), so only the logits of some positions with a label exist at a time. A
 model that changes its logits after its output layer gives all of them instead; they are then read row by row.
-
-Dividing rows among ranks and gathering them in order, so that no result depends on the number of processes.
 """
 
 import contextlib
@@ -28,7 +22,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.nn.functional import nll_loss
 from transformers import DynamicCache, DynamicLayer
@@ -151,6 +145,7 @@ def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
 
 
 PADDING = 0  # any token of the vocabulary, since padding is not attended to
+_WORTH_SHARING = 32  # tokens that a group must save: a second pass takes the time of some dozens, however short it is
 
 
 class Row(NamedTuple):
@@ -263,22 +258,22 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> int:
 
 
 def shared_length(group: Sequence[Row]) -> int:
-    """Number of tokens to run once for a group: common to all rows, and leaving each row a token that predicts."""
-    if len(group) < 2:
-        return 0
-    return min(common_prefix([row.tokens for row in group]), *(row.first - 1 for row in group))
+    """Number of tokens to run once for a group: common to all rows, and none of them scored; 0 for too few."""
+    common = min(common_prefix([row.tokens for row in group]), *(row.first for row in group)) if len(group) > 1 else 0
+    return common if common * (len(group) - 1) >= _WORTH_SHARING else 0
 
 
 def _can_reuse_cache(model: "PreTrainedModel") -> bool:
     """Whether the cache has plain keys and values, and a trial with padding gives the same result as whole rows."""
     tokens = [index % min(7, model.config.get_text_config().vocab_size) for index in range(16)]
     groups = [[Row(tokens[:size], size - 2), Row([*tokens[:size], 0], size - 2)] for size in (16, 6)]
+    shared = [13, 4]  # one token less than those before the scored ones, and all of them
     with torch.inference_mode():
         output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=True)
         cache = getattr(output, "past_key_values", None)
         if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
             return False
-        reused = _run_shared(model, groups, [shared_length(group) for group in groups])
+        reused = _run_shared(model, groups, shared)
         whole = _run(model, [row for group in groups for row in group])
     return torch.allclose(reused[0], whole[0], rtol=0.02, atol=0.05)  # wide enough for bfloat16; errors are larger
 
@@ -324,21 +319,43 @@ def _run_shared(
     tokens, mask = padded_rows(beginnings, model.device, left=True)
     positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if takes_positions else {}
     keep = logits_to_keep(model, 1)
-    cache = model(input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **keep).past_key_values
-    owners = [owner for owner, group in enumerate(groups) for _ in group]
-    index = torch.tensor(owners, device=model.device)
-    cache.batch_select_indices(index)
+    begun = model(input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **keep)
     rows = [row for group in groups for row in group]
+    owners = [owner for owner, group in enumerate(groups) for _ in group]
     ends = [Row(row.tokens[shared[k] :], row.first - shared[k]) for row, k in zip(rows, owners, strict=True)]
+    found = _score_first_tokens(begun.logits[:, -1], owners, ends)
+    longer = [index for index, end in enumerate(ends) if len(end.tokens) > 1]
+    if not longer:
+        return found
+    ends = [Row(ends[index].tokens, max(1, ends[index].first)) for index in longer]
+    index = torch.tensor([owners[index] for index in longer], device=model.device)
+    cache = begun.past_key_values
+    cache.batch_select_indices(index)
     tokens, own = padded_rows([end.tokens[:-1] for end in ends], model.device)
     if takes_positions:
         # Padding gets position 0, since counting on could exceed the model's maximum position.
-        begun = mask[index].sum(dim=1, keepdim=True)
-        positions = {"position_ids": (begun + torch.arange(tokens.shape[1], device=model.device)) * own}
+        before = mask[index].sum(dim=1, keepdim=True)
+        positions = {"position_ids": (before + torch.arange(tokens.shape[1], device=model.device)) * own}
     mask = torch.cat([mask[index], own], dim=1)
-    return _forward_and_score(
+    rest = _forward_and_score(
         model, ends, input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True, **positions
     )
+    found[0, longer] += rest[0]
+    found[1, longer] *= rest[1]
+    return found
+
+
+def _score_first_tokens(
+    logits: Float[Tensor, "G V"], owners: Sequence[int], ends: Sequence[Row]
+) -> Float64[Tensor, "2 B"]:
+    """Nats of each end's first token, and 1 if it was the most likely one, else 0; 0 and 1 if it is not scored."""
+    found = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device=logits.device).repeat(1, len(ends))
+    scored = [index for index, end in enumerate(ends) if end.first == 0]
+    owner = torch.tensor([owners[index] for index in scored], dtype=torch.long, device=logits.device)
+    first = torch.tensor([ends[index].tokens[0] for index in scored], dtype=torch.long, device=logits.device)
+    found[0, scored] = -log_probabilities(logits)[owner, first]
+    found[1, scored] = (logits.argmax(-1)[owner] == first).double()
+    return found
 
 
 def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: Any) -> Float64[Tensor, "2 B"]:

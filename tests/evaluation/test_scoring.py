@@ -31,6 +31,8 @@ def groups() -> list[list[Row]]:
         beginning = [generator.randrange(50) for _ in range(shared)]
         rows = [beginning + [generator.randrange(50) for _ in range(generator.randint(2, 9))] for _ in range(count)]
         found.append([Row(tokens, generator.randint(max(1, shared - 2), len(tokens) - 1)) for tokens in rows])
+    question = [generator.randrange(50) for _ in range(12)]
+    found.append([Row([*question, *choice], 12) for choice in ([3], [4], [4, 5, 6])])
     # So long that the padding of its short ends would be beyond the last position of a model with 40 positions.
     found.append([Row([*range(36), end, end], 36) for end in (5, 6)])
     return found
@@ -62,8 +64,13 @@ def make(name: str):
     return model
 
 
+@pytest.fixture
+def always_share(monkeypatch):
+    monkeypatch.setattr(scoring, "_WORTH_SHARING", 1)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator):
+def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator, always_share):
     model, rows = make(name), groups()
     nats, greedy = one_at_a_time(model, [row for group in rows for row in group])
     for batch_size in (1, 4, 100):
@@ -74,13 +81,24 @@ def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator):
             assert found.greedy.tolist() == greedy
 
 
-def test_a_common_beginning_is_run_once(accelerator, monkeypatch):
-    model, rows = make("llama"), [[Row([*range(20), end], 20) for end in (5, 6, 7)]]
+@pytest.mark.parametrize(
+    ("choices", "passes"),
+    [
+        ([[5], [6], [7]], [(1, 20)]),  # its last logits score all of them
+        ([[5], [6, 5], [7, 7, 5]], [(1, 20), (2, 2)]),
+        ([[5], [6]], [(2, 20)]),  # 20 tokens saved are too few
+    ],
+)
+def test_a_common_beginning_is_run_once_where_that_saves_enough(accelerator, monkeypatch, choices, passes):
+    model, rows = make("llama"), [[Row([*range(20), *choice], 20) for choice in choices]]
     seen = []
     monkeypatch.setattr(model, "forward", counted(model.forward, seen))
-    score_rows(model, rows, accelerator, batch_size=8)
-    *trial, beginning, ends = seen
-    assert (len(trial), beginning, ends) == (4, (1, 19), (3, 1))
+    found = score_rows(model, rows, accelerator, batch_size=8)
+    shared = len(passes) > 1 or passes[0][0] == 1
+    assert seen[4 if shared else 0 :] == passes, "after a trial, if the cache is reused"
+    nats, greedy = one_at_a_time(make("llama"), rows[0])
+    assert found.nats.tolist() == pytest.approx(nats, abs=1e-9)
+    assert found.greedy.tolist() == greedy
 
 
 def counted(forward, seen: list):
@@ -116,7 +134,7 @@ class Rank:
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_all_ranks_together_score_every_row_once(accelerator, count):
+def test_all_ranks_together_score_every_row_once(accelerator, count, always_share):
     model, rows = make("llama"), groups()
     told = []
     alone = score_rows(model, rows, accelerator, batch_size=4, progress=told.append)
