@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -145,7 +146,8 @@ def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
 
 
 PADDING = 0  # any token of the vocabulary, since padding is not attended to
-_WORTH_SHARING = 32  # tokens that a group must save: a second pass takes the time of some dozens, however short it is
+_WORTH_SHARING = 64  # tokens that a group must save: a second pass takes the time of some dozens, however short it is
+_TRIED: WeakKeyDictionary["PreTrainedModel", bool] = WeakKeyDictionary()
 
 
 class Row(NamedTuple):
@@ -265,6 +267,12 @@ def shared_length(group: Sequence[Row]) -> int:
 
 def _can_reuse_cache(model: "PreTrainedModel") -> bool:
     """Whether the cache has plain keys and values, and a trial with padding gives the same result as whole rows."""
+    if model not in _TRIED:
+        _TRIED[model] = _reuses_cache(model)
+    return _TRIED[model]
+
+
+def _reuses_cache(model: "PreTrainedModel") -> bool:
     tokens = [index % min(7, model.config.get_text_config().vocab_size) for index in range(16)]
     groups = [[Row(tokens[:size], size - 2), Row([*tokens[:size], 0], size - 2)] for size in (16, 6)]
     shared = [13, 4]  # one token less than those before the scored ones, and all of them

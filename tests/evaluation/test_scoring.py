@@ -84,13 +84,13 @@ def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator, al
 @pytest.mark.parametrize(
     ("choices", "passes"),
     [
-        ([[5], [6], [7]], [(1, 20)]),  # its last logits score all of them
-        ([[5], [6, 5], [7, 7, 5]], [(1, 20), (2, 2)]),
-        ([[5], [6]], [(2, 20)]),  # 20 tokens saved are too few
+        ([[5], [6], [7], [8]], [(1, 22)]),  # its last logits score all of them
+        ([[5], [6, 5], [7, 7, 5], [8]], [(1, 22), (2, 2)]),
+        ([[5], [6], [7]], [(3, 22)]),  # 44 tokens saved are too few
     ],
 )
 def test_a_common_beginning_is_run_once_where_that_saves_enough(accelerator, monkeypatch, choices, passes):
-    model, rows = make("llama"), [[Row([*range(20), *choice], 20) for choice in choices]]
+    model, rows = make("llama"), [[Row([*range(22), *choice], 22) for choice in choices]]
     seen = []
     monkeypatch.setattr(model, "forward", counted(model.forward, seen))
     found = score_rows(model, rows, accelerator, batch_size=8)
