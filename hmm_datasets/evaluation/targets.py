@@ -25,7 +25,7 @@ from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
 from ..runtime import environment
 from ..runtime.credentials import masked_arguments
-from ..text.corpora.loading import load_corpus
+from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
@@ -210,7 +210,7 @@ def open_target(
             f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family, {PROCESS_NAME} of another process, "
             f"{INDEX_NAME} of a token stream or {WORDS_NAME} of words"
         )
-    if name not in CORPORA and not folder.is_file():
+    if name.partition(":")[0] not in CORPORA and not folder.is_file():
         kind = repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
@@ -220,10 +220,11 @@ def open_target(
 
 def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
     """Arguments of `load_corpus` for documents of a corpus that a model was not trained on; see [`open_target`]."""
-    is_file = Path(name).is_file()
-    if not is_file and not (name in CORPORA and CORPORA[name].bundled):
+    _, file = find_corpus(name)
+    if file is None:
         return {"split": "test"}
-    if test_fraction == 1 and is_file:
+    is_own = name not in CORPORA  # not one of the bundled files
+    if test_fraction == 1 and is_own:
         return {"split": "train", "test_fraction": 0.0}
     share = test_fraction if test_fraction is not None else known.test_fraction
     share = _TEST_FRACTION if share is None else share
@@ -232,7 +233,7 @@ def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> d
             f"{name}: test_fraction is {share:g}, and training held out {known.test_fraction}; expected a share above "
             "0 and at most as large, or 1 for a file of which nothing was trained on"
         )
-    if is_file and environment.rank() == 0:
+    if is_own and environment.rank() == 0:
         print(
             f"{name}: the documents that training holds out are read, a share of {share:g}; pass --test_fraction 1 if "
             "it was not trained on",

@@ -236,8 +236,10 @@ def _corpus(kind: str, split: str = "train") -> Callable[[str, str, dict[str, An
             chosen = {key: values[key] for key in ("test_fraction", "max_documents")}
             check_splits(name, kind=kind, **chosen)
         else:
-            rows = load_corpus(name, split=split, kind=kind, test_fraction=values.get("test_fraction"))
-            next(iter(rows))
+            part = {"split": split, "test_fraction": values.get("test_fraction")}
+            if part["test_fraction"] == 1:  # nothing of it was trained on
+                part = {"split": "train", "test_fraction": 0.0}
+            next(iter(load_corpus(name, kind=kind, **part)))
 
     return check
 

@@ -90,6 +90,7 @@ def test_corpora_and_questions_of_late_stages_are_opened(here):
     check(model, evaluate)
     assert "core_data: core: no such folder" in refused(model, f"{evaluate} --core_data core")
     assert "targets: " in refused(model, evaluate.replace("mess3", "mess33"))
+    check(model, f"{evaluate} --chat_data instructions-sample --test_fraction 1")
 
 
 def test_cells_of_a_sweep_are_checked_as_stages(here):

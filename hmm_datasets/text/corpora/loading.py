@@ -62,7 +62,8 @@ def load_corpus(
     Args:
         name_or_path (`str` or `os.PathLike`):
             A name in `CORPORA`; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.json` or
-            `.parquet` file, the first three also as `.gz`; a folder that `datasets` can load; or an id on the Hub.
+            `.parquet` file, the first three also as `.gz`; `NAME:FILE` for such a file that is read as the corpus of
+            that name; a folder that `datasets` can load; or an id on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
             `"train"` or `"test"`; for a folder or a data set on the Hub also the name of any of its splits.
         streaming (`bool`, *optional*, defaults to `True`):
@@ -176,8 +177,8 @@ def check_splits(
             number, counted from 1), or a split has no documents.
     """
     name = os.fspath(name_or_path)
-    file = Path(CORPORA[name].path if name in CORPORA and CORPORA[name].bundled else name)
-    is_small = file.is_file() and file.stat().st_size <= _CHECKED_BYTES
+    _, file = find_corpus(name)
+    is_small = file is not None and file.stat().st_size <= _CHECKED_BYTES
     missing = {"train", "test"}
     documents = read_splits(name, kind=kind, test_fraction=test_fraction, max_documents=max_documents)
     for number, (split, document) in enumerate(documents, start=1):
@@ -209,13 +210,30 @@ class _Source:
 def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Source:
     if test_fraction is not None and not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
-    corpus = CORPORA.get(name) or Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
-    local = corpus.bundled or (name not in CORPORA and Path(name).is_file())
-    if not local and name not in CORPORA:
-        _check_remote(name)
+    corpus, file = find_corpus(name)
     if test_fraction is None:
-        test_fraction = _TEST_FRACTION if local else corpus.test_fraction
-    return _Source(corpus, local, kind, test_fraction)
+        test_fraction = corpus.test_fraction if file is None else _TEST_FRACTION
+    return _Source(corpus, file is not None, kind, test_fraction)
+
+
+def find_corpus(name: str) -> tuple[Corpus, Path | None]:
+    """What a corpus is called by in [`load_corpus`], and the file on this machine that has it, if one has.
+
+    Raises:
+        `InputError`: it is none of those.
+    """
+    if name in CORPORA:
+        return CORPORA[name], Path(CORPORA[name].path) if CORPORA[name].bundled else None
+    corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
+    if Path(name).is_file():
+        return corpus, Path(name)
+    known, colon, file = name.partition(":")
+    if colon and known in CORPORA and CORPORA[known].compute is None:
+        if not Path(file).is_file():
+            raise InputError(f"{name}: {file!r} is no file; expected {known}:FILE, a file of the form of {known}")
+        return replace(CORPORA[known], name=name, path=file), Path(file)
+    _check_remote(name)
+    return corpus, None
 
 
 @dataclass(frozen=True)

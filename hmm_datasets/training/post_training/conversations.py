@@ -7,9 +7,8 @@ from transformers import AutoTokenizer, TrainingArguments
 from ...data.packing import IGNORED
 from ...errors import InputError
 from ...runtime import environment
-from ...text.corpora.loading import load_corpus
+from ...text.corpora.loading import find_corpus, load_corpus
 from ...text.corpora.local_files import shorten
-from ...text.corpora.presets import CORPORA
 from ...text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
 from ..models import load_pretrained
 from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
@@ -43,8 +42,9 @@ def conversation_splits(
     Raises:
         `InputError`: no conversation to train on has an answer; the message shows the first row.
     """
-    if name in CORPORA and environment.rank() == 0:
-        print(f"{name}: licence {CORPORA[name].licence}")
+    corpus, _ = find_corpus(name)
+    if corpus.licence != "unknown" and environment.rank() == 0:
+        print(f"{name}: licence {corpus.licence}")
     train = _answered(name, "train", test_fraction)
     if not len(train):
         rows = load_corpus(name, kind="conversations", streaming=False, test_fraction=test_fraction)

@@ -388,6 +388,19 @@ def test_text_that_is_missing_or_not_unicode_is_refused():
 # Errors
 
 
+def test_a_file_can_be_read_as_a_named_corpus(tmp_path):
+    row = {"question": "Half of 48?", "answer": "48/2=<<48/2=24>>24.\n#### 24"}
+    file = write_jsonl(tmp_path / "gsm8k.jsonl", [row])
+    rows = list(load_corpus(f"gsm8k-calculator:{file}", test_fraction=0.0))
+    assert [message["role"] for message in rows[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    plain = list(load_corpus(f"gsm8k:{file}", kind="conversations", test_fraction=0.0))
+    assert plain == list(load_corpus(file, kind="conversations", test_fraction=0.0))
+    assert message(load_corpus, "gsm8k:none.jsonl") == (
+        "gsm8k:none.jsonl: 'none.jsonl' is no file; expected gsm8k:FILE, a file of the form of gsm8k"
+    )
+    assert message(load_corpus, f"story-questions:{file}").startswith(f"story-questions:{file}: no such file")
+
+
 def test_an_unknown_name_lists_the_presets():
     told = message(load_corpus, "tinystoriez")
     assert all(name in told for name in CORPORA)
