@@ -3,11 +3,13 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from replaced_folder import contents, in_child, write_folder
 
 from hmm_datasets import files
 from hmm_datasets.errors import InputError
@@ -23,42 +25,6 @@ from hmm_datasets.files import (
 )
 from hmm_datasets.text.stream import TokenStream, check_replaceable, write_tokens
 from hmm_datasets.text.stream.index import read_index
-
-_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir"}
-
-
-def in_child(work) -> int:
-    """Do work in a fork; the signal that ended it, or its exit code as a negative number."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
-
-
-def killed_at(point: int, work) -> bool:
-    """Do work in a fork that is killed at its file operation of this number, if it has so many."""
-
-    def counted():
-        passed = 0
-
-        def count(event: str, _arguments: tuple) -> None:
-            nonlocal passed
-            passed += event in _OPERATIONS
-            if event in _OPERATIONS and passed == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        work()
-
-    ended = in_child(counted)
-    assert ended in (0, signal.SIGKILL)
-    return ended == signal.SIGKILL
 
 
 def killed_between_two_renames(work) -> None:
@@ -78,54 +44,16 @@ def killed_between_two_renames(work) -> None:
     assert in_child(moved_away) == signal.SIGKILL
 
 
-@pytest.fixture(params=["exchange", "two renames"])
-def renames(request, monkeypatch):
-    """Both ways to replace a folder."""
-    if request.param == "two renames":
-        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
-    return request.param
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def write_folder(folder: Path, version: str) -> None:
-    with atomic_folder(folder) as temporary:
-        for name in ("a", "b"):
-            (temporary / name).write_text(version)
-
-
-def write_evaluation(folder: Path, version: str) -> None:
-    with written_together(folder) as temporary:
-        (temporary / "items").mkdir()
-        (temporary / "items" / f"{version}.txt").write_text(version)
-        (temporary / "report").write_text(version)
-
-
 @pytest.mark.launch
-@pytest.mark.parametrize("write", [write_folder, write_evaluation])
-def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(tmp_path, renames, write):
-    point, kills = 1, 0
-    write(tmp_path / "model" / "old", "old")
-    write(tmp_path / "model" / "new", "new")
-    old, new = contents(tmp_path / "model" / "old"), contents(tmp_path / "model" / "new")
-    while True:
-        folder = tmp_path / str(point) / "run"
-        assert in_child(lambda folder=folder: write(folder, "old")) == 0
-        if not killed_at(point, lambda folder=folder: write(folder, "new")):
-            break
-        if write is write_folder and renames == "exchange":
-            assert contents(folder) in (old, new), "whoever looks, at any time"
-        # What a reader finds, who knows of no replacement, in another process.
-        assert in_child(lambda folder=folder: restored(folder)) == 0
-        visible = {name: text for name, text in contents(folder).items() if not name.startswith(".")}
-        assert visible in (old, new)
-        assert in_child(lambda folder=folder: write(folder, "new")) == 0
-        assert contents(folder) == new
-        assert os.listdir(folder.parent) == ["run"], "nothing is left behind"
-        kills, point = kills + 1, point + 1
-    assert kills > 10
+@pytest.mark.parametrize("writer", ["folder", "evaluation"])
+@pytest.mark.parametrize("renames", ["exchange", "two renames"])
+def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
+    tmp_path, child_environment, writer, renames
+):
+    command = [sys.executable, Path(__file__).with_name("replaced_folder.py"), tmp_path, writer, renames]
+    result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert int(result.stdout) > 10
 
 
 def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):

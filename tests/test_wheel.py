@@ -90,21 +90,6 @@ def test_the_wheel_carries_every_shipped_file_and_the_commands_find_them(install
     assert not os.listdir(tmp_path)
 
 
-def test_a_fit_and_a_launched_run_on_it_use_the_installed_files_alone(installed, folder):
-    installed.run(folder, "fit", "tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output_dir", "fit")
-    said = installed.run(
-        folder, "pretrain", "--launch", "cpu2", "--hmm", "fit/hmm", "--output-dir", "run", *TINY, "--log_indices"
-    )
-    record = json.loads((folder / "run" / "run.json").read_text())
-    assert record["world_size"] == 2
-    assert str(installed.packages / "hmm_datasets" / "shipped" / "recipes" / "pretrain.py") in record["command"]
-    assert record["commit"] is None
-    assert (folder / "run" / "model.safetensors").is_file()
-    card = (folder / "run" / "README.md").read_text()
-    assert card.startswith("---\n"), "the template of cards was found"
-    assert str(ROOT) not in said.stdout + said.stderr + json.dumps(record)
-
-
 def test_a_run_on_eight_ranks_under_zero_3_is_planned_and_its_batch_file_copied(installed, tmp_path):
     """The first hour of an engineer with Slurm, from an installed wheel."""
     installed.run(tmp_path, "configs", "copy", "slurm/one_node.sbatch")
@@ -143,9 +128,9 @@ if [ "$2" = hostnames ]; then echo n0; sleep 0.3; echo n1; else echo "  NodeAddr
 }
 
 
-def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
-    """Without a checkout; FSDP2 has no configuration of its own for several machines."""
-    processes.mess3(0.15, 0.6).save_pretrained(folder / "hmm")
+def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_installed_files_alone(installed, folder):
+    """Under FSDP2, which has no configuration of its own for several machines."""
+    installed.run(folder, "fit", "tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output_dir", "fit")
     installed.run(folder, "configs", "copy", "slurm/many_nodes.sbatch")
     bin_folder = folder / "bin"
     bin_folder.mkdir()
@@ -155,7 +140,8 @@ def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "1"}
     environment = installed.environment | job | {"CONFIG": "fsdp2", "GLOO_SOCKET_IFNAME": "lo"}
     environment["PATH"] = f"{bin_folder}{os.pathsep}{environment['PATH']}"
-    command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "hmm", "--output_dir", "run", *map(str, TINY)]
+    command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "fit/hmm", "--output-dir", "run"]
+    command += ["--log_indices", *map(str, TINY)]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     logs = "".join(path.read_text() for path in folder.glob("pretrain-7-n?.out"))
     assert result.returncode == 0, result.stderr[-2000:] + logs[-5000:]
@@ -163,6 +149,12 @@ def test_a_copied_batch_file_trains_on_two_nodes_under_fsdp2(installed, folder):
     assert logs.count("supervise: finished: finished") == 2
     record = json.loads((folder / "run" / "run.json").read_text())
     assert record["world_size"] == 2
+    assert str(installed.packages / "hmm_datasets" / "shipped" / "recipes" / "pretrain.py") in record["command"]
+    assert record["commit"] is None
+    assert (folder / "run" / "model.safetensors").is_file()
+    card = (folder / "run" / "README.md").read_text()
+    assert card.startswith("---\n"), "the template of cards was found"
+    assert str(ROOT) not in result.stdout + result.stderr + logs + json.dumps(record)
 
 
 @pytest.mark.slow

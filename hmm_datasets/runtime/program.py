@@ -141,6 +141,7 @@ def named_output_dir(arguments: list[str]) -> str | None:
     found = {"--output_dir": None, "--config": None}
     for word, after in itertools.zip_longest(arguments, arguments[1:]):
         flag, equals, value = word.partition("=")
+        flag = flag[:2] + flag[2:].replace("-", "_")  # --output-dir is the same
         if flag in found:
             found[flag] = value if equals else after
     if found["--output_dir"] is not None or found["--config"] is None:

@@ -273,6 +273,7 @@ def test_an_error_is_printed_where_no_launcher_reports_it(monkeypatch, capsys, t
     [
         ([], None),
         (["--output_dir", "a", "--output_dir=b"], "b"),
+        (["--output-dir", "a"], "a"),
         (["--config", "FILE"], "runs/from file"),
         (["--config=FILE", "--output_dir", "c"], "c"),
         (["--config", "nowhere.yaml"], None),
