@@ -1,6 +1,7 @@
 import io
 import sys
 
+import pytest
 import tiny_runs
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -10,19 +11,42 @@ from hmm_datasets.training.callbacks import ProgressLine
 from hmm_datasets.training.run import train_and_save
 
 
-def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(tmp_path, monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What is written of a log after 640 tokens."""
+
+    def told(logs: dict) -> str:
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", stream)
+        line, args = ProgressLine(), TrainingArguments(str(tmp_path))
+        state = TrainerState(max_steps=10, is_world_process_zero=True, num_input_tokens_seen=640, global_step=4)
+        line.on_train_begin(args, state, TrainerControl())
+        line.on_log(args, state, TrainerControl(), logs=logs)
+        line.on_train_end(args, state, TrainerControl())
+        return stream.getvalue()
+
+    return told
+
+
+def test_a_line_says_how_much_of_the_plan_is_done_and_when_it_ends(told, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
     monkeypatch.setattr("time.localtime", lambda moment: __import__("time").gmtime(moment))
-    line, args = ProgressLine(), TrainingArguments(str(tmp_path))
-    state = TrainerState(max_steps=10, is_world_process_zero=True, num_input_tokens_seen=640, global_step=4)
-    line.on_train_begin(args, state, TrainerControl())
     logs = {"loss": 2.5, "fraction": 0.125, "seconds_left": 3 * 86400.0, "tokens_per_second": 1e6}
-    line.on_log(args, state, TrainerControl(), logs=logs)
-    line.on_train_end(args, state, TrainerControl())
-    told = stream.getvalue()
-    assert "640 tokens  loss 2.5000  1,000,000 tokens/s  12.5% done  ends Fri 17 Nov 22:13" in told
+    expected = "640 tokens  loss 2.5000  1,000,000 tokens/s  12.5% done  ends Fri 17 Nov 22:13"
+    assert expected in told(logs)
+
+
+def test_a_line_of_reinforcement_learning_tells_the_rewards_and_not_the_held_out_loss(told):
+    rewards = {"rewards/gsm8k/mean": 0.25, "rewards/gsm8k/std": 0.5, "rewards/format/mean": 1.0}
+    line = told({"loss": -0.5, "reward": 1.25, **rewards})
+    assert "640 tokens  loss -0.5000  reward 1.2500  gsm8k 0.2500  format 1.0000\n" in line
+    held_out = {f"eval_{name}": value for name, value in {"loss": 0.0, "reward": 1.25, **rewards}.items()}
+    assert "640 tokens  held out: reward 1.2500  gsm8k 0.2500  format 1.0000\n" in told(held_out)
+    assert "640 tokens  held out: reward 1.0000\n" in told(
+        {"eval_loss": 0.0, "eval_reward": 1.0, "eval_rewards/exact/mean": 1.0}
+    )
+    pairs = {"loss": 0.5, "rewards/chosen": 0.1, "rewards/rejected": 0.2}  # of DPO
+    assert "640 tokens  loss 0.5000\n" in told(pairs)
 
 
 def test_a_finished_run_says_that_all_of_its_plan_is_done(tmp_path):
