@@ -17,7 +17,6 @@ from .diagnosis import DEAD, HANGING, Diagnosis, Rank
 from .progress import HISTORY_NAME, status_rows
 from .run_state import FINISHED, STALLED, RunState, event_line
 
-_PANELS = ("loss", "grad_norm")
 _PHASES = ("data", "forward", "backward", "optimizer")
 _MAX_HOSTS = 16
 _COLORS = {HANGING: "bold red", DEAD: "bold red", STALLED: "bold red", FINISHED: "bold green"}
@@ -119,7 +118,8 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     if not path.exists():
         return []
     rows = [row for row in read_log(path) if "tokens" in row]  # rows of other programs may not have them
-    found = [panel for panel in panels_of(rows) if panel.name in _PANELS]
+    found = {panel.name: panel for panel in panels_of(rows)}
+    found = [found[name] for name in ("reward" if "reward" in found else "loss", "grad_norm") if name in found]
     found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]
     each = max(min((height - 24) // max(len(found), 1), 14), 8)
     return [part for panel in found for part in (Text(), Text(text_plot(panel, width - 1, each)))]

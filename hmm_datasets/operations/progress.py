@@ -18,6 +18,7 @@ from typing import Any
 from ..display import format_date, format_duration
 from ..errors import InputError
 from ..files import is_of_type, read_log
+from ..report.curves import loss_unit
 from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
@@ -55,7 +56,8 @@ class RunStatus:
     Attributes:
         step (`int`): latest step.
         max_steps (`int`, *optional*): last step of the run, if known.
-        loss (`float`, *optional*): latest loss, in nats per token.
+        loss (`float`, *optional*), loss_unit (`str`): latest loss, and its unit.
+        reward (`float`, *optional*): latest mean reward of a run that learns from rewards.
         tokens (`int`, *optional*): tokens consumed so far.
         steps_per_second (`float`, *optional*): rate over the latest rows.
         tokens_per_second (`float`, *optional*): rate over the latest rows.
@@ -72,6 +74,8 @@ class RunStatus:
     step: int
     max_steps: int | None
     loss: float | None
+    loss_unit: str
+    reward: float | None
     tokens: int | None
     steps_per_second: float | None
     tokens_per_second: float | None
@@ -148,6 +152,8 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
         step=int(last["step"]),
         max_steps=max_steps,
         loss=losses[-1][1] if losses else None,
+        loss_unit=loss_unit(rows),
+        reward=next((float(row["reward"]) for row in reversed(rows) if is_of_type(row.get("reward"), float)), None),
         tokens=_last(rows, "tokens"),
         steps_per_second=steps_per_second,
         tokens_per_second=_per_second(pairs, "tokens"),
@@ -171,7 +177,7 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
         left = f"{format_duration(status.seconds_left)}, until {format_date(time.time() + status.seconds_left)}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
-        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} nats per token"),
+        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} {status.loss_unit}".strip()),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
         ("rate", _rate(status)),
         ("time left", "finished" if status.finished else left),
@@ -180,6 +186,8 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
         ("NaN or infinite", _list(status.not_finite)),
         ("spikes", _list(status.spikes)),
     ]
+    if status.reward is not None:
+        rows.insert(1, ("reward", f"{status.reward:.4f}"))
     if status.skipped_steps is not None:
         rows.append(("skipped", f"{status.skipped_steps:,} steps"))
     return rows

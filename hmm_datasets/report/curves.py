@@ -1,7 +1,7 @@
 """The curves of a run against tokens, from the rows of its `history.jsonl`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +60,9 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
     ```
     """
+    unit = loss_unit(history)
     found = [
-        Panel("loss", _title_of_loss(history), _both(history, "loss"), _floor(history), falls=True),
+        Panel("loss", f"loss ({unit})" if unit else "loss", _both(history, "loss"), _floor(history), falls=True),
         Panel("margin", "margin of implicit rewards (nats)", _both(history, "rewards/margins")),
         Panel("accuracy", "share of pairs ranked as labelled", _both(history, "rewards/accuracies")),
         Panel("reward", "reward", _both(history, "reward")),
@@ -87,10 +88,14 @@ def _memory(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
     ]
 
 
-def _title_of_loss(history: Sequence[Mapping[str, Any]]) -> str:
-    if any("reward" in row for row in history):
-        return "loss"
-    return f"loss (nats per {'pair' if any('rewards/margins' in row for row in history) else 'token'})"
+def loss_unit(history: Iterable[Mapping[str, Any]]) -> str:
+    """The unit of the loss in the rows of a history; none for that of a run on rewards."""
+    for row in history:
+        if "reward" in row:
+            return ""
+        if "rewards/margins" in row:
+            return "nats per pair"
+    return "nats per token"
 
 
 def _both(history: Sequence[Mapping[str, Any]], name: str) -> list[Curve]:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -146,6 +147,18 @@ def test_the_picture_has_hosts_curves_and_events(run, monkeypatch):
     assert "restart, " in text
     assert max(map(len, text.splitlines())) <= 100
     heart.end()
+
+
+def test_a_run_on_rewards_shows_them_before_its_loss_which_has_no_unit(tmp_path):
+    for step in range(1, 4):
+        row = {"step": step, "time": time.time() - 4 + step, "loss": -0.5, "reward": step / 8, "tokens": 64 * step}
+        append_jsonl(tmp_path / "history.jsonl", row | {"max_steps": 40})
+    console = Console(file=io.StringIO(), width=100, height=60, color_system=None, force_terminal=False)
+    console.print(render(state_of(tmp_path), 100, 60))
+    text = console.file.getvalue()
+    assert re.search(r"reward +0\.3750 *\n *loss +-0\.5000 *\n", text)
+    assert "reward by tokens seen" in text
+    assert "loss by tokens seen" not in text
 
 
 def test_json_has_ranks_and_events(run, capsys):

@@ -20,7 +20,7 @@ from ...training.checkpoints.archive import list_set_aside
 from ...training.checkpoints.verifying import STATE_NAME, CheckpointReport, list_checkpoints, resuming_names
 from ...training.record import HISTORY_NAME
 
-LOSSES = ("eval_loss", "loss")
+_MEASURES = ("eval_reward", "reward", "eval_loss", "loss")  # the loss of a run on rewards says little
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Listed:
         bytes (`int`), weight_bytes (`int`): of all its files, and of the weights in safetensors files.
         framework (`str`, *optional*), processes (`int`, *optional*): who wrote it.
         tokens (`int`, *optional*): tokens consumed by then.
-        loss (`float`, *optional*), loss_name (`str`, *optional*): held-out loss at its step, or else training loss.
+        loss (`float`, *optional*), loss_name (`str`, *optional*): held-out loss at its step, or else training loss;
+            of a run on rewards the reward.
         age (`float`): seconds since it was written.
         can_resume (`bool`): whether it has the state of an optimizer.
         problems (`tuple[str, ...]`): what is wrong with it; empty if it is whole.
@@ -65,9 +66,9 @@ class Listed:
 
     def cells(self) -> list[str]:
         """The values as a row of [`HEADER`]."""
-        loss = (
-            "-" if self.loss is None else f"{self.loss:.4f} {'held out' if self.loss_name == LOSSES[0] else 'train'}"
-        )
+        name = self.loss_name or ""
+        where = f"{'reward, ' * name.endswith('reward')}{'held out' if name.startswith('eval_') else 'train'}"
+        loss = "-" if self.loss is None else f"{self.loss:.4f} {where}"
         state = "TORN" if self.problems else "whole" if self.can_resume else "weights only"
         return [
             f"{self.step:,}",
@@ -131,11 +132,11 @@ def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reas
 
 
 def _losses(run: Path) -> dict[int, tuple[str, float]]:
-    """The held-out loss at each step of the history, or else the training loss, with its name."""
+    """The first of the measures that each step of the history has, with its name."""
     path = run / HISTORY_NAME
     rows = read_log(path) if path.is_file() else []
     found: dict[int, tuple[str, float]] = {}
-    for name in reversed(LOSSES):
+    for name in reversed(_MEASURES):
         found |= {row["step"]: (name, row[name]) for row in rows if isinstance(row.get(name), int | float)}
     return found
 

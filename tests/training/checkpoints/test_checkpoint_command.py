@@ -68,6 +68,10 @@ def test_list_says_sizes_writer_tokens_loss_and_what_is_wrong(run, capsys):
     assert newest["bytes_per_byte_of_weights"] == pytest.approx(newest["bytes"] / 67_200)
     assert (newest["framework"], newest["processes"], newest["loss"]) == ("plain data parallelism", 1, 1.5)
     assert oldest["can_resume"]
+    # Of a run on rewards the held-out loss is zero whatever it has learned.
+    append_jsonl(run / "history.jsonl", {"step": 6, "eval_loss": 0.0, "eval_reward": 0.25})
+    command("list", run)
+    assert "0.2500 reward, held out" in capsys.readouterr().out
 
 
 def test_verify_reads_every_file_unless_asked_to_be_quick(run, capsys):
