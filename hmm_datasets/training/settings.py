@@ -376,6 +376,8 @@ class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
     default_budget = Budget(num_train_epochs=1.0)
 
     def __post_init__(self):
+        if self.load_best_model_at_end or self.save_strategy == "best":
+            self.metric_for_best_model = self.metric_for_best_model or "reward"  # not the loss, which is near zero
         super().__post_init__()
         if self.budget.name not in ("max_steps", "num_train_epochs"):
             raise InputError(

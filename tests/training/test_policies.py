@@ -108,6 +108,16 @@ def test_the_reward_rises_and_everything_generated_is_counted(undisturbed):
     assert read_json(folder / "run.json")["lineage"]["stage"] == "reinforcement learning"
 
 
+def test_the_best_model_is_that_of_the_greatest_held_out_reward(base, tokenizer, tmp_path):
+    each = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    trainer, _ = tune(tmp_path, base, tokenizer, test=prompts().select(range(4)), load_best_model_at_end=True, **each)
+    rows = [row for row in read_jsonl(tmp_path / "history.jsonl") if "eval_reward" in row]
+    found = {row["step"]: row["eval_reward"] for row in rows[:3]}
+    assert len(set(found.values())) > 1
+    assert trainer.state.best_metric == max(found.values())
+    assert found[trainer.state.best_global_step] == trainer.state.best_metric
+
+
 TWICE = {"num_iterations": 2, "beta": 0.1}
 
 

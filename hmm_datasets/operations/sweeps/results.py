@@ -22,8 +22,8 @@ _USUAL = (
     "text.bits_per_byte",
     "core.score",
     "evaluation.bayes_gap",
-    "evaluation.loss",
     "evaluation.reward",
+    "evaluation.loss",
     "test_log_likelihood",
     "train_log_likelihood",
 )
