@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -25,10 +24,6 @@ from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, save_merged
 from .rewards import Tool, prepare_for_tools
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 _MANY_CUT = 0.05  # share of conversations
 
