@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ..data.sequences import HMMSequences
-    from ..hmm.process import Process
 
 
 class PredictorRows(NamedTuple):
@@ -271,7 +270,7 @@ def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 def measure_optimum(
     model: GivesLogits,
-    source: "Process",
+    source: Process,
     rows: "HMMSequences",
     accelerator: "Accelerator | None" = None,
     *,
@@ -358,7 +357,7 @@ def measure_optimum(
     }
 
 
-def _oracle(source: "Process", rows: "HMMSequences", mine: torch.Tensor, first: int) -> torch.Tensor:
+def _oracle(source: Process, rows: "HMMSequences", mine: torch.Tensor, first: int) -> torch.Tensor:
     """The distributions of a predictor that knows the HMM of each row; `first` is the index of the first row."""
     skipped = 0 if rows.bos_token_id is not None else 1
     symbols = mine[:, 1 - skipped :]
