@@ -120,6 +120,15 @@ def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], di
             return found, None
         found.append(metric("Excess over the Bayes optimum", evaluation["bayes_gap"]))
         return found, metric("Bayes-optimal cross-entropy", evaluation["cross_entropy_bayes"])
+    if "reward" in evaluation:  # the loss is then near zero, whatever the rewards are
+        found = [metric("Held-out reward", evaluation["reward"], unit="reward")]
+        own = sorted(key for key in evaluation if key.startswith("rewards/") and key.endswith("/mean"))
+        for key in own if len(own) > 1 else ():
+            found.append(metric(f"Held-out reward, {key.split('/')[1]}", evaluation[key], unit="reward"))
+        return found, None
+    if "rewards/accuracies" in evaluation:
+        ranked = metric("Held-out pairs ranked as labelled", evaluation["rewards/accuracies"], unit="share")
+        return [metric("Held-out loss", evaluation["loss"], unit="nats/pair"), ranked], None
     found = []
     for key, value in evaluation.items():
         if key == "loss" or key.startswith("loss_") or key.endswith("_loss"):

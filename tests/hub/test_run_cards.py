@@ -21,7 +21,7 @@ from hmm_datasets.training.models import ModelSettings, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.record import lineage
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.run_card import write_run_card
+from hmm_datasets.training.run_card import _held_out, write_run_card
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings, MixtureSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -181,3 +181,21 @@ def test_a_fit_has_its_card_beside_the_hmm(tmp_path):
     assert "| Fitted on | tinystories-sample |" in text
     assert "-1.50000 nats/token" in text
     assert json.loads((tmp_path / "hmm" / "config.json").read_text()), "the HMM is as it was"
+
+
+def test_results_on_preferences_and_rewards_have_their_own_names_and_units():
+    def rows(**evaluation):
+        metrics, floor = _held_out(evaluation)
+        assert floor is None
+        return [(one["name"], one["value"], one["unit"]) for one in metrics]
+
+    pairs = {"loss": 0.6, "rewards/accuracies": 0.7, "rewards/margins": 0.1, "mean_token_accuracy": 0.8}
+    assert rows(**pairs) == [
+        ("Held-out loss", 0.6, "nats/pair"), ("Held-out pairs ranked as labelled", 0.7, "share")
+    ]  # fmt: skip
+    rewarded = {"loss": 0.0, "reward": 1.25, "rewards/gsm8k/mean": 0.25, "rewards/gsm8k/std": 0.4}
+    assert rows(**rewarded) == [("Held-out reward", 1.25, "reward")]
+    assert rows(**rewarded, **{"rewards/format/mean": 1.0}) == [
+        ("Held-out reward", 1.25, "reward"), ("Held-out reward, format", 1.0, "reward"),
+        ("Held-out reward, gsm8k", 0.25, "reward"),
+    ]  # fmt: skip

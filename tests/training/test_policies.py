@@ -96,6 +96,9 @@ def test_the_reward_rises_and_everything_generated_is_counted(undisturbed):
     found = rewards(folder)
     assert found[STEPS] > found[1] + 0.02
     assert summary["evaluation"]["reward"] > found[1]
+    card = (folder / "README.md").read_text()
+    assert f"| Held-out reward | {summary['evaluation']['reward']:.5g} | not estimated | reward |" in card
+    assert "loss" not in card.partition("## Results")[2].partition("## Use")[0]
     rows = [row for row in read_jsonl(folder / "history.jsonl") if "completions/mean_length" in row and "loss" in row]
     completions = sum(16 * row["completions/mean_length"] for row in rows)
     prompt_tokens = summary["tokens"] - completions
