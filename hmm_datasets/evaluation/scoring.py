@@ -261,7 +261,9 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> int:
 
 def shared_length(group: Sequence[Row]) -> int:
     """Number of tokens to run once for a group: common to all rows, and none of them scored; 0 for too few."""
-    common = min(common_prefix([row.tokens for row in group]), *(row.first for row in group)) if len(group) > 1 else 0
+    if len(group) < 2:
+        return 0
+    common = min(common_prefix([row.tokens for row in group]), *(min(row.first, len(row.tokens) - 1) for row in group))
     return common if common * (len(group) - 1) >= _WORTH_SHARING else 0
 
 

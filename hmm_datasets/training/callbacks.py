@@ -239,7 +239,7 @@ class ProgressLine(ProgressCallback):
             return
         values = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if "eval_reward" in values:
-            del values["eval_loss"]  # which says nothing: the advantages of a group of answers add up to zero
+            values.pop("eval_loss", None)  # which says nothing: the advantages of a group of answers add up to zero
         parts = [form.format(values[name]) for name, form in _COLUMNS if name in values]
         rewards = {name: value for name, value in values.items() if re.fullmatch(r"(eval_)?rewards/.+/mean", name)}
         if len(rewards) > 1:

@@ -33,6 +33,7 @@ def groups() -> list[list[Row]]:
         found.append([Row(tokens, generator.randint(max(1, shared - 2), len(tokens) - 1)) for tokens in rows])
     question = [generator.randrange(50) for _ in range(12)]
     found.append([Row([*question, *choice], 12) for choice in ([3], [4], [4, 5, 6])])
+    found.append([Row(question, 12), Row([*question, 7], 12)])  # the first choice is empty
     # So long that the padding of its short ends would be beyond the last position of a model with 40 positions.
     found.append([Row([*range(36), end, end], 36) for end in (5, 6)])
     return found
