@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -153,7 +153,7 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
         max_steps=max_steps,
         loss=losses[-1][1] if losses else None,
         loss_unit=loss_unit(rows),
-        reward=next((float(row["reward"]) for row in reversed(rows) if is_of_type(row.get("reward"), float)), None),
+        reward=_last(rows, "reward", float),
         tokens=_last(rows, "tokens"),
         steps_per_second=steps_per_second,
         tokens_per_second=_per_second(pairs, "tokens"),
@@ -230,8 +230,8 @@ def _per_second(pairs: list[tuple[dict, dict]], name: str) -> float | None:
     return _median([(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known])
 
 
-def _last(rows: list[dict], name: str) -> int | None:
-    return next((int(row[name]) for row in reversed(rows) if is_of_type(row.get(name), float)), None)
+def _last(rows: list[dict], name: str, kind: Callable[[float], Any] = int) -> Any:
+    return next((kind(row[name]) for row in reversed(rows) if is_of_type(row.get(name), float)), None)
 
 
 def _is_loss(value: Any) -> bool:
