@@ -44,7 +44,7 @@ docs: $(VENV)/docs
 notebooks: $(VENV)/tools
 	OMP_NUM_THREADS=2 $(BIN)/python docs/notebooks/execute.py
 
-# Not run on a GPU yet; CONTRIBUTING.md lists what it will prove. A part is ended after nine minutes; what each prints
+# CONTRIBUTING.md lists what it proves, and what it has shown. A part is ended after nine minutes; what each prints
 # is kept beside that of the others.
 ifeq ($(HAS_GPU),0)
 gpu:

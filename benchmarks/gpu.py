@@ -1,17 +1,19 @@
 """What needs a GPU, part by part: the tests marked `gpu`, and `gpu_recipes`, `gpu_training` and `gpu_hmm`.
 
     make gpu [PART="sampler em mfu_125m"]
-    python benchmarks/gpu.py [PART ...] [--limit 540] [--tiny]
+    python benchmarks/gpu.py [PART ...] [--together] [--limit 540] [--tiny]
 
 The parts run in the order of how uncertain their outcome is, the most uncertain first, since the time on a GPU may be
 short. Each says first what it will prove, and is a process of its own. What it prints goes line by line to
 `benchmarks/results/gpu-DEVICE.txt`, with the chip, driver, versions and command, in place of what an earlier run of
 that part left there. So a part that fails, or is cut off, loses only what it had not printed; it is named at the end,
 and the others run. Nothing is downloaded, unless `HF_HUB_OFFLINE=0` is set, with which `kernels` fetches
-FlashAttention. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs, and its results
-go to a temporary folder.
+FlashAttention. With `--together` those that time nothing run side by side, which saves minutes of a rented GPU of 80
+GB. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs,
+and its results go to a temporary folder.
 
-This has not been run on a GPU yet. Every part but `training` has been run with `--tiny` on two CPU cores.
+CONTRIBUTING.md says which parts have been run on a GPU. Every part but `training` has been run with `--tiny` on two
+CPU cores.
 """
 
 import argparse
@@ -25,17 +27,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from machine import CORES
 
 FOLDER = Path(__file__).resolve().parent
 PACKAGES = ("torch", "triton", "transformers", "accelerate", "datasets", "kernels", "flash-attn", "numba", "numpy")
+_TESTS = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu"]
+PREFLIGHT = "tests/operations/preflight/test_cuda.py"
 PARTS = {
-    "tests": (
-        "every test marked gpu passes: half precision, resuming, packed rows, kernels of HMMs, preflight",
-        ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu"],
-    ),
+    "preflight": ("the preflight checks find a GPU sound, nine tenths of its memory included", [*_TESTS, PREFLIGHT]),
+    "tests": ("every other test marked gpu passes: half precision, resuming, packed rows, kernels", _TESTS),
     "kernels": (
         "`pretrain` has the same losses in float32 and bf16, eager and compiled, under sdpa, flex and flash attention",
         ["benchmarks/gpu_recipes.py", "kernels"],
@@ -73,6 +77,11 @@ PARTS = {
 }
 """By name what a part proves, and what Python is given, in the order in which they run."""
 
+PROOFS = ("tests", "kernels", "sharding", "nccl")
+"""Parts whose times do not matter, so that they can run side by side."""
+
+_SAVING = threading.Lock()
+
 TITLE = "What benchmarks/gpu.py printed: a section for each part that has been run, the last time that it was."
 
 
@@ -81,6 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"all by default: {', '.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds after which a part is ended, default 540")
+    parser.add_argument("--together", action="store_true", help=f"run {', '.join(PROOFS)} side by side")
     parser.add_argument("--tiny", action="store_true", help="run on the CPU, at sizes that only show that it runs")
     settings = parser.parse_args()
     unknown = [name for name in settings.parts if name not in PARTS]
@@ -116,31 +126,43 @@ def _run_all(settings: argparse.Namespace, results: Path, device: list[str]) -> 
     found = [name for name in PACKAGES if _version(name)]
     versions = ", ".join(f"{name} {_version(name)}" for name in found)
     heading = [*device, f"{CORES} cores, Python {sys.version.split()[0]}", versions]
-    failed = []
-    for name in settings.parts or PARTS:
-        proves, arguments = PARTS[name]
-        command = [sys.executable, *arguments]
-        if name == "tests":
-            command += _files_with_gpu_tests()
-        if settings.tiny and arguments[0].startswith("benchmarks/gpu_"):
-            command.append("--tiny")
-        began = time.monotonic()
-        print(f"\n## {name}: to prove: {proves}", flush=True)
-        lines = [f"to prove: {proves}", f"$ python {' '.join(command[1:])}", *heading, ""]
-        status = run_part(command, settings.limit, lines, lambda lines, name=name: save(results, name, lines))
-        print(f"## {name}: {lines[-1]}", flush=True)
-        failed += [name] if status else []
-        if time.monotonic() - began > settings.limit:
-            print(f"## {name}: ended at the limit of {settings.limit:g} s; --limit sets another", file=sys.stderr)
+    run = partial(_run_one, settings, results, heading)
+    failed, wanted = [], list(settings.parts or PARTS)
+    while wanted:
+        count = sum(name in PROOFS for name in wanted) if settings.together and wanted[0] in PROOFS else 1
+        at_once = [name for name in wanted if name in PROOFS] if count > 1 else wanted[:1]
+        with ThreadPoolExecutor(count) as pool:
+            failed += [name for name, status in zip(at_once, pool.map(run, at_once), strict=True) if status]
+        wanted = [name for name in wanted if name not in at_once]
     print(f"\n{results}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
+def _run_one(settings: argparse.Namespace, results: Path, heading: list[str], name: str) -> int:
+    """Run a part, and keep what it prints; its exit status."""
+    proves, arguments = PARTS[name]
+    command = [sys.executable, *arguments]
+    if name == "tests":
+        workers = ["-n", str(min(8, CORES or 1))] if CORES and CORES > 4 and _version("pytest-xdist") else []
+        command += [*workers, *_files_with_gpu_tests()]
+    command += ["--together"] if settings.together and arguments[0] == "benchmarks/gpu_recipes.py" else []
+    if settings.tiny and arguments[0].startswith("benchmarks/gpu_"):
+        command.append("--tiny")
+    began = time.monotonic()
+    print(f"\n## {name}: to prove: {proves}", flush=True)
+    lines = [f"to prove: {proves}", f"$ python {' '.join(command[1:])}", *heading, ""]
+    status = run_part(command, settings.limit, lines, lambda lines: save(results, name, lines))
+    print(f"## {name}: {lines[-1]}", flush=True)
+    if time.monotonic() - began > settings.limit:
+        print(f"## {name}: ended at the limit of {settings.limit:g} s; --limit sets another", file=sys.stderr)
+    return status
+
+
 def _files_with_gpu_tests() -> list[str]:
-    """The files of tests that mention the mark; collecting all others takes a minute."""
+    """The files of tests that mention the mark, but for preflight; collecting all others takes a minute."""
     tests = FOLDER.parent / "tests"
     found = (path for path in sorted(tests.rglob("test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8"))
-    return [str(path.relative_to(FOLDER.parent)) for path in found]
+    return [name for name in (str(path.relative_to(FOLDER.parent)) for path in found) if name != PREFLIGHT]
 
 
 def run_part(command: list[str], limit: float, lines: list[str], kept: Callable[[list[str]], None]) -> int:
@@ -178,6 +200,11 @@ def _end(process: subprocess.Popen) -> None:
 
 def save(results: Path, part: str, lines: list[str]) -> None:
     """Write the section of a part, in place of an earlier one; the others stay as they are."""
+    with _SAVING:
+        _save(results, part, lines)
+
+
+def _save(results: Path, part: str, lines: list[str]) -> None:
     text = results.read_text(encoding="utf-8") if results.exists() else ""
     pieces = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
     sections = dict(zip(pieces[::2], pieces[1::2], strict=True)) | {part: "\n".join(lines) + "\n\n"}

@@ -103,11 +103,11 @@ def inference(device: torch.device, tiny: bool) -> None:
 
 
 def _seconds(job: Callable[[], object], device: torch.device, tiny: bool) -> float:
-    """Mean seconds of a job over at least two seconds, after two that are not timed."""
+    """Mean seconds of a job over at least half a second, after two that are not timed."""
     job(), job()
     _wait(device)
     count, began, passed = 0, time.perf_counter(), 0.0
-    while passed < (0.01 if tiny else 2.0):
+    while passed < (0.01 if tiny else 0.5):
         job()
         _wait(device)
         count, passed = count + 1, time.perf_counter() - began

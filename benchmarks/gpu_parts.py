@@ -18,7 +18,7 @@ from hmm_datasets.training.plan.compute import find_device
 
 def generation(make: Callable[[str, int, str], Any], device: torch.device, *, tiny: bool) -> None:
     """Tokens per second generated with a cache, and rows of four answers scored as CORE scores them, in bfloat16."""
-    prompt, new = (8, 8) if tiny else (128, 256)
+    prompt, new = (8, 8) if tiny else (128, 64)
     table = []
     accelerator = Accelerator(cpu=tiny)
     for size in ("125m",) if tiny else ("125m", "500m", "1.3b"):

@@ -1,12 +1,13 @@
 """The public command on GPUs: what is compiled against what is not, and every way of sharding beside DDP.
 
-    python benchmarks/gpu_recipes.py kernels sharding [--tiny]
+    python benchmarks/gpu_recipes.py kernels sharding [--together] [--tiny]
 
 Started by `benchmarks/gpu.py`, which keeps what is printed. Each row of a table is a run of `hmm-datasets pretrain` on
 the same rows, with weights drawn from the same seed; the losses of its steps are compared with those of the first row,
-and the part fails if one is further off than half precision explains. With `--tiny` there are one or two CPU
-processes, a model of one layer, two steps, and fewer runs (those of the other shardings are in
-`tests/recipes/test_sharding.py`); FlexAttention, which has no backward pass on CPUs, only reads.
+and the part fails if one is further off than half precision explains. With `--together` the runs of a table are side
+by side, for which a GPU has to have some 40 GB. With `--tiny` there are one or two CPU processes, a model of one
+layer, two steps, and fewer runs (those of the other shardings are in `tests/recipes/test_sharding.py`);
+FlexAttention, which has no backward pass on CPUs, only reads.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
 from hmm_datasets.training.models import model_config
 
-WITHIN = 0.05
+WITHIN = 0.01
 """Nats per token by which a loss may differ in bfloat16, over some steps."""
 REFERENCE = "sdpa, float32"
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
@@ -42,19 +44,20 @@ class Runs:
     Args:
         folder (`Path`): where tokens and runs are written.
         tiny (`bool`): on the CPU.
+        together (`bool`): side by side.
     """
 
-    def __init__(self, folder: Path, tiny: bool):
-        self.folder, self.tiny = folder, tiny
+    def __init__(self, folder: Path, tiny: bool, together: bool):
+        self.folder, self.tiny, self.together = folder, tiny, together
+        self.pool = ThreadPoolExecutor()
         vocabulary = 4_096 if tiny else 50_304  # large enough that the loss is computed in chunks
         self.length, self.steps = (32, 2) if tiny else (1024, 10)
         config = model_config("1m" if tiny else "125m", vocab_size=vocabulary, max_length=self.length)
         if tiny:
             config.num_hidden_layers = 1
         config.save_pretrained(folder / "model")
-        self.table: list[list[str]] = []
+        self.begun: dict[str, Future[tuple[int, list[float], float]]] = {}
         self.failed: list[str] = []
-        self.first: list[float] = []
         random = np.random.default_rng(0)
         words = WordLevel({f"w{number}": number for number in range(vocabulary)}, unk_token="w1")
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="w0", unk_token="w1")
@@ -72,7 +75,13 @@ class Runs:
         return self.folder / name.replace(" ", "-").replace(",", "")
 
     def run(self, name: str, *flags: object) -> None:
-        """Run the command; one line of the table, and of what is printed at once."""
+        """Run the command, or start it if runs are side by side; [`Runs.show`] waits for it."""
+        self.begun[name] = self.pool.submit(self._run, name, flags)
+        if not self.together:
+            self.begun[name].result()
+
+    def _run(self, name: str, flags: tuple[object, ...]) -> tuple[int, list[float], float]:
+        """Exit code, losses and seconds of the command."""
         output = self.output(name)
         command = [
             *(sys.executable, "-m", "hmm_datasets.cli", "pretrain", "--tokens", self.folder / "tokens"),
@@ -96,21 +105,25 @@ class Runs:
             losses = [row["loss"] for row in rows if "loss" in row]
         else:
             print(result.stderr[-3000:], file=sys.stderr, flush=True)
-        self.first = self.first or losses
-        apart = max((abs(one - other) for one, other in zip(losses, self.first, strict=False)), default=np.nan)
-        is_right = len(losses) == self.steps and apart <= (1e-3 if self.tiny else WITHIN)
-        self.failed += [] if is_right else [name]
-        shown = [f"{loss:.5f}" for loss in losses[:1] + losses[-1:]]
-        verdict = "agrees" if is_right else f"FAILED, exit code {result.returncode}" if not losses else "DIFFERS"
-        self.table.append([name, *(shown or ["", ""]), f"{apart:.5f}", f"{seconds:.0f}", verdict])
-        print(f"  {self.table[-1]}", flush=True)
+        print(f"  {name}: exit code {result.returncode} after {seconds:.0f} s", flush=True)
+        return result.returncode, losses, seconds
 
     def show(self) -> None:
         """Print the table; ends the program if a run failed or differs."""
+        table, failed, first = [], list(self.failed), []
+        for name, begun in self.begun.items():
+            code, losses, seconds = begun.result()
+            first = first or losses
+            apart = max((abs(one - other) for one, other in zip(losses, first, strict=False)), default=np.nan)
+            is_right = len(losses) == self.steps and apart <= (1e-3 if self.tiny else WITHIN)
+            failed += [] if is_right else [name]
+            shown = [f"{loss:.5f}" for loss in losses[:1] + losses[-1:]]
+            verdict = "agrees" if is_right else "DIFFERS" if losses else f"FAILED, exit code {code}"
+            table.append([name, *(shown or ["", ""]), f"{apart:.5f}", f"{seconds:.0f}", verdict])
         print()
-        print(text_table(["run", "first loss", "last loss", "most apart", "seconds", ""], self.table))
-        if self.failed:
-            raise SystemExit(f"failed, or different from {self.table[0][0]}: {', '.join(self.failed)}")
+        print(text_table(["run", "first loss", "last loss", "most apart", "seconds", ""], table))
+        if failed:
+            raise SystemExit(f"failed, or different from {REFERENCE}: {', '.join(failed)}")
 
 
 def kernels(runs: Runs) -> None:
@@ -121,6 +134,7 @@ def kernels(runs: Runs) -> None:
         runs.run("sdpa, bf16", *_one_device(runs.tiny), "--bf16", "true")
     runs.run("sdpa, bf16, compiled", *_one_device(runs.tiny), *compiled)
     if runs.tiny:
+        runs.begun[REFERENCE].result()  # whose model is read
         read_by_flex_attention(runs)
         return
     flex = (*_one_device(runs.tiny), "--attention", "flex_attention")
@@ -153,7 +167,7 @@ def read_by_flex_attention(runs: Runs) -> None:
 
 def _reference(runs: Runs) -> None:
     """The run with which the others are compared."""
-    if not runs.table:
+    if not runs.begun:
         runs.run(REFERENCE, *_one_device(runs.tiny), "--bf16", "false")
 
 
@@ -166,10 +180,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = {"kernels": kernels, "sharding": sharding}
     parser.add_argument("parts", nargs="+", choices=parts)
+    parser.add_argument("--together", action="store_true", help="runs side by side")
     parser.add_argument("--tiny", action="store_true", help="on the CPU, at tiny sizes")
     settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = Runs(Path(folder), settings.tiny)
+        runs = Runs(Path(folder), settings.tiny, settings.together)
         for part in settings.parts:
             parts[part](runs)
         runs.show()

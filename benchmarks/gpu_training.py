@@ -29,7 +29,7 @@ from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.training import output_layer as linear_cross_entropy
+from hmm_datasets.training import output_layer
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.plan.compute import flops_per_token, peak_flops
 from hmm_datasets.training.settings import PretrainSettings
@@ -43,7 +43,7 @@ LENGTHS = {"125m": 1024, "350m": 1024, "500m": 2048, "1.3b": 2048}
 BATCHES = {"125m": 64, "350m": 64, "500m": 32, "1.3b": 16}
 """Rows per step that are tried first."""
 
-STEPS, LOGGED, WARM = 30, 5, 2
+STEPS, LOGGED, WARM = 20, 4, 2
 FLASH = ("flash_attention_3", "flash_attention_2", "kernels-community/flash-attn3", "kernels-community/flash-attn2")
 """The last two are fetched from the Hub by `kernels`, unless they are in its cache."""
 
@@ -182,7 +182,7 @@ def mfu(bench: Bench, size: str) -> None:
     flash = next((name for name in FLASH if why_not(bench, name, length) is None), None)
     ways = [Way("eager")]
     if not bench.tiny:  # what is compiled on a CPU is rehearsed by gpu_recipes.py
-        ways += [Way("compiled", compiled=True)]
+        ways = [Way("compiled", compiled=True), *ways]
         ways += [Way("compiled", attention=flash, compiled=True)] if flash else []
     batch, table = 4 if bench.tiny else BATCHES[size], []
     print(f"{size}: V={bench.vocabulary:,}, rows of {length:,}, {bench.steps} steps; goal for the best Trainer row\n")
@@ -272,14 +272,25 @@ def fp16(bench: Bench) -> None:
 
 
 def chunks(bench: Bench) -> None:
-    """Time and memory of the chunked loss and its gradients by the size of a chunk, for a layer of 768 features."""
-    tokens, width = (512, 64) if bench.tiny else (32_768, 768)
+    """Time and memory of the loss and its gradients by the size of a chunk, for a layer of 768 features."""
+    tokens, width = (512, 64) if bench.tiny else (65_536, 768)
     hidden = torch.randn(tokens, width, device=bench.device, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(bench.vocabulary, width, device=bench.device, requires_grad=True)
     labels = torch.randint(bench.vocabulary, (tokens,), device=bench.device)
-    default, table = linear_cross_entropy.CHUNK_BYTES, []
-    for size in (default // 4, default, 4 * default, 16 * default):
-        linear_cross_entropy.CHUNK_BYTES = size
+
+    def in_chunks() -> torch.Tensor:
+        return output_layer.summed_loss(hidden, weight, None, labels)[0]
+
+    def at_once() -> torch.Tensor:
+        with torch.autocast(bench.device.type, torch.bfloat16):
+            logits = torch.nn.functional.linear(hidden, weight)
+        return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+
+    name = "CHUNK_BYTES" if bench.tiny else "GPU_CHUNK_BYTES"
+    default, table = getattr(output_layer, name), []
+    for size in (default // 16, default // 4, default, 4 * default, None):
+        if size is not None:
+            setattr(output_layer, name, size)
         seconds = []
         for _ in range(2 if bench.tiny else 6):
             hidden.grad = weight.grad = None
@@ -287,16 +298,16 @@ def chunks(bench: Bench) -> None:
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
             began = time.perf_counter()
-            linear_cross_entropy.summed_loss(hidden, weight, None, labels)[0].backward()
+            (at_once if size is None else in_chunks)().backward()
             if not bench.tiny:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - began)
         peak = "" if bench.tiny else f"{torch.cuda.max_memory_allocated() / 2**20:,.0f}"
-        mark = "CHUNK_BYTES" if size == default else ""
-        table.append([f"{size >> 20}", f"{1e3 * statistics.median(seconds[1:]):,.1f}", peak, mark])
-    linear_cross_entropy.CHUNK_BYTES = default
-    print(f"Chunked loss and gradients: {tokens:,} tokens, vocabulary {bench.vocabulary:,}, products in bfloat16\n")
-    print(text_table(["MiB per chunk", "ms", "peak MiB", ""], table))
+        way = "all logits, by torch alone" if size is None else f"{size >> 20} MiB per chunk"
+        table.append([way, f"{1e3 * statistics.median(seconds[1:]):,.1f}", peak, name if size == default else ""])
+    setattr(output_layer, name, default)
+    print(f"Loss and gradients: {tokens:,} tokens, vocabulary {bench.vocabulary:,}, products in bfloat16\n")
+    print(text_table(["logits", "ms", "peak MiB", ""], table))
 
 
 def main() -> None:

@@ -36,13 +36,14 @@ def test_the_parts_of_make_gpu_are_those_that_are_rehearsed_and_exist(gpu):
     started = {(arguments[0], arguments[-1]) for _, arguments in gpu.PARTS.values()}
     rehearsed = {(f"benchmarks/{script}", part) for script, parts in REHEARSED.items() for part in parts}
     others = {("benchmarks/gpu_training.py", f"mfu_{size}") for size in ("350m", "500m", "1.3b")}
-    assert started - others == rehearsed | {("-m", "gpu"), ("benchmarks/training.py", "gpu")}
+    assert started - others == rehearsed | {("-m", "gpu"), ("-m", gpu.PREFLIGHT), ("benchmarks/training.py", "gpu")}
+    assert (ROOT / gpu.PREFLIGHT).exists()
     assert "tests/training/test_cuda.py" in gpu._files_with_gpu_tests()
 
 
-def test_the_table_of_what_is_unproven_names_every_part(gpu):
+def test_the_table_of_what_a_gpu_shows_names_every_part(gpu):
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = text.split("## What no GPU has shown yet")[1].split("## Where things are")[0]
+    table = text.split("## What a GPU has shown")[1].split("## Where things are")[0]
     named = re.findall(r'make gpu PART=(?:"([^"]+)"|(\w+))', table)
     assert {part for several, one in named for part in (several or one).split()} == set(gpu.PARTS)
     for path in re.findall(r"`(tests/[\w/.]+)`", table):

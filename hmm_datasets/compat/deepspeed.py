@@ -127,14 +127,17 @@ def universal_checkpoints(engine) -> Generator[None]:
 def weights_stay_until_sharded(model: torch.nn.Module) -> Generator[None]:
     """A context in which DeepSpeed moves only the buffers of a model to its device before it shards the weights.
 
-    Under stage 3 DeepSpeed first moves the whole model, which may be larger than the device, and then divides one
-    weight after the other among the ranks. It also divides weights that are not there yet, and moves each alone. With
-    `zero.Init` a model is divided while it is made, but then its initial weights are others. This can be removed once
-    `initialize` has an option for it.
+    Under stage 3 DeepSpeed first moves the whole model, which may be larger than the device, sends each weight of rank
+    0 to the others, and then divides one weight after the other among the ranks. It also divides weights that are not
+    there yet: it moves each alone, and sends it once more. So both is left out before: NCCL sends nothing that is not
+    on its device. With `zero.Init` a model is divided while it is made, but then its initial weights are others. This
+    can be removed once `initialize` has an option for it.
 
     Args:
         model (`torch.nn.Module`): the model, whose `to` is replaced inside the context.
     """
+
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
     def move_buffers(device) -> torch.nn.Module:
         for module in model.modules():
@@ -144,10 +147,13 @@ def weights_stay_until_sharded(model: torch.nn.Module) -> Generator[None]:
 
     changed: Any = model
     changed.to = move_buffers
+    send = DeepSpeedEngine._broadcast_model
+    DeepSpeedEngine._broadcast_model = lambda engine: None
     try:
         yield
     finally:
         del changed.to
+        DeepSpeedEngine._broadcast_model = send
 
 
 @contextlib.contextmanager

@@ -49,6 +49,7 @@ class OpenTrainer:
     | `training_length` | the result of `set_initial_training_values` | growing global batches; resuming at the end |
     | `skip_micro_batch` | `current_gradient_accumulation_steps` | the empty micro-batches of a smaller global batch |
     | `gradient_norm` | `_get_grad_norm` | checking that gradients are finite before the optimizer uses them |
+    | `count_labels` | `_get_num_items_in_batch` | a number that FSDP2 does not round to bfloat16 |
     | `count_tokens` | `_track_num_input_tokens` | counting packed rows, which have no attention mask |
     | `extra_columns` | `_signature_columns` | the index of a row, which is not an argument of the model |
     | `save_checkpoint` | `_save_checkpoint`, `_get_output_dir` | checkpoints that are renamed when complete |
@@ -88,6 +89,13 @@ class OpenTrainer:
     def gradient_norm(self, model, norm=None) -> Any:
         """The norm of the gradient, once per step, after clipping and before the optimizer's step."""
         return super()._get_grad_norm(model, norm)
+
+    def _get_num_items_in_batch(self, batch_samples: list, device):
+        return self.count_labels(batch_samples, device)
+
+    def count_labels(self, batches: list[dict[str, Any]], device) -> Any:
+        """The number of labels of a step on all ranks, by which its losses are divided; None if it is not needed."""
+        return super()._get_num_items_in_batch(batches, device)
 
     def _track_num_input_tokens(self, inputs) -> None:
         self.count_tokens(inputs)

@@ -47,6 +47,36 @@ def set_config_attention(config: "PreTrainedConfig", attention: str) -> None:
     config._attn_implementation = attention
 
 
+@contextlib.contextmanager
+def unpacked_rows() -> Generator[None]:
+    """A context in which models take their rows for single sequences, and do not look for packed documents in them.
+
+    Models of transformers look for them in `position_ids`, which they make themselves if they are given none. A
+    compiled model cannot look at values, so it gets a mask as if documents were packed, and with a mask sdpa takes
+    another kernel: on an H200 attention took 2.5 times as long. Before torch 2.14 it would get one anyway, because a
+    compiled `torch.compiler.is_exporting()` is always true (pytorch/pytorch#176499). This can be removed once models
+    look only at `position_ids` that they are given, and torch 2.14 is the oldest that is supported.
+    """
+    from transformers import masking_utils
+
+    changed: Any = masking_utils
+    before = changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting
+    changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting = _finds_none, _is_not_exporting
+    try:
+        yield
+    finally:
+        changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting = before
+
+
+# Functions of their own, since compiled code is compiled anew if it finds others.
+def _finds_none(position_ids: Any) -> None:
+    return None
+
+
+def _is_not_exporting() -> bool:
+    return False
+
+
 def is_stateful(kind: type["PreTrainedModel"]) -> bool:
     """Whether models of a class have a state that cannot be rolled back to an earlier position, as Mamba does.
 

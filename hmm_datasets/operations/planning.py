@@ -191,6 +191,7 @@ class Recipe:
             low_weights=sharded or self.weight_bytes < 4,
             checkpointing=recomputes,
             chunked_loss=self.chunked_loss,
+            on_gpu=self.low_precision,
         )
 
     @property

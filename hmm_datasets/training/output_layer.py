@@ -23,7 +23,7 @@ section 3.2). The z-loss, `c (log Z)^2`, costs nothing.
 
 Products are in the type of autocast, or else in that of the hidden states. Everything else is in float32, also the sum
 of the gradient of `W` over chunks, which in bfloat16 would bias training. Beyond the inputs and their gradients memory
-is that of one chunk, `CHUNK_BYTES` of float32 logits for any `V`.
+is that of one chunk, for any `V`.
 
 The vocabulary of a model: new tokens, and an output layer padded to a multiple of 128 without a change of the loss.
 
@@ -40,7 +40,11 @@ forward pass and the gradient of the logits in the backward pass, so on a CPU no
 
 import contextlib
 import copy
-from collections.abc import Collection, Iterator
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -55,16 +59,21 @@ from ..compat.deepspeed import whole_parameters
 from ..compat.torch import add_product, fake_tensors
 from ..compat.transformers_models import set_config_attention
 from ..data.windows import IGNORED
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .models import default_dtype
+
+_logger = logging.getLogger(__name__)
 
 CHUNKED_VOCABULARY = 4096
 """Vocabulary from which losses are computed in chunks unless the settings say otherwise. Measured on a CPU, this takes
 0.8 of the time of all logits at 4,096 tokens, and the same at 1,000."""
 
 CHUNK_BYTES = 64 * 2**20
-"""At a vocabulary of 50,257 these are 333 rows. On a CPU 128 to 1,024 rows take the same time within 5 %. The part
-`chunks` of `benchmarks/gpu.py` compares sizes on a GPU."""
+"""Float32 logits of a chunk on a CPU: 333 rows of a vocabulary of 50,257; 128 to 1,024 rows take the same time."""
+
+GPU_CHUNK_BYTES = 2**30
+"""That on a GPU whose chunks are scored by [`~hmm_datasets.training.loss_kernel`], which keeps them in the type of the
+product, so half of this in bfloat16. An H200 takes 1.8 times as long with chunks of 64 MiB, and no less with 4 GiB."""
 
 
 class TokenScores(NamedTuple):
@@ -182,14 +191,14 @@ class _Gradients(NamedTuple):
         return self._replace(weight=None if self.weight is None else self.weight[:size])
 
     def add(self, of_logits: Tensor, hidden: Tensor, weight: Tensor, rows: Tensor | slice) -> None:
-        """Add the share of a chunk, given the gradient of its logits in float32, with zeros where `V` is padded."""
+        """Add the share of a chunk, given the gradient of its logits, with zeros where `V` is padded."""
         low = of_logits.to(weight.dtype)
         if self.hidden is not None:
             self.hidden[rows] = (low @ weight).float()
-        if self.weight is not None:
+        if self.weight is not None and not _as_on_gpu:  # a GPU adds in place
             add_product(self.weight, (low if low.is_cuda else of_logits).T, hidden)
         if self.bias is not None:
-            self.bias.add_(of_logits[:, : len(self.bias)].sum(0))
+            self.bias.add_(of_logits[:, : len(self.bias)].sum(0, dtype=torch.float32))
 
 
 def _chunked(
@@ -213,14 +222,19 @@ def _chunked(
         if vocab_size % multiple:
             weight = functional.pad(weight, (0, 0, 0, -vocab_size % multiple))
         # Written over by every chunk, since new memory of this size would cost a page fault for each of its pages.
-        size = min(count, max(1, CHUNK_BYTES // (4 * vocab_size)))
+        kernel = _kernel(device) if gradients is not None else None
+        size = min(count, max(1, (GPU_CHUNK_BYTES if kernel else CHUNK_BYTES) // (4 * vocab_size)))
         product = torch.empty(size, len(weight), dtype=products, device=device)
-        buffer = product if products == precision else torch.empty_like(product, dtype=precision)
+        buffer = product if products == precision or kernel else torch.empty_like(product, dtype=precision)
         for first in range(0, count, max(1, size)):
             chunk = slice(first, min(first + size, count))
             of_chunk, targets = chunk if rows is None else rows[chunk], labels[chunk].unsqueeze(1)
             inputs = hidden[of_chunk].to(products)
             wide = torch.mm(inputs, weight.T, out=product[: len(targets)])
+            if kernel:
+                kernel(wide, vocab_size, bias, labels[chunk], z_loss, losses[chunk], log_normalizers[chunk])
+                gradients.add(wide, inputs, weight, of_chunk)
+                continue
             if buffer is not product:
                 wide = buffer[: len(targets)].copy_(wide)
             logits = wide[:, :vocab_size]
@@ -239,6 +253,53 @@ def _chunked(
                 logits.scatter_add_(1, targets, -torch.ones_like(sums))
                 gradients.add(wide, inputs, weight, of_chunk)
     return TokenScores(losses, log_normalizers, likeliest)
+
+
+def _kernel(device: torch.device) -> Callable[..., object] | None:
+    """What scores the rows of a chunk on this device, if it is a GPU on which Triton works."""
+    if _as_on_gpu:
+        return _scores_nothing
+    return _tried_kernel(device) if device.type == "cuda" else None
+
+
+@functools.cache
+def _tried_kernel(device: torch.device) -> Callable[..., object] | None:
+    reason = "its loss is wrong"
+    try:
+        from .loss_kernel import losses_and_gradients
+
+        logits, targets = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+        losses, log_normalizers = torch.empty(2, 1, device=device)
+        losses_and_gradients(logits, 16, None, targets, 0.0, losses, log_normalizers)
+        if abs(losses.item() - math.log(16)) < 1e-3:
+            return losses_and_gradients
+    except Exception as error:  # no Triton, no compiler of C for it, or a GPU that it does not know
+        reason = f"{type(error).__name__}: {first_line(error)}"
+    if os.environ.get("RANK", "0") == "0":
+        _logger.warning(
+            "Triton does not work here (%s): the loss takes about twice as long as with it; a compiler of C may be "
+            "missing",
+            reason,
+        )
+    return None
+
+
+_as_on_gpu = False
+
+
+@contextlib.contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """A context in which tensors without data take the memory that they would take on a GPU, whatever their device."""
+    global _as_on_gpu
+    _as_on_gpu = True
+    try:
+        yield
+    finally:
+        _as_on_gpu = False
+
+
+def _scores_nothing(*_: object) -> None:
+    """In place of the kernel, for tensors without data."""
 
 
 GPU_MULTIPLE = 128

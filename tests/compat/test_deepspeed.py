@@ -27,11 +27,17 @@ def sharded(model):
     settings["zero_allow_untested_optimizer"] = True
     return deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings)[0]
 
+sent, send = [], deepspeed.comm.broadcast
+deepspeed.comm.broadcast = lambda tensor, *given, **named: (sent.append(tensor), send(tensor, *given, **named))
+
 sharded(Model())
+often = len(sent)
 model = Model()
 before = model.weight.detach().clone()
 with weights_stay_until_sharded(model):
     engine = sharded(model)
+# Once, as it is divided, and not before, when it is not on the device.
+assert (often, len(sent) - often) == (4, 2), (often, len(sent))
 with deepspeed.zero.GatheredParameters([model.weight]):
     assert torch.equal(model.weight.cpu(), before)
 assert "to" not in vars(model)

@@ -228,6 +228,7 @@ def peak_activations(
     low_weights: bool = False,
     checkpointing: bool = False,
     chunked_loss: bool = False,
+    on_gpu: bool = False,
     use: Use = "train",
 ) -> int:
     """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
@@ -242,6 +243,7 @@ def peak_activations(
             otherwise keeps a copy of all matrices until the backward pass, which counts as activations.
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
         chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
+        on_gpu (`bool`, *optional*): whether it is for a GPU, whose chunks of the loss are larger.
         use (`str`, *optional*, defaults to `"train"`): `"score"` for a forward pass whose logits are read row by row
             in float64, `"generate"` for one that keeps keys and values and gives the logits of the last position.
     """
@@ -253,7 +255,16 @@ def peak_activations(
     def peak(length: int) -> int:
         peaks = [
             _remembered_peak(
-                config, count, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, use
+                config,
+                count,
+                micro_batch_size,
+                length,
+                low_precision,
+                low_weights,
+                checkpointing,
+                chunked_loss,
+                on_gpu,
+                use,
             )
             for count in sorted({min(layers, fewest), min(layers, fewest + 1)})
         ]
@@ -287,9 +298,8 @@ def _allows_chunks(config: "PretrainedConfig") -> bool:
 
 
 def _tracked_peak(
-    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, use
+    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, on_gpu, use
 ) -> int:
-
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
     config.use_cache = False
@@ -297,7 +307,9 @@ def _tracked_peak(
         # Fused like flash and flex attention, whose kernels cannot run on fake tensors. Not every model has it.
         set_config_attention(config, "eager")
         set_attention(config, "sdpa")
-    with fake_tensors():
+    from ..output_layer import as_on_gpu
+
+    with fake_tensors(), as_on_gpu() if on_gpu else contextlib.nullcontext():
         with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
         model.train(use == "train")

@@ -9,10 +9,8 @@ import torch
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-
 DEVICE = "cuda"
-ARGUMENTS = {"left_right": (12, 30), "random": (70, 300)}
+ARGUMENTS = {"left_right": (12, 30), "random": (70, 300), "dyck": (3,)}
 NAMED = {
     name: function
     for name, function in vars(processes).items()
@@ -20,11 +18,15 @@ NAMED = {
 }
 
 
-def test_all_processes_are_among_these():
+def test_all_processes_are_among_these_and_have_their_arguments():
     assert {"mess3", "rrxor", "left_right", "random"} <= NAMED.keys()
     assert len(NAMED) >= 12
+    for name, function in NAMED.items():
+        assert function(*ARGUMENTS.get(name, ())).num_states > 0
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (2**40 + 3, 5)])
 def test_a_gpu_draws_the_bits_of_the_cpu(name, first, step):
