@@ -148,7 +148,7 @@ def weights_stay_until_sharded(model: torch.nn.Module) -> Generator[None]:
     changed: Any = model
     changed.to = move_buffers
     send = DeepSpeedEngine._broadcast_model
-    DeepSpeedEngine._broadcast_model = lambda engine: None
+    DeepSpeedEngine._broadcast_model = lambda self: None
     try:
         yield
     finally:
